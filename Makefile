@@ -1,0 +1,87 @@
+# `make` lists what there is. Everything happens inside this folder: the environment in .venv, caches in .cache.
+
+PYTHON_VERSIONS := 3.14 3.13 3.12
+PYENV := $(or $(PYENV_ROOT),$(HOME)/.pyenv)
+# What to try, in this order; `make PYTHON=/path/to/python TARGET` names one. pyenv's `python3` obeys .python-version,
+# but runs nothing where that version is not installed, though another that would do may be.
+PYTHON ?= python3 python $(PYTHON_VERSIONS:%=python%) $(wildcard $(PYTHON_VERSIONS:%=$(PYENV)/versions/%.*/bin/python))
+
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := $(CURDIR)/.cache
+
+export PIP_CACHE_DIR := $(CACHE)/pip
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NUMBA_CACHE_DIR := $(CACHE)/numba
+export MPLCONFIGDIR := $(CACHE)/matplotlib
+comma := ,
+export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(comma)%)
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+# Targets share one environment, and two installers at once would spoil it.
+.NOTPARALLEL:
+.PHONY: help demo test test-slow lint format types docs python clean
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.with-examples ## classify the wine data; prints a table and writes output/wine.png
+	$(BIN)/python examples/wine.py
+
+test: $(VENV)/.with-test ## run the tests
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.with-test ## run the slow tests
+	$(BIN)/python -m pytest -m slow
+
+lint: $(VENV)/.with-lint ## check style and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.with-lint ## put style and format right where ruff can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.with-lint ## check types
+	$(BIN)/mypy
+
+docs: $(VENV)/.with-docs ## build the documentation into docs/_build/html
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+clean: ## remove the environment, the caches and everything built
+	rm -rf $(VENV) $(CACHE) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build docs/generated output
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Sets $$python to the first interpreter that will do, or says what was found and stops.
+define find-python
+found=; python=; \
+for candidate in $(PYTHON); do \
+  version=$$("$$candidate" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null) || continue; \
+  case " $(PYTHON_VERSIONS) " in \
+    *" $$version "*) ;; \
+    *) found="$$found  $$candidate is Python $$version\n"; continue ;; \
+  esac; \
+  if "$$candidate" -c 'import ensurepip, venv' >/dev/null 2>&1; then python=$$candidate; break; fi; \
+  found="$$found  $$candidate is Python $$version, but lacks venv or ensurepip (Debian: python$$version-venv)\n"; \
+done; \
+if [ -z "$$python" ]; then \
+  echo 'No suitable Python: one of $(PYTHON_VERSIONS) is needed, with venv and ensurepip. Of $(strip $(PYTHON)), these run:'; \
+  printf '%b' "$${found:-  none\n}"; \
+  echo 'Install one, or name it: make PYTHON=/path/to/python TARGET'; \
+  exit 1; \
+fi >&2
+endef
+
+python: ## say which Python the environment is made with
+	@$(find-python); echo "$$python"
+
+$(VENV)/.made: .python-version
+	@$(find-python); echo "making $(VENV) with $$python"; "$$python" -m venv --clear $(VENV)
+	@touch $@
+
+# Extras add up in the one environment; each is installed again when pyproject.toml changes.
+$(VENV)/.with-%: pyproject.toml $(VENV)/.made
+	@echo "installing pymc-gpep[$*] into $(VENV); the first time takes minutes"
+	@$(BIN)/python -m pip install --quiet --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,121 @@
+"""What holds of the project as a whole: its modules, its files, what importing it costs, its Makefile."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
+TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
+BUILT = {"__pycache__", "_build", "generated"}
+
+
+def run_python(code: str) -> str:
+    """Standard output of a new interpreter that runs `code` in the root of the project."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+def sources() -> dict[str, str]:
+    """Text of the project's own files, by path."""
+    paths = [path for path in ROOT.iterdir() if path.is_file()]
+    paths += [path for folder in TOP_LEVEL for path in (ROOT / folder).rglob("*") if path.is_file()]
+    relative = [path.relative_to(ROOT) for path in paths]
+    return {str(path): (ROOT / path).read_text(errors="replace") for path in relative if not BUILT & set(path.parts)}
+
+
+def matches(pattern: str) -> list[str]:
+    return [f"{path}: {match[0]}" for path, text in sources().items() for match in re.finditer(pattern, text)]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_module_says_what_it_is_and_what_it_exports(path):
+    module = ast.parse(path.read_text())
+    assert ast.get_docstring(module)
+    statements = module.body[1:]
+    assigned = {target.id for s in statements if isinstance(s, ast.Assign) for target in s.targets}
+    assert not statements or "__all__" in assigned
+
+
+def test_kernels_import_neither_pymc_nor_pytensor():
+    # A bare stand-in for the parent package, whose own __init__ does import PyMC.
+    imported = run_python(
+        "import importlib, pkgutil, sys, types\n"
+        "package = types.ModuleType('pymc_gpep')\n"
+        "package.__path__ = ['pymc_gpep']\n"
+        "sys.modules['pymc_gpep'] = package\n"
+        "kernels = importlib.import_module('pymc_gpep.kernels')\n"
+        "for module in pkgutil.walk_packages(kernels.__path__, 'pymc_gpep.kernels.'):\n"
+        "    importlib.import_module(module.name)\n"
+        "print(*sys.modules)"
+    ).split()
+    assert "pymc_gpep.kernels.normal" in imported
+    assert not {"pymc", "pytensor"} & set(imported)
+
+
+def test_import_brings_no_optional_or_heavy_library():
+    # These are for those who plot or compare; `import pymc` may bring them, `import pymc_gpep` should not.
+    added = run_python(
+        "import sys, pymc\nbefore = set(sys.modules)\nimport pymc_gpep\nprint(*sorted(set(sys.modules) - before))"
+    ).split()
+    assert "pymc_gpep" in added
+    assert not {"arviz", "jax", "matplotlib", "nutpie", "sklearn"} & set(added)
+
+
+def test_files_name_no_package_index():
+    assert matches(r"index[-_]url|--find[-]links|python[h]osted|https?://[^\s/]+(:\d+)?/(pypi|simple)\b") == []
+
+
+def test_files_hold_no_path_of_a_machine():
+    # A path may follow another name, as in docs/work/, and "/tmp" may be spoken of; a file or folder in it may not.
+    assert matches(r"(?<![\w.~)}\]-])/(home|root|work|tmp|Users)/[\w.-]+") == []
+
+
+def test_version_is_stated_once():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert len(matches(re.escape(version))) == 1
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """Make a machine with no Python but the given ones, and return what `make python` says there."""
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("make is not installed")
+
+    def make_python(**versions: str) -> subprocess.CompletedProcess[str]:
+        for name, version in versions.items():
+            interpreter = tmp_path / name
+            interpreter.write_text(f"#!/bin/sh\necho {version}\n")
+            interpreter.chmod(0o755)
+        inherited = {name: value for name, value in os.environ.items() if name not in {"PYTHON", "MAKEFLAGS"}}
+        environment = inherited | {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYENV_ROOT": str(tmp_path)}
+        command = [make, "--no-print-directory", "python"]
+        return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+    return make_python
+
+
+def test_make_takes_the_first_python_that_is_recent_enough(machine):
+    result = machine(python3="3.11", **{"python3.12": "3.12"})
+    assert (result.returncode, result.stdout) == (0, "python3.12\n")
+
+
+def test_make_says_which_python_is_too_old(machine):
+    result = machine(python3="3.11")
+    assert result.returncode != 0
+    assert "No suitable Python: one of 3.14 3.13 3.12 is needed" in result.stderr
+    assert "python3 is Python 3.11\n" in result.stderr
+
+
+def test_make_says_that_there_is_no_python(machine):
+    result = machine()
+    assert result.returncode != 0
+    assert "these run:\n  none\n" in result.stderr
