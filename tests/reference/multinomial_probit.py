@@ -1,0 +1,76 @@
+"""The multinomial probit by Gauss-Legendre quadrature of numbers with 30 digits: slow and with no special cases."""
+
+from itertools import pairwise
+
+import mpmath
+import numpy as np
+
+__all__ = ["gradient", "hessian", "log_probability"]
+
+_DIGITS = 30
+_PIECES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16)  # about the mode
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
+
+
+def _log_cdf(z):
+    return mpmath.log(mpmath.erfc(-z / mpmath.sqrt(2)) / 2)
+
+
+def _moments(f, y):
+    """log p(y | f), and of ratios φ(z_j) / Φ(z_j) and products of them, z_j = u + f_y − f_j, the posterior means.
+
+    Returns the mean ratio (c−1,), the mean of the product of two different ratios (c−1, c−1), and on that matrix's
+    diagonal the mean of φ'(z_j) / Φ(z_j).
+    """
+    d = [mpmath.mpf(float(f[y])) - mpmath.mpf(float(f[j])) for j in range(len(f)) if j != y]
+
+    def log_integrand(u):
+        return mpmath.log(mpmath.npdf(u)) + sum(_log_cdf(u + x) for x in d)
+
+    # The mode by bisection on the sign of the slope.
+    low, high = mpmath.mpf(0), max(mpmath.mpf(0), -min(d)) + 20
+    for _ in range(50):
+        middle = (low + high) / 2
+        slope = -middle + sum(mpmath.npdf(middle + x) / mpmath.exp(_log_cdf(middle + x)) for x in d)
+        low, high = (middle, high) if slope > 0 else (low, middle)
+    top = log_integrand(low)
+
+    total = mpmath.mpf(0)
+    first = np.full(len(d), mpmath.mpf(0))
+    second = np.full((len(d), len(d)), mpmath.mpf(0))
+    for left, right in pairwise(_PIECES):
+        for node, weight in zip(_NODES, _WEIGHTS, strict=True):
+            u = low + left + (right - left) * (mpmath.mpf(node) + 1) / 2
+            mass = mpmath.exp(log_integrand(u) - top) * mpmath.mpf(weight) * (right - left) / 2
+            if mass < mpmath.mpf(10) ** -_DIGITS:
+                continue
+            z = [u + x for x in d]
+            ratios = np.array([mpmath.npdf(x) / mpmath.exp(_log_cdf(x)) for x in z])
+            products = np.outer(ratios, ratios)
+            np.fill_diagonal(products, [-x * r for x, r in zip(z, ratios, strict=True)])
+            total += mass
+            first += mass * ratios
+            second += mass * products
+    return top + mpmath.log(total), first / total, second / total
+
+
+def log_probability(f, y):
+    """log p(y | f)."""
+    with mpmath.workdps(_DIGITS):
+        return _moments(f, y)[0]
+
+
+def gradient(f, y):
+    """Its derivative with respect to f, (c,)."""
+    with mpmath.workdps(_DIGITS):
+        first = _moments(f, y)[1].astype(float)
+    return np.insert(-first, y, first.sum())
+
+
+def hessian(f, y):
+    """Its second derivative with respect to f, (c, c)."""
+    with mpmath.workdps(_DIGITS):
+        _, first, second = _moments(f, y)
+        inner = (second - np.outer(first, first)).astype(float)
+    to_f = np.insert(-np.eye(len(f) - 1), y, 1.0, axis=1)  # the differences f_y − f_j from f
+    return to_f.T @ inner @ to_f
