@@ -1,0 +1,43 @@
+"""How kernels are compiled: numba, serial, cached on disk under a key that follows the source of *all* kernels.
+
+numba's own cache looks at the file of the function it caches and at no other, so a kernel that calls one in
+another file would be served stale after that one changes. PyTensor's cache never looks at the source at all. Both
+get the same remedy: a hash of every source file of this folder.
+"""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+
+__all__ = ["SOURCE_KEY", "follow_source", "kernel"]
+
+
+def _source_digest() -> bytes:
+    digest = hashlib.sha256(numba.__version__.encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+_DIGEST = _source_digest()
+
+SOURCE_KEY = int.from_bytes(_DIGEST[:6])
+"""Integer that changes with the source of any kernel: the cache key PyTensor's numba backend asks an Op for."""
+
+
+def follow_source(compiled: Any) -> None:
+    """Let the disk cache of something numba compiles be stale once the source of any kernel has changed."""
+    # The stamp that numba compares before it trusts a file of its cache; it is the one place to put the digest.
+    cache_file = compiled._cache._cache_file
+    cache_file._source_stamp = (cache_file._source_stamp, _DIGEST)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile `function` with numba: no Python, no threads, no raising, cached on disk."""
+    dispatcher = numba.njit(cache=True, error_model="numpy")(function)
+    follow_source(dispatcher)
+    return dispatcher

@@ -1,0 +1,19 @@
+"""Compiled functions of SciPy (special functions, BLAS, LAPACK) made callable from numba kernels, and cacheable.
+
+Kernels refer to a symbol by name and every process tells LLVM where the name points, so that machine code on disk
+holds no address. SciPy's own OpenBLAS is the one that answers, and its thread limits are the user's.
+"""
+
+import llvmlite.binding
+from numba.core import types
+from numba.core.typing.templates import Signature
+from numba.extending import get_cython_function_address
+
+__all__ = ["scipy_function"]
+
+
+def scipy_function(module: str, name: str, signature: Signature) -> types.ExternalFunction:
+    """Function `name` of the Cython API of `scipy.<module>` with the given numba signature."""
+    symbol = f"pymc_gpep_{name}"
+    llvmlite.binding.add_symbol(symbol, get_cython_function_address(f"scipy.{module}", name))
+    return types.ExternalFunction(symbol, signature)

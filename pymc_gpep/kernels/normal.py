@@ -1,0 +1,61 @@
+"""The standard normal distribution, accurate to the last digits in both tails."""
+
+import math
+
+from numba.core import types
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.external import scipy_function
+
+__all__ = ["LOG_2PI", "hazard", "log_ndtr", "log_ndtr_and_hazard", "probit_moments"]
+
+LOG_2PI = math.log(2.0 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+_MILLS_DEPTH = 50  # terms of the continued fraction for the last digit at z = −4
+_SQRT_2_PI = math.sqrt(2.0 / math.pi)
+
+# exp(x²) erfc(x): what is left of Φ in its tail once the Gaussian factor is taken out.
+_erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
+
+
+@kernel
+def log_ndtr_and_hazard(z):
+    """log Φ(z) and the hazard φ(z)/Φ(z) (the derivative of log Φ)."""
+    if z < 0.0:
+        scaled = 0.5 * _erfcx(-z * _SQRT_HALF)
+        return math.log(scaled) - 0.5 * z * z, 0.5 * _SQRT_2_PI / scaled
+    tail = 0.5 * math.erfc(z * _SQRT_HALF)
+    return math.log1p(-tail), 0.5 * _SQRT_2_PI * math.exp(-0.5 * z * z) / (1.0 - tail)
+
+
+@kernel
+def log_ndtr(z):
+    """log Φ(z)."""
+    return log_ndtr_and_hazard(z)[0]
+
+
+@kernel
+def hazard(z):
+    """φ(z)/Φ(z)."""
+    return log_ndtr_and_hazard(z)[1]
+
+
+@kernel
+def probit_moments(z):
+    """log Φ(z), the hazard h, h(h + z) and 1 − h(h + z): what the moments of N(x) Φ(x) are made of.
+
+    h(h + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated
+    to x > −z. In the tail both differences lose their digits; there the continued fraction of Mills' ratio,
+    h = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z, gives them without a subtraction of equals.
+    """
+    log_p, h = log_ndtr_and_hazard(z)
+    if z > -4.0:
+        curvature = h * (h + z)
+        return log_p, h, curvature, 1.0 - curvature
+    t = -z
+    k3 = 0.0
+    for i in range(_MILLS_DEPTH, 2, -1):
+        k3 = i / (t + k3)
+    k2 = 2.0 / (t + k3)
+    k1 = 1.0 / (t + k2)
+    return log_p, h, h * k1, k1 * k1 * (t + 2.0 * k2 - k3) / (t + k3)
