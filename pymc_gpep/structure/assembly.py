@@ -1,0 +1,267 @@
+"""How latent values are assembled into the argument of a likelihood.
+
+Between the priors and the likelihood only operations may stand that move numbers about: transposing, stacking,
+indexing, reshaping. Which latent function feeds which class is then found by doing to numbered cells what the model
+does to latent values, so that no combination of such operations needs code of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import pymc as pm
+import pytensor
+from numpy.typing import NDArray
+from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Variable
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Add, Mul, Neg, Sub, TrueDiv
+from pytensor.tensor.basic import Join
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.latent import LatentGP, latents_among, read_latent
+
+__all__ = ["Assembly", "Dims", "evaluate", "read_assembly"]
+
+_JOINING = (Join,)
+_SELECTING = (DimShuffle, ViewOp, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape)
+_ALLOWED = "Only transposing, stacking and selecting may stand between a pm.gp.Latent prior and the likelihood"
+
+
+class Dims(NamedTuple):
+    """Names that the model gives to the axes of a (classes, points) array, and to the classes."""
+
+    class_dim: str | None = None
+    point_dim: str | None = None
+    class_labels: tuple[object, ...] | None = None
+
+
+class Assembly(NamedTuple):
+    """The latent priors behind an argument of shape (points, classes), and what each of their outputs feeds."""
+
+    latents: tuple[LatentGP, ...]
+    classes: tuple[tuple[int, ...], ...]
+    n_points: int
+    dims: Dims
+
+
+def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: pm.Model) -> Assembly:
+    """Find the priors behind the argument of a likelihood and the class that each of their outputs feeds.
+
+    Parameters
+    ----------
+    argument : TensorVariable, shape (n, c)
+        What the likelihood is given; the class axis is the last.
+    likelihood : TensorVariable
+        The likelihood's random variable, for messages.
+    model : pm.Model
+
+    Raises
+    ------
+    StructureError
+        If something else than a rearrangement of latent values reaches the likelihood, or if it is not one function
+        per class, each at all points in their order.
+    """
+    latents, named = _walk(argument, likelihood, model)
+    shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
+    sizes = [int(shape[-1]) for shape in shapes]
+    if len(set(sizes)) > 1:
+        found = ", ".join(f"{latent.f.name!r} {n}" for latent, n in zip(latents, sizes, strict=True))
+        raise StructureError(
+            f"The latent functions of {likelihood.name!r} have different numbers of points: {found}. Give "
+            "all priors the same X."
+        )
+    n = sizes[0]
+
+    # Number the cells: cell i of function r, counted over all outputs of all priors, is r * n + i.
+    ends = np.cumsum([np.prod(shape) for shape in shapes])
+    cells = {
+        latent.f: np.arange(end - np.prod(shape), end).reshape(shape).astype(latent.f.dtype)
+        for latent, shape, end in zip(latents, shapes, ends, strict=True)
+    }
+    codes, *named_codes = (code.astype(np.int64) for code in evaluate([argument, *named], cells))
+    functions = _functions_of_classes(codes, n, likelihood)
+    _check_one_function_per_class(functions, latents, [int(end) // n for end in ends], likelihood)
+    class_of = {int(function): k for k, function in enumerate(functions)}
+    classes = tuple(
+        tuple(class_of[int(function)] for function in np.atleast_2d(cells[latent.f])[:, 0] // n) for latent in latents
+    )
+    dims = _read_dims(dict(zip(named, named_codes, strict=True)), class_of, n, model)
+    return Assembly(tuple(latents), classes, n, dims)
+
+
+def evaluate(
+    outputs: Sequence[Variable], given: Mapping[TensorVariable, NDArray[Any]] | None = None
+) -> list[NDArray[Any]]:
+    """Compute variables from the values of others, which may stand anywhere in the graph."""
+    given = given or {}
+    function = pytensor.function(list(given), list(outputs), mode="FAST_COMPILE", on_unused_input="ignore")
+    return [np.asarray(value) for value in function(*given.values())]
+
+
+def _walk(
+    argument: TensorVariable, likelihood: TensorVariable, model: pm.Model
+) -> tuple[list[LatentGP], list[TensorVariable]]:
+    """Follow the argument back to the priors; return them and the variables with named axes met on the way."""
+    latents: list[LatentGP] = []
+    named: list[TensorVariable] = []
+    pending = [argument]
+    seen: set[TensorVariable] = set()
+    while pending:
+        variable = pending.pop()
+        if variable in seen:
+            continue
+        seen.add(variable)
+        if variable.name in model.named_vars_to_dims:
+            named.append(variable)
+        if (latent := read_latent(variable, model)) is not None:
+            latents.append(latent)
+        elif variable.owner is not None and isinstance(variable.owner.op, _JOINING):
+            pending.extend(cast(list[TensorVariable], variable.owner.inputs[::-1]))
+        elif variable.owner is not None and isinstance(variable.owner.op, _SELECTING):
+            source, *how = cast(list[TensorVariable], variable.owner.inputs)
+            _check_fixed(how, source, likelihood, model)
+            pending.append(source)
+        else:
+            raise StructureError(_why_not(variable, likelihood, model))
+    return latents, named
+
+
+def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVariable, model: pm.Model) -> None:
+    """Refuse indices and shapes that depend on the values, not only the shapes, of random variables."""
+    shapes = [v for v in ancestors(how) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)]
+    random = [v for v in ancestors(how, blockers=shapes) if v in model.basic_RVs]
+    if random:
+        raise StructureError(
+            f"Which latent values reach {likelihood.name!r} depends on {listing(random)}. Select from "
+            f"{describe(source)} with fixed indices only."
+        )
+
+
+def _why_not(variable: Variable, likelihood: TensorVariable, model: pm.Model) -> str:
+    """Say why a variable is neither the latent values of a Gaussian process nor a rearrangement of such."""
+    behind = list(ancestors([variable]))
+    random = [v for v in behind if v in model.basic_RVs]
+    if not random:
+        which = f", {variable.name!r}" if variable.name else ""
+        return (
+            f"A part of the argument of {likelihood.name!r} is constant or data{which}. Every class needs a latent "
+            "function with a pm.gp.Latent prior; none can be held fixed as a reference."
+        )
+    if not latents_among(behind, model):
+        return (
+            f"The argument of {likelihood.name!r} must be made of latent values with pm.gp.Latent priors, but it, or a "
+            f"part of it, is made of {listing(random)}. Use pm.gp.Latent(...).prior; linear models, Student-t "
+            "processes (pm.gp.TP), Kronecker (pm.gp.LatentKron) and low-rank (pm.gp.HSGP) priors cannot be read."
+        )
+    scalar_op = variable.owner.op.scalar_op if isinstance(variable.owner.op, Elemwise) else None
+    with_latents: list[Variable] = []
+    without: list[Variable] = []
+    for operand in variable.owner.inputs:
+        (with_latents if latents_among(ancestors([operand]), model) else without).append(operand)
+    functions = [_nearest_name(operand, model) for operand in with_latents]
+    others = [_nearest_name(operand, model) for operand in without]
+    match scalar_op:
+        case Add() | Sub() if len(functions) > 1:
+            return (
+                f"The argument of {likelihood.name!r} is a sum of separate priors, {' and '.join(functions)}. Add the "
+                "processes before the prior, so that there is one: (gp1 + gp2).prior(...)."
+            )
+        case Add() | Sub():
+            return (
+                f"In the argument of {likelihood.name!r}, {functions[0]} is shifted by {', '.join(others)} after its "
+                f"prior. {_ALLOWED}: put the offset into the prior, pm.gp.Latent(mean_func=...)."
+            )
+        case Mul() | TrueDiv() | Neg() if len(functions) == 1:
+            return (
+                f"In the argument of {likelihood.name!r}, {functions[0]} is scaled by {', '.join(others) or '-1'} "
+                f"after its prior. {_ALLOWED}: put the square of the scale into the prior, "
+                "pm.gp.Latent(cov_func=eta**2 * ...)."
+            )
+    operation = type(scalar_op or variable.owner.op).__name__
+    return f"In the argument of {likelihood.name!r}, {' and '.join(functions)} goes through {operation}. {_ALLOWED}."
+
+
+def _nearest_name(variable: Variable, model: pm.Model) -> str:
+    """Return the quoted name of the model variable nearest to an expression, "a constant" if there is none."""
+    known = set(model.named_vars.values())
+    boundary = [v for v in ancestors([variable]) if v in known]
+    nearest = [v for v in ancestors([variable], blockers=boundary) if v in known]
+    return " and ".join(repr(v.name) for v in nearest) or "a constant"
+
+
+def _functions_of_classes(codes: NDArray[np.int64], n: int, likelihood: TensorVariable) -> NDArray[np.int64]:
+    """Return the number of the function that feeds each class, given the cells of the argument, (n, c)."""
+    name = repr(likelihood.name)
+    if _is_points_by_functions(codes, n):
+        return codes[0] // n
+    if _is_points_by_functions(codes.T, n):
+        raise StructureError(
+            f"The argument of {name} has the classes first, {codes.shape}. The class axis must be last: give it the "
+            "transpose, f.T."
+        )
+    if len(codes) != n:
+        raise StructureError(
+            f"The argument of {name} has {len(codes)} points, but its latent functions have {n}. All points of a prior "
+            "must be used: give X to the prior only at the points that are observed."
+        )
+    k = int(np.flatnonzero((codes != codes[0] // n * n + np.arange(n)[:, None]).any(axis=0))[0])
+    if len(set(codes[:, k] // n)) > 1:
+        raise StructureError(
+            f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class one "
+            "function, at all points."
+        )
+    raise StructureError(
+        f"Class {k} of {name} takes the points of its latent function in another order than that of the prior. Order X "
+        "and the labels alike instead."
+    )
+
+
+def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:
+    """Tell whether axis 0 runs over all points in their order and each column is one function."""
+    return len(codes) == n and bool((codes == codes[0] // n * n + np.arange(n)[:, None]).all())
+
+
+def _check_one_function_per_class(
+    functions: NDArray[np.int64], latents: Sequence[LatentGP], ends: Sequence[int], likelihood: TensorVariable
+) -> None:
+    """Refuse functions that feed no class, or several; `ends` counts the functions up to and with each prior."""
+    for function, used in enumerate(np.bincount(functions, minlength=ends[-1])):
+        if used == 1:
+            continue
+        which = int(np.searchsorted(ends, function, side="right"))
+        latent = latents[which]
+        start = ends[which - 1] if which else 0
+        output = f"Output {function - start} of {latent.f.name!r}" if latent.f.ndim == 2 else repr(latent.f.name)
+        fed = ", ".join(map(str, np.flatnonzero(functions == function)))
+        raise StructureError(
+            f"{output} feeds {f'the classes {fed}' if fed else 'no class'} of {likelihood.name!r}, which has "
+            f"{len(functions)} classes for {ends[-1]} latent functions. Every class needs one of its own: give the "
+            "priors as many outputs (n_outputs) as there are classes."
+        )
+
+
+def _read_dims(
+    codes: Mapping[TensorVariable, NDArray[np.int64]], class_of: Mapping[int, int], n: int, model: pm.Model
+) -> Dims:
+    """Return the names of the axes of the first variable, from the likelihood backwards, that holds all classes.
+
+    If there is none, for want of names or because each class has a variable of its own, there is no class axis to name.
+    """
+    point_dim = None
+    for variable, code in codes.items():
+        dims = model.named_vars_to_dims[variable.name]
+        if code.ndim != 2:
+            point_dim = dims[-1]
+            continue
+        for cells, (points, class_dim) in ((code, dims), (code.T, dims[::-1])):
+            if _is_points_by_functions(cells, n) and cells.shape[1] == len(class_of):
+                labels = model.coords.get(class_dim)
+                order = np.argsort([class_of[int(function)] for function in cells[0] // n])
+                return Dims(class_dim, points, None if labels is None else tuple(labels[k] for k in order))
+    return Dims(point_dim=point_dim)

@@ -1,0 +1,257 @@
+"""Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, cast
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.likelihoods import MultinomialProbitRV
+from pymc_gpep.structure.assembly import evaluate, read_assembly
+from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.latent import LatentGP, is_process, latents_among
+
+__all__ = ["GPClassifier", "read_classifier"]
+
+
+@dataclass(frozen=True, eq=False)
+class GPClassifier:
+    """What a model is, read from its graph: latent functions with Gaussian process priors and labels given them.
+
+    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
+    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+
+    Attributes
+    ----------
+    model : pm.Model
+    likelihood : TensorVariable, shape (n,)
+        The observed random variable.
+    labels : TensorVariable, shape (n,)
+        Its value: a constant, or the shared variable of `pm.Data`.
+    latents : tuple of LatentGP
+        The priors, each with the classes that its outputs feed.
+    n_classes, n_points : int
+        c and n.
+    hyperparameters : tuple of TensorVariable
+        All free random variables of the model that are not latent values.
+    class_dim, point_dim : str or None
+        Names of the axes, where the model names them (`dims`).
+    class_labels : tuple or None
+        Coordinates of `class_dim`, in the order of the classes 0..c-1.
+    """
+
+    model: pm.Model
+    likelihood: TensorVariable
+    labels: TensorVariable
+    latents: tuple[LatentGP, ...]
+    n_classes: int
+    n_points: int
+    hyperparameters: tuple[TensorVariable, ...]
+    class_dim: str | None
+    point_dim: str | None
+    class_labels: tuple[object, ...] | None
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether all classes have the same prior covariance, as a computation and not by chance of values."""
+        first, *others = (latent.cov for latent in self.latents)
+        return all(equal_computations([first], [other]) for other in others)
+
+    def covariance(self) -> TensorVariable:
+        """Return the prior covariance, (n, n) if it is `shared`, else (c, n, n) in the order of the classes."""
+        if self.shared:
+            return self.latents[0].cov
+        return pt.stack(self._by_class([[latent.cov] * len(latent.classes) for latent in self.latents]))
+
+    def mean(self) -> TensorVariable:
+        """Return the prior mean, (c, n) in the order of the classes."""
+        rows = [
+            [latent.mean[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [latent.mean]
+            for latent in self.latents
+        ]
+        return pt.stack(self._by_class(rows))
+
+    def _by_class(self, rows: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
+        """Put what is listed by output of each prior into the order of the classes."""
+        by_class = {
+            k: row
+            for latent, of_outputs in zip(self.latents, rows, strict=True)
+            for k, row in zip(latent.classes, of_outputs, strict=True)
+        }
+        return [by_class[k] for k in range(self.n_classes)]
+
+
+class LikelihoodReader(NamedTuple):
+    """How one likelihood is recognised."""
+
+    name: str
+    """What a user writes for it."""
+
+    argument: Callable[[TensorVariable], TensorVariable | None]
+    """Returns the latent values (n, c) that a random variable of this kind is given, None for any other kind."""
+
+
+def _multinomial_probit(variable: TensorVariable) -> TensorVariable | None:
+    op = variable.owner.op
+    if not isinstance(op, MultinomialProbitRV):
+        return None
+    (latent,) = op.dist_params(variable.owner)
+    return cast(TensorVariable, latent)
+
+
+LIKELIHOODS = (LikelihoodReader("gpep.MultinomialProbit", _multinomial_probit),)
+"""The likelihoods that can be read; a new one is a line here."""
+
+
+def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassifier:
+    """Read from the graph of a model which Gaussian process classifier it is.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A model with one likelihood of class labels whose latent functions have `pm.gp.Latent` priors.
+    likelihood : str, optional
+        Name of the likelihood, needed if the model has several.
+
+    Returns
+    -------
+    GPClassifier
+
+    Raises
+    ------
+    StructureError
+        If the model is none. It says what was looked for, what was found instead, and what to change.
+    """
+    rv, argument = _find_likelihood(model, likelihood)
+    if argument.ndim != 2:
+        raise StructureError(
+            f"The argument of {rv.name!r} must have two axes, (points, classes), but its number of axes is "
+            f"{argument.ndim}. Give it f.T, where f has one row per class."
+        )
+    assembly = read_assembly(argument, rv, model)
+    n_classes = sum(map(len, assembly.classes))
+    labels = model.rvs_to_values[rv]
+    _check_labels(rv, labels, n_classes, assembly.n_points)
+    _check_priors(assembly.latents, model)
+    _check_hyperparameters(assembly.latents, rv, model)
+    free = {latent.free for latent in assembly.latents}
+    point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (assembly.dims.point_dim,)
+    return GPClassifier(
+        model=model,
+        likelihood=rv,
+        labels=labels,
+        latents=tuple(map(_with_classes, assembly.latents, assembly.classes)),
+        n_classes=n_classes,
+        n_points=assembly.n_points,
+        hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
+        class_dim=assembly.dims.class_dim,
+        point_dim=point_dim,
+        class_labels=assembly.dims.class_labels,
+    )
+
+
+def _find_likelihood(model: pm.Model, name: str | None) -> tuple[TensorVariable, TensorVariable]:
+    """Return the one likelihood that can be read, or that of the given name, and its argument."""
+    kinds = " or ".join(reader.name for reader in LIKELIHOODS)
+    found: dict[str, tuple[TensorVariable, TensorVariable]] = {}
+    unobserved = []
+    for rv in model.basic_RVs:
+        for reader in LIKELIHOODS:
+            if (argument := reader.argument(rv)) is None:
+                continue
+            if rv in model.observed_RVs:
+                found[rv.name] = rv, argument
+            else:
+                unobserved.append(rv)
+    wanted = f"an observed {kinds}" + ("" if name is None else f" named {name!r}")
+    if name is not None:
+        found = {key: pair for key, pair in found.items() if key == name}
+    if len(found) > 1:
+        names = ", ".join(map(repr, found))
+        raise StructureError(f"The model has several likelihoods that can be read, {names}. Choose one: likelihood=...")
+    if not found:
+        advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
+        raise StructureError(
+            f"The model has no likelihood to read. Looked for {wanted}; found as observed variables "
+            f"{listing(model.observed_RVs)}.{advice}"
+        )
+    return next(iter(found.values()))
+
+
+def _check_labels(rv: TensorVariable, labels: Variable, n_classes: int, n_points: int) -> None:
+    if n_classes < 2:
+        raise StructureError(
+            f"{rv.name!r} has one latent function only. A classifier of c classes needs c of them: "
+            "gp.prior(..., n_outputs=c)."
+        )
+    (values,) = evaluate([labels])
+    if values.shape != (n_points,):
+        raise StructureError(
+            f"{rv.name!r} has labels of shape {values.shape}, but its latent functions have {n_points} points. Observe "
+            "one label per point."
+        )
+    if values.size and not (values.min() >= 0 and values.max() < n_classes):
+        raise StructureError(
+            f"The labels of {rv.name!r} run from {values.min()} to {values.max()}, but its {n_classes} latent "
+            f"functions stand for the classes 0 to {n_classes - 1}. Code the classes from 0, or give the prior as many "
+            "outputs (n_outputs) as there are classes."
+        )
+
+
+def _check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
+    """Refuse priors that depend on latent values, are not Gaussian, or share their free variable."""
+    own = {latent.free for latent in latents}
+    if len(own) < len(latents):
+        raise StructureError(
+            f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
+            "not independent. Give each its own."
+        )
+    for latent in latents:
+        if (transform := model.rvs_to_transforms[latent.free]) is not None:
+            raise StructureError(
+                f"{describe(latent.free)} has the transform {type(transform).__name__}, so its prior is no longer the "
+                "Gaussian process. Declare the prior without `transform`."
+            )
+        behind = list(ancestors([latent.mean, latent.cov]))
+        others = [other for other in latents_among(behind, model) if other.free in own or is_process(other)]
+        if others:
+            raise StructureError(
+                f"The prior of {latent.f.name!r} depends on latent values, {listing(other.f for other in others)}. Its "
+                "mean and covariance may depend on hyperparameters only; a prior on top of another Gaussian process "
+                "cannot be read."
+            )
+
+
+def _check_hyperparameters(latents: Sequence[LatentGP], rv: TensorVariable, model: pm.Model) -> None:
+    """Refuse terms beside the likelihood that depend on latent values, and discrete hyperparameters."""
+    for latent in latents:
+        dependent = [
+            term
+            for term in (*model.basic_RVs, *model.potentials)
+            if term is not rv and term is not latent.free and latent.free in ancestors([term])
+        ]
+        if dependent:
+            raise StructureError(
+                f"Not only {rv.name!r} depends on the latent values {latent.f.name!r}: {listing(dependent)} does too. "
+                "Hyperparameters, potentials and other likelihoods must not depend on them (a Deterministic may). Take "
+                "these terms out of the model; add predictions to it only after fitting."
+            )
+    discrete = [variable for variable in model.free_RVs if np.dtype(variable.dtype).kind != "f"]
+    if discrete:
+        raise StructureError(
+            f"The model has discrete hyperparameters: {listing(discrete)}. All free variables must be continuous; sum "
+            "over discrete ones, or fix them with pm.do."
+        )
+
+
+def _with_classes(latent: LatentGP, classes: tuple[int, ...]) -> LatentGP:
+    """Complete a prior by the classes that it feeds, and give its mean the shape of its latent values."""
+    n = latent.cov.shape[0]
+    shape = (len(classes), n) if latent.f.ndim == 2 else (n,)
+    return replace(latent, classes=classes, mean=pt.broadcast_to(latent.mean, shape))

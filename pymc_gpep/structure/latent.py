@@ -1,0 +1,149 @@
+"""Recognising one `pm.gp.Latent` prior in the graph of a model.
+
+PyMC keeps no record of the Gaussian processes of a model, only the variables that `pm.gp.Latent.prior` made:
+
+- `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`;
+- `reparameterize=False`: a free `f ~ MvNormal(mean, cov)`, with a leading axis if there are several outputs.
+
+Both are recognised by these expressions, never by the names of the variables.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+import pymc as pm
+from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Variable
+from pytensor.scalar.basic import Add, Mul
+from pytensor.tensor.basic import Eye, get_underlying_scalar_constant_value
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.exceptions import NotScalarConstantError
+from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
+from pytensor.tensor.math import Dot
+from pytensor.tensor.random.basic import MvNormalRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["LatentGP", "is_process", "latents_among", "read_latent"]
+
+
+@dataclass(frozen=True, eq=False)
+class LatentGP:
+    """One Gaussian process prior of a model: independent functions, its outputs, that share a covariance.
+
+    All expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them
+    expressions of its value variables.
+
+    Attributes
+    ----------
+    f : TensorVariable, shape (n,) or (outputs, n)
+        Variable of the model that holds the latent values: a Deterministic if `rotated`, else a random variable.
+    free : TensorVariable, shape of f
+        The free random variable: standard normal if `rotated`, else `f` itself.
+    rotated : bool
+        Whether f = mean + cholesky(cov) @ free, that is, `reparameterize=True`.
+    mean : TensorVariable, shape (n,) or (outputs, n)
+        Prior mean, a function of hyperparameters; as it stands in the prior it need only broadcast to this shape.
+    cov : TensorVariable, shape (n, n)
+        Prior covariance of each output with PyMC's jitter on the diagonal, a function of hyperparameters.
+    classes : tuple of int
+        Class that each output is the latent function of; empty as long as the likelihood has not been read.
+    """
+
+    f: TensorVariable
+    free: TensorVariable
+    rotated: bool
+    mean: TensorVariable
+    cov: TensorVariable
+    classes: tuple[int, ...] = ()
+
+
+def read_latent(variable: Variable, model: pm.Model) -> LatentGP | None:
+    """Return the prior whose latent values `variable` holds, or None if it holds those of no single prior."""
+    if not isinstance(variable, TensorVariable):
+        return None
+    return _read_centred(variable, model) or _read_rotated(variable, model)
+
+
+def latents_among(variables: Iterable[Variable], model: pm.Model) -> list[LatentGP]:
+    """Return the Gaussian process priors whose latent values are among the given variables."""
+    return [latent for variable in variables if (latent := read_latent(variable, model)) is not None]
+
+
+def is_process(latent: LatentGP) -> bool:
+    """Tell a prior made by `pm.gp.Latent` from an ordinary multivariate normal: by the jitter, `K + jitter * eye`."""
+    return any(
+        isinstance(factor.owner.op, Eye)
+        for term in _operands(latent.cov, Add)
+        for factor in _operands(term, Mul)
+        if factor.owner is not None
+    )
+
+
+def _read_centred(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
+    node = variable.owner
+    if node is None or not isinstance(node.op, MvNormalRV) or variable not in model.free_RVs:
+        return None
+    mean, cov = cast(list[TensorVariable], node.op.dist_params(node))
+    matrix, axes = _moved_axes(cov)
+    if axes == ("x", 0, 1):  # PyMC gives the parameters as many axes as the variable has
+        cov = matrix
+    if cov.ndim != 2 or variable.ndim > 2:
+        return None
+    return LatentGP(f=variable, free=variable, rotated=False, mean=mean, cov=cov)
+
+
+def _read_rotated(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
+    node = variable.owner
+    if node is None or not isinstance(node.op, ViewOp) or variable not in model.deterministics:
+        return None
+    terms = _operands(node.inputs[0], Add)
+    if len(terms) != 2:
+        return None
+    for mean, rotation in (terms, terms[::-1]):
+        match _read_rotation(rotation):
+            case free, cov if free in model.free_RVs and free.ndim == variable.ndim and _is_standard_normal(free):
+                return LatentGP(f=variable, free=free, rotated=True, mean=mean, cov=cov)
+    return None
+
+
+def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVariable] | None:
+    """Return (v, K) of `(cholesky(K) @ v.T).T`, where v has one axis or two."""
+    product, outer = _moved_axes(variable)
+    if product.owner is None or not isinstance(product.owner.op, Dot):
+        return None
+    factor, operand = product.owner.inputs
+    free, inner = _moved_axes(operand)
+    # Two axes: transposed before and after. One: made a column before, and a vector again after.
+    if (free.ndim, inner, outer) not in ((2, (1, 0), (1, 0)), (1, (0, "x"), (0,))):
+        return None
+    if factor.owner is None:
+        return None
+    op = factor.owner.op.core_op if isinstance(factor.owner.op, Blockwise) else factor.owner.op
+    return (free, factor.owner.inputs[0]) if isinstance(op, Cholesky) and op.lower else None
+
+
+def _moved_axes(variable: TensorVariable) -> tuple[TensorVariable, tuple[int | str, ...]]:
+    """Return what a DimShuffle was applied to, and its order of axes; the variable itself if there is none."""
+    if variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
+        return variable.owner.inputs[0], variable.owner.op.new_order
+    return variable, tuple(range(variable.ndim))
+
+
+def _operands(variable: TensorVariable, scalar_op: type) -> list[TensorVariable]:
+    """Return the operands if the variable is an elementwise sum or product, else none."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, scalar_op):
+        return []
+    return cast(list[TensorVariable], node.inputs)
+
+
+def _is_standard_normal(variable: TensorVariable) -> bool:
+    if not isinstance(variable.owner.op, NormalRV):
+        return False
+    try:
+        mean, sigma = map(get_underlying_scalar_constant_value, variable.owner.op.dist_params(variable.owner))
+    except NotScalarConstantError:
+        return False
+    return bool(mean == 0 and sigma == 1)
