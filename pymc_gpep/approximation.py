@@ -1,0 +1,407 @@
+"""What `pm.fit` returns: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.backends.base import MultiTrace
+from pymc.backends.ndarray import NDArray as Trace
+from pymc.pytensorf import floatX
+from pymc.variational.approximations import SingleGroupApproximation
+from pymc.variational.opvi import Group
+from pytensor.graph.replace import graph_replace
+
+from pymc_gpep.approximations import Convergence, Solution
+from pymc_gpep.hyperparameters import LogPosterior, Optimum
+from pymc_gpep.latent_draws import draw_latents, rows_of
+from pymc_gpep.prediction import CrossCovariance, predict
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["GPApproximation", "GPGroup"]
+
+Array = NDArray[np.float64]
+
+
+@Group.register
+class GPGroup(Group):
+    """Hyperparameters at a point, latent values Gaussian given them, in the unconstrained space of the model.
+
+    Mean and standard deviation are kept as parameters. The covariance, which can be large, is computed when asked for
+    by the function that `set_covariance` was given.
+    """
+
+    __param_spec__ = {"gp_mean": ("d",), "gp_std": ("d",)}
+    short_name = "gaussian_process"
+    alias_names = frozenset(["gp"])
+    has_logq = False  # a point mass has no density
+
+    def __init_group__(self, group: Sequence[Any]) -> None:
+        super().__init_group__(group)
+        if not self._check_user_params():
+            start = floatX(self._prepare_start(None))
+            self.shared_params = {
+                "gp_mean": pytensor.shared(start, "gp_mean"),
+                "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
+            }
+        self._covariance = lambda: np.zeros((self.ddim, self.ddim))
+        self._finalize_init()
+
+    def update(self, mean: Mapping[str, Array], std: Mapping[str, Array], covariance: Any) -> None:
+        """Set the moments, by name of value variable, and the function that computes the covariance."""
+        for key, values in (("gp_mean", mean), ("gp_std", std)):
+            flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
+            self.params_dict[key].set_value(floatX(flat))
+        self._covariance = covariance
+
+    @property
+    def mean(self) -> pt.TensorVariable:
+        """Mean, (d,)."""
+        return self.params_dict["gp_mean"]
+
+    @property
+    def std(self) -> pt.TensorVariable:
+        """Standard deviation, (d,); zero for hyperparameters."""
+        return self.params_dict["gp_std"]
+
+    @property
+    def cov(self) -> pt.TensorVariable:
+        """Covariance, (d, d), dense."""
+        return pt.as_tensor_variable(self._covariance())
+
+    @property
+    def symbolic_random(self) -> pt.TensorVariable:
+        """Draws as a linear function of the standard normal `symbolic_initial`."""
+        values, vectors = np.linalg.eigh(self._covariance())
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return self.mean + self.symbolic_initial @ root.T
+
+
+class GPApproximation(SingleGroupApproximation):
+    """Approximate posterior of a Gaussian process classifier, as `pm.fit` returns it.
+
+    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space); given
+    them the latent values are Gaussian. Everything else that a PyMC `Approximation` offers works as everywhere:
+    `sample`, `mean`, `std`, `cov`, `mean_data`, `state`, `hist`, `sample_node`.
+
+    Attributes
+    ----------
+    log_evidence : float
+        Approximate log marginal likelihood at the hyperparameters.
+    hyperparameters : xarray.Dataset
+        Their values, on their natural scale.
+    latent : xarray.Dataset
+        Posterior `mean` (class, point) and `cov` (point, class, class) of the latent values.
+    history : xarray.Dataset
+        Evidence, log posterior and solver iterations at each iteration of the optimiser.
+    convergence : Convergence
+        How the approximation itself ended, at the hyperparameters.
+    converged : bool
+        Whether both optimiser and approximation converged.
+    message : str
+        How the fit ended, in words.
+    hist : array
+        Negative log posterior at each iteration, what other methods call the loss.
+    """
+
+    _group_class = GPGroup
+
+    log_posterior: LogPosterior
+    optimum: Optimum
+    solution: Solution
+
+    def update(self, log_posterior: LogPosterior, optimum: Optimum) -> None:
+        """Set the approximation to the best point of an optimisation."""
+        self.log_posterior = log_posterior
+        self.optimum = optimum
+        self.solution = log_posterior.solve(optimum.best.theta)
+        self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
+        self._prior_at: dict[tuple[int, ...], CrossCovariance] = {}
+        self.__dict__.pop("_roots", None)
+        point = log_posterior.point(optimum.best.theta)
+        mean, std = dict(point), {name: np.zeros_like(value) for name, value in point.items()}
+        for latent in self.classifier.latents:
+            centre, spread = self._moments(latent.rotated)
+            name, rows = latent.free.name, rows_of(latent)
+            mean[name], std[name] = centre[rows], spread[rows]
+        self.groups[0].update(mean, std, self._covariance)
+
+    @property
+    def classifier(self) -> GPClassifier:
+        """What was read from the model."""
+        return self.log_posterior.classifier
+
+    @property
+    def log_evidence(self) -> float:
+        """Approximate log marginal likelihood at the hyperparameters."""
+        return self.solution.evidence
+
+    @property
+    def convergence(self) -> Convergence:
+        """How the approximation ended, at the hyperparameters."""
+        return self.solution.convergence
+
+    @property
+    def converged(self) -> bool:
+        """Whether both optimiser and approximation converged."""
+        return self.optimum.converged and self.convergence.converged
+
+    @property
+    def message(self) -> str:
+        """How the fit ended, in words."""
+        steps = len(self.optimum.history) - 1
+        how = "converged" if self.optimum.converged else "did not converge"
+        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
+        return (
+            f"Hyperparameters {how} after {steps} iterations{why}; "
+            f"{self.log_posterior.approximator.name} {self.convergence}."
+        )
+
+    @property
+    def hyperparameters(self) -> xr.Dataset:
+        """Hyperparameters on their natural scale, with the model's dims and coords."""
+        model = self.model
+        rvs = self.classifier.hyperparameters
+        point = self.log_posterior.point(self.optimum.best.theta)
+        values = model.compile_fn(
+            model.replace_rvs_by_values(list(rvs)), inputs=self.log_posterior.value_vars, point_fn=False
+        )(*(point[v.name] for v in self.log_posterior.value_vars))
+        arrays = {}
+        for rv, value in zip(rvs, values, strict=True):
+            dims = model.named_vars_to_dims.get(rv.name) or [f"{rv.name}_dim_{i}" for i in range(np.ndim(value))]
+            arrays[rv.name] = (dims, value)
+        return xr.Dataset(arrays, coords=self._coords(d for dims, _ in arrays.values() for d in dims))
+
+    @property
+    def latent(self) -> xr.Dataset:
+        """Posterior mean (class, point) and covariance (point, class, class) of the latent values."""
+        classifier = self.classifier
+        point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
+        other = f"{class_dim}_other"
+        classes = list(classifier.class_labels or range(classifier.n_classes))
+        return xr.Dataset(
+            {
+                "mean": ((class_dim, point_dim), self.solution.mean),
+                "cov": ((point_dim, class_dim, other), self.solution.cov),
+            },
+            coords={class_dim: classes, other: classes, **self._coords([point_dim])},
+        )
+
+    @property
+    def history(self) -> xr.Dataset:
+        """Evidence, log posterior and solver iterations at each iteration of the optimiser."""
+        columns = ("evidence", "log_posterior", "iterations")
+        return xr.Dataset(
+            {name: ("iteration", [getattr(e, name) for e in self.optimum.history]) for name in columns},
+            coords={"iteration": np.arange(len(self.optimum.history))},
+        )
+
+    def predict(
+        self,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+        Xnew: ArrayLike,
+        *,
+        probabilities: str = "orthant",
+        tolerance: float = 5e-5,
+        dim: str = "new_point",
+    ) -> xr.Dataset:
+        """Predict latent functions and class probabilities at new inputs.
+
+        Parameters
+        ----------
+        gp : pm.gp.Latent or sequence of them
+            What made the latent values of the model; a list where classes have their own.
+        Xnew : array (m, d)
+            New inputs; a DataArray gives its first dim and coords to the result.
+        probabilities : {"orthant", "inner_ep"}
+            How class probabilities are computed from the Gaussian at a new point: `"orthant"`, the probability that
+            the function of a class plus unit noise is the largest, accurate; `"inner_ep"`, the paper's own way,
+            an approximation that is fast, normalised to sum to 1.
+        tolerance : float
+            Error allowed in the probabilities of `"orthant"` where there are five classes or more.
+        dim : str
+            Name of the new dimension.
+
+        Returns
+        -------
+        xarray.Dataset
+            `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
+            functions, and `error` (new point): for `"orthant"` the estimated error of the probabilities, for
+            `"inner_ep"` how far their sum was from 1 before it was normalised.
+
+        Raises
+        ------
+        ValueError
+            If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite.
+        """
+        gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
+        key = tuple(map(id, gps))
+        if key not in self._prior_at:
+            self._prior_at[key] = CrossCovariance(self.classifier, gps)
+        return predict(
+            self.classifier,
+            self._prior_at[key],
+            self.solution.posterior,
+            self.log_posterior.point(self.optimum.best.theta),
+            Xnew,
+            probabilities=probabilities,
+            tolerance=tolerance,
+            dim=dim,
+        )
+
+    def sample(
+        self,
+        draws: int = 500,
+        *,
+        chains: int = 1,
+        random_seed: Any = None,
+        return_inferencedata: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Draw independent samples from the approximate posterior.
+
+        Parameters
+        ----------
+        draws : int
+            Number of draws in each chain, as in `pm.sample`.
+        chains : int
+            Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
+        random_seed : int, Generator or None
+        return_inferencedata : bool
+            Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
+        **kwargs
+            For `pm.to_inference_data`.
+        """
+        if draws < 1 or chains < 1:
+            raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
+        rng = np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
+        names, record = self._recorder
+        traces = []
+        for chain in range(chains):
+            values = self._draw_values(draws, rng)
+            first = record(*(values[name][0] for name in values))
+            trace = Trace(
+                model=self.model,
+                vars=names,
+                fn=record,
+                var_shapes={v.name: np.shape(x) for v, x in zip(names, first, strict=True)},
+                var_dtypes={v.name: np.asarray(x).dtype for v, x in zip(names, first, strict=True)},
+            )
+            trace.setup(draws=draws, chain=chain)
+            for i in range(draws):
+                trace.record({name: values[name][i] for name in values}, in_warmup=False)
+            trace.close()
+            traces.append(trace)
+        multitrace = MultiTrace(traces)
+        if not return_inferencedata:
+            return multitrace
+        kwargs["log_likelihood"] = False
+        data = pm.to_inference_data(multitrace, model=self.model, **kwargs)
+        data["posterior"].attrs |= {
+            "approximation": self.log_posterior.approximator.name,
+            "log_evidence": self.log_evidence,
+            "pymc_gpep_version": version("pymc_gpep"),
+        }
+        return data
+
+    @property
+    def sample_dict_fn(self) -> Any:
+        """Function of (draws, random_seed) that draws values of the model's value variables."""
+
+        def sample(draws: int = 100, *, random_seed: Any = None) -> dict[str, Array]:
+            values = self._draw_values(draws, np.random.default_rng(random_seed))
+            return {name: values[name] for name in self.groups[0].ordering}
+
+        return sample
+
+    def __str__(self) -> str:
+        """Method, evidence and how the fit ended."""
+        if not hasattr(self, "solution"):
+            return super().__str__()
+        return (
+            f"{self.log_posterior.approximator.name}: log evidence {self.log_evidence:.4f}, "
+            f"{'converged' if self.converged else 'NOT converged'}. {self.message}"
+        )
+
+    def _coords(self, dims: Iterable[str]) -> dict[str, Any]:
+        """Coordinates that the model has for the given dims."""
+        return {dim: np.asarray(self.model.coords[dim]) for dim in dims if self.model.coords.get(dim) is not None}
+
+    @cached_property
+    def _roots(self) -> Array:
+        """Lower Cholesky factors of the prior covariance, (1 or c, n, n)."""
+        return np.linalg.cholesky(self.solution.posterior.k)
+
+    def _moments(self, rotated: bool) -> tuple[Array, Array]:
+        """Mean and standard deviation (c, n) of f, or of z where f = m + L z."""
+        posterior = self.solution.posterior
+        if not rotated:
+            return self.solution.mean, np.sqrt(self.solution.cov.diagonal(axis1=1, axis2=2).T)
+        mean = np.matmul(self._roots.swapaxes(1, 2), posterior.weights[..., None])[..., 0]
+        return mean, np.sqrt(np.maximum(posterior.marginal_variance(self._roots, np.eye(mean.shape[1])), 0.0))
+
+    def _covariance(self) -> Array:
+        """Covariance (d, d) of the flat vector of unconstrained values."""
+        group = self.groups[0]
+        posterior = self.solution.posterior
+        c, n = posterior.pi.shape
+        rotated = np.array([False] * c)
+        for latent in self.classifier.latents:
+            rotated[list(latent.classes)] = latent.rotated
+        which = rotated[:, None, None]
+        left = np.where(which, self._roots, posterior.k)
+        joint = posterior.joint_covariance(left, np.where(which, np.eye(n), posterior.k))
+        cov = np.zeros((group.ddim, group.ddim))
+        where = {}
+        for latent in self.classifier.latents:
+            _, part, *_ = group.ordering[self.model.rvs_to_values[latent.free].name]
+            for row, k in enumerate(latent.classes):
+                where[k] = slice(part.start + row * n, part.start + (row + 1) * n)
+        for a in range(c):
+            for b in range(c):
+                cov[where[a], where[b]] = joint[a, :, b, :]
+        return cov
+
+    def _draw_values(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws of all value variables, and of the latent values where these are deterministic, by name."""
+        point = self.log_posterior.point(self.optimum.best.theta)
+        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in point.items()}
+        values |= draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)
+        rotated = [latent.f for latent in self.classifier.latents if latent.rotated]
+        return {v.name: values[v.name] for v in [*self.model.value_vars, *rotated]}
+
+    @cached_property
+    def _recorder(self) -> tuple[list[Any], Any]:
+        """Variables to record, and the function that computes them from what `_draw_values` gives.
+
+        Latent values are taken as given: to factorise the prior covariance for every draw would cost O(n³) each.
+        """
+        model = self.model
+        given = {latent.f: latent.f.type(latent.f.name) for latent in self.classifier.latents if latent.rotated}
+        deterministics = graph_replace(model.deterministics, given, strict=False) if given else model.deterministics
+        transformed = [rv for rv in model.free_RVs if model.rvs_to_transforms[rv] is not None]
+        outputs = [
+            *model.value_vars,
+            *model.replace_rvs_by_values(transformed),
+            *model.replace_rvs_by_values(deterministics),
+        ]
+        function = model.compile_fn(
+            [pytensor.Out(v, borrow=True) for v in outputs],
+            inputs=[pytensor.In(v, borrow=True) for v in [*model.value_vars, *given.values()]],
+            point_fn=False,
+            on_unused_input="ignore",
+        )
+        return model.unobserved_value_vars, function
+
+
+def warn_unless_converged(approximation: GPApproximation) -> None:
+    """Warn, with what happened, if a fit did not converge."""
+    if not approximation.converged:
+        warnings.warn(approximation.message, RuntimeWarning, stacklevel=4)

@@ -1,0 +1,204 @@
+"""The log posterior of the hyperparameters with the latent values integrated out, and its maximum.
+
+Everything happens in the unconstrained space of the model's value variables: evidence, the model's own priors and any
+other terms it has, and the Jacobians of its transforms.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
+from pymc.initial_point import make_initial_point_fn
+from scipy.optimize import minimize
+
+from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES
+from pymc_gpep.ops import Evidence
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["Evaluation", "LogPosterior", "Optimum", "maximise"]
+
+Array = NDArray[np.float64]
+
+
+class Evaluation(NamedTuple):
+    """The log posterior at one point of the unconstrained space."""
+
+    theta: Array
+    """Hyperparameters, flat."""
+    log_posterior: float
+    """Evidence, log priors, log Jacobians and the model's other terms."""
+    gradient: Array
+    evidence: float
+    iterations: int
+    """Iterations that the approximation took."""
+    status: int
+    """One of `pymc_gpep.kernels.status`."""
+
+
+class LogPosterior:
+    """log p(θ | y) up to a constant, with gradient, as an approximation has it.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    approximator : Approximator
+    compile_kwargs : dict, optional
+        For PyTensor's compilation.
+
+    Notes
+    -----
+    Each solve starts from the sites of the last one. Its fixed point, and so the value, does not depend on them beyond
+    the tolerance of the approximation.
+    """
+
+    def __init__(
+        self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self.classifier = classifier
+        self.approximator = approximator
+        model = classifier.model
+        covariance = classifier.covariance()
+        moments = [pt.atleast_3d(covariance, left=True), classifier.mean()]
+        k, mean = model.replace_rvs_by_values(moments)
+        labels = classifier.labels
+        self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        others = [rv for rv in model.observed_RVs if rv is not classifier.likelihood]
+        terms = [*classifier.hyperparameters, *others, *model.potentials]
+        prior = model.logp(vars=terms) if terms else pt.constant(0.0)
+
+        start = pt.dvector("start")
+        evidence, _, _, sites, status, iterations = Evidence(approximator).make_node(k, mean, labels, start).outputs
+        log_posterior = evidence + prior
+        gradient = (
+            pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
+            if self.value_vars
+            else pt.zeros(0)
+        )
+        kwargs = {"point_fn": False, "on_unused_input": "ignore", **(compile_kwargs or {})}
+        self._evaluate = model.compile_fn(
+            [log_posterior, gradient, evidence, sites, status, iterations],
+            inputs=[*self.value_vars, start],
+            **kwargs,
+        )
+        self._moments = model.compile_fn([k, mean, labels], inputs=self.value_vars, **kwargs)
+        self._cold = np.zeros(approximator.sites_size(classifier.n_classes, classifier.n_points))
+        self._sites = self._cold
+        self._layout: RaveledVars | None = None
+
+    def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
+        """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
+        model = self.classifier.model
+        point = make_initial_point_fn(
+            model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
+        )(random_seed)
+        self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
+        return np.asarray(self._layout.data, dtype=np.float64)
+
+    def point(self, theta: Array) -> PointType:
+        """The values of the model's value variables that a flat vector stands for."""
+        if self._layout is None:
+            self.initial_point()
+        assert self._layout is not None
+        return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._layout.point_map_info))
+
+    def __call__(self, theta: Array) -> Evaluation:
+        """Evaluate; NaN with a status where the approximation fails."""
+        point = self.point(theta)
+        values = [point[v.name] for v in self.value_vars]
+        value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._sites)
+        if status != CONVERGED and self._sites is not self._cold:
+            value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._cold)
+        if status == CONVERGED:
+            self._sites = sites
+        return Evaluation(
+            np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
+        )
+
+    def solve(self, theta: Array) -> Solution:
+        """The approximate posterior of the latent values at one point."""
+        point = self.point(theta)
+        k, mean, labels = self._moments(*(point[v.name] for v in self.value_vars))
+        return self.approximator.solve(k, mean, labels, self._sites)
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where an optimisation ended: the best point seen, whether it is a maximum, and how it went."""
+
+    best: Evaluation
+    converged: bool
+    message: str
+    history: tuple[Evaluation, ...]
+    """One for every iteration of the optimiser, the initial point first."""
+
+
+def maximise(
+    log_posterior: LogPosterior,
+    theta: Array,
+    max_iterations: int,
+    callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
+) -> Optimum:
+    """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
+
+    Parameters
+    ----------
+    log_posterior : LogPosterior
+    theta : array
+        Where to begin, unconstrained.
+    max_iterations : int
+    callback : callable
+        Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the search, and
+        the best point so far is kept.
+
+    Raises
+    ------
+    ValueError
+        If the approximation fails at the initial point.
+    """
+    best = log_posterior(theta)
+    if not np.isfinite(best.log_posterior):
+        name = log_posterior.approximator.name
+        raise ValueError(
+            f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters "
+            f"{log_posterior.point(theta)}, where the log posterior is {best.log_posterior}. Give another start=..."
+        )
+    history = [best]
+    evaluated: dict[bytes, Evaluation] = {}
+
+    def negative(x: Array) -> tuple[float, Array]:
+        result = log_posterior(x)
+        evaluated[x.tobytes()] = result
+        if not (np.isfinite(result.log_posterior) and np.isfinite(result.gradient).all()):
+            # A wall, low enough for the line search to interpolate to the near side of it.
+            return -history[-1].log_posterior + _WALL * (1.0 + abs(history[-1].log_posterior)), np.zeros_like(x)
+        return -result.log_posterior, -result.gradient
+
+    def record(x: Array) -> None:
+        history.append(evaluated.get(x.tobytes()) or log_posterior(x))
+        evaluated.clear()
+        callback(tuple(history))
+
+    if not theta.size or max_iterations < 1:
+        return Optimum(best, not theta.size, "There is nothing to optimise." if not theta.size else "", tuple(history))
+    try:
+        result = minimize(
+            negative, theta, jac=True, method="L-BFGS-B", callback=record,
+            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": _FLAT, "gtol": _SLOPE},
+        )  # fmt: skip
+        converged, message = bool(result.success), str(result.message)
+    except (KeyboardInterrupt, StopIteration) as stopped:
+        converged, message = False, str(stopped) or "Interrupted."
+    best = max(history, key=lambda evaluation: evaluation.log_posterior)
+    return Optimum(best, converged, message, tuple(history))
+
+
+_WALL = 10.0
+_FLAT = 1e-10  # relative change of the log posterior that counts as none
+_SLOPE = 1e-4  # largest slope, per unit of the unconstrained space, that counts as none

@@ -1,0 +1,147 @@
+"""How `pm.fit` runs an approximation: read the model, optimise the hyperparameters, report."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pymc.variational.inference import Inference
+from rich.console import Console
+from rich.progress import Progress, TextColumn
+
+from pymc_gpep.approximation import GPApproximation, warn_unless_converged
+from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.hyperparameters import Evaluation, LogPosterior, Optimum, maximise
+from pymc_gpep.structure import read_classifier
+
+__all__ = ["GPInference"]
+
+_log = logging.getLogger(__name__)
+
+
+class GPInference(Inference):
+    """Fit a Gaussian process classifier: latent values integrated out, hyperparameters at their maximum.
+
+    `pm.fit(method="nested_ep", ...)` is this with `method` and the keyword arguments below.
+
+    Parameters
+    ----------
+    method : str
+        Name of the approximation.
+    model : pm.Model, optional
+    random_seed : int, optional
+        For the initial point, and for draws that are given no seed of their own.
+    start : dict, optional
+        Initial values of hyperparameters, by name.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    **options
+        Of the approximation, see `pymc_gpep.approximations`.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    TypeError
+        If an option is not one of the approximation's.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        model: pm.Model | None = None,
+        random_seed: Any = None,
+        start: Mapping[str, Any] | None = None,
+        likelihood: str | None = None,
+        **options: Any,
+    ) -> None:
+        approximation = APPROXIMATIONS[method]
+        known = [field.name for field in fields(approximation)]  # type: ignore[arg-type]  # they are dataclasses
+        if unknown := sorted(set(options) - set(known)):
+            raise TypeError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}, likelihood.")
+        self._approximator = approximation(**options)
+        model = pm.modelcontext(model)
+        self._classifier = read_classifier(model, likelihood)
+        self._start = dict(start or {})
+        self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+        self._approx = GPApproximation(model=model, random_seed=self._seed)
+        self._log_posterior: LogPosterior | None = None
+        self.hist = np.asarray(())
+        self.state = None
+
+    @property
+    def approx(self) -> GPApproximation:
+        """The approximation that is being fitted."""
+        return self._approx
+
+    def fit(
+        self,
+        n: int = 10000,
+        score: bool | None = None,
+        callbacks: Sequence[Callable[[GPApproximation, np.ndarray, int], None]] | None = None,
+        progressbar: bool = True,
+        progressbar_theme: Any = default_progress_theme,
+        *,
+        backend: str | None = None,
+        include_transformed: bool = False,
+        compile_kwargs: dict[str, Any] | None = None,
+    ) -> GPApproximation:
+        """Optimise the hyperparameters.
+
+        Parameters
+        ----------
+        n : int
+            Limit on iterations of the optimiser.
+        score : bool, optional
+            Taken for compatibility: the loss, the negative log posterior, is always recorded.
+        callbacks : list of functions of (approximation, losses, iteration), optional
+            Called after each iteration; StopIteration ends the fit and keeps the best point so far.
+        progressbar : bool
+        progressbar_theme : rich.theme.Theme
+        backend : str, optional
+            PyTensor backend: "numba" (default), "c", "jax".
+        include_transformed : bool
+            Whether `state` includes unconstrained values.
+        compile_kwargs : dict, optional
+            For `pytensor.function`.
+        """
+        log_posterior = LogPosterior(
+            self._classifier, self._approximator, resolve_backend_compile_kwargs(backend, compile_kwargs)
+        )
+        name = self._approximator.name
+        with CustomProgress(
+            *Progress.get_default_columns()[:1],
+            TextColumn("iteration {task.completed}"),
+            TextColumn("{task.fields[state]}"),
+            console=Console(theme=progressbar_theme),
+            disable=not progressbar,
+        ) as progress:
+            task = progress.add_task(f"Fitting {name}", total=None, state="compiling")
+
+            def report(history: tuple[Evaluation, ...]) -> None:
+                last = history[-1]
+                state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
+                progress.update(task, completed=len(history) - 1, state=state)
+                if callbacks:
+                    self._approx.update(log_posterior, Optimum(last, False, "Still running.", history))
+                    for callback in callbacks:
+                        callback(self._approx, self._approx.hist, len(history) - 1)
+
+            optimum = maximise(log_posterior, log_posterior.initial_point(self._start, self._seed), n, report)
+        self._approx.update(log_posterior, optimum)
+        self.hist = self._approx.hist
+        for group in self._approx.groups:
+            group.include_transformed = include_transformed
+        _log.info(str(self._approx))
+        warn_unless_converged(self._approx)
+        return self._approx
+
+    def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:
+        """Go on from the hyperparameters reached, for at most `n` more iterations."""
+        best = self._approx.log_posterior.point(self._approx.optimum.best.theta)
+        self._start = dict(best)
+        self.fit(n, progressbar=progressbar, progressbar_theme=progressbar_theme)

@@ -1,0 +1,165 @@
+"""The Gaussian posterior of c latent functions whose sites couple the classes of one point, in O((c + 1) n³).
+
+Prior f_k ~ N(m_k, K_k), independent over classes; sites exp(νᵀf − fᵀΠf/2) with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at
+every point. With D_k = diag(π_k) (nested EP paper, appendix B):
+
+    A_k = I + D_k^½ K_k D_k^½,   B_k = D_k^½ A_k⁻¹ D_k^½,   P = Σ_k B_k,   M = blockdiag(B) − B R P⁻¹ Rᵀ B,
+
+and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are ever factorised.
+
+What keeps the digits: A_k⁻¹ is graded like D_k^½, so D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for a π of
+1e-100 as for one of 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance
+is summed from K instead. What a large K costs is a relative error of about ε trace(K) in means and in what the
+classes differ by: mean and Cov f carry the part that all classes share, which the sites do not see.
+
+Arrays: `k` (1 or c, n, n), `pi`, `nu` (c, n), `inverses` (c, n, n) and `p` (n, n) with their lower triangles in use.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.lapack import (
+    add_outer_product,
+    cholesky,
+    inverse_from_cholesky,
+    multiply_symmetric,
+    solve_right_transposed,
+    solve_with_cholesky,
+)
+
+__all__ = ["evidence_gradient", "factorise", "latent_weights", "marginal_moments"]
+
+_TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
+_TILE = 64  # edge of the square tiles in which a triangle is mirrored
+
+
+@kernel
+def _roots(pi):
+    return np.sqrt(np.maximum(pi, _TINY))
+
+
+@kernel
+def factorise(k, pi, inverses, p):
+    """A_k⁻¹ into `inverses` and the Cholesky factor of P into `p` (lower triangles).
+
+    Returns whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
+    """
+    c, n = pi.shape
+    log_det = 0.0
+    p[:] = 0.0
+    for a in range(c):
+        root = _roots(pi[a])
+        prior = k[a if k.shape[0] > 1 else 0]
+        inverse = inverses[a]
+        for i in range(n):
+            for j in range(i + 1):
+                inverse[i, j] = root[i] * prior[i, j] * root[j]
+            inverse[i, i] += 1.0
+        if not cholesky(inverse):
+            return False, np.nan
+        for i in range(n):
+            log_det += 2.0 * math.log(inverse[i, i])
+        inverse_from_cholesky(inverse)
+        for i in range(n):
+            for j in range(i + 1):
+                p[i, j] += root[i] * inverse[i, j] * root[j]
+    if not cholesky(p):
+        return False, np.nan
+    for i in range(n):
+        log_det += 2.0 * math.log(p[i, i])
+    return True, log_det
+
+
+@kernel
+def latent_weights(inverses, p, pi, nu, b):
+    """b = (I − M K) ν into `b` (c, n): the posterior mean is m + K b where ν is the location of the sites less Π m.
+
+    ν sums to zero over classes, so that with C_k = I − B_k K_k = D_k^½ A_k⁻¹ D_k^{-½} it is
+    b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l.
+    """
+    c, n = pi.shape
+    total = np.zeros(n)
+    for a in range(c):
+        root = _roots(pi[a])
+        b[a] = multiply_symmetric(inverses[a], nu[a] / root) * root
+        total += b[a]
+    shared = solve_with_cholesky(p, total)
+    for a in range(c):
+        root = _roots(pi[a])
+        b[a] -= multiply_symmetric(inverses[a], shared * root) * root
+
+
+@kernel
+def _smoother(inverse, root, out):
+    """I − D^{-½} A⁻¹ D^½ = K B into `out` (n, n), full, from the lower triangle of A⁻¹."""
+    n = root.shape[0]
+    stretch = 1.0 / root
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i)):
+                    out[i, j] = -inverse[i, j] * root[j] * stretch[i]
+                    out[j, i] = -inverse[i, j] * root[i] * stretch[j]
+    for i in range(n):
+        out[i, i] = 1.0 - inverse[i, i]
+
+
+@kernel
+def marginal_moments(k, inverses, p, pi, b, work, mean, cov):
+    """Posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
+
+    `work` (c, n, n) is left holding K_k B_k L⁻ᵀ, P = LLᵀ.
+    """
+    c, n = pi.shape
+    for a in range(c):
+        prior = k[a if k.shape[0] > 1 else 0]
+        mean[a] = np.dot(prior, b[a])
+        root = _roots(pi[a])
+        _smoother(inverses[a], root, work[a])
+        for i in range(n):
+            if root[i] * root[i] * prior[i, i] > 1.0:
+                cov[i, a, a] = (1.0 - inverses[a, i, i]) / (root[i] * root[i])
+            else:
+                cov[i, a, a] = prior[i, i] - np.dot(work[a, i], prior[i])
+        solve_right_transposed(p, work[a])
+    for i in range(n):
+        for a in range(c):
+            for e in range(a + 1):
+                shared = np.dot(work[a, i], work[e, i])
+                if e == a:
+                    cov[i, a, a] += shared
+                else:
+                    cov[i, a, e] = shared
+                    cov[i, e, a] = shared
+
+
+@kernel
+def evidence_gradient(inverses, p, pi, b, work, gradient):
+    """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where there is one prior covariance.
+
+    This is d log Z / d K_k at a fixed point of EP, where the sites may be taken as constants. `work` is (n, n).
+    """
+    c, n = pi.shape
+    gradient[:] = 0.0
+    for a in range(c):
+        out = gradient[a if gradient.shape[0] > 1 else 0]
+        root = _roots(pi[a])
+        inverse = inverses[a]
+        for top in range(0, n, _TILE):
+            for left in range(0, top + 1, _TILE):
+                for i in range(top, min(top + _TILE, n)):
+                    for j in range(left, min(left + _TILE, i + 1)):
+                        entry = root[i] * inverse[i, j] * root[j]
+                        work[i, j] = entry
+                        work[j, i] = entry
+                        out[i, j] += 0.5 * (b[a, i] * b[a, j] - entry)
+        solve_right_transposed(p, work)
+        add_outer_product(0.5, work, out)
+    for a in range(gradient.shape[0]):
+        for top in range(0, n, _TILE):
+            for left in range(0, top + 1, _TILE):
+                for i in range(top, min(top + _TILE, n)):
+                    for j in range(left, min(left + _TILE, i)):
+                        gradient[a, j, i] = gradient[a, i, j]

@@ -1,0 +1,121 @@
+"""One compiled function per approximation, with a C signature, called from Python and from PyTensor's numba graphs.
+
+numba would otherwise compile the whole solver anew into every graph that holds it, for seconds each time. Here the
+machine code is made once, kept on disk, and reached through its address: under a symbol's name from compiled code,
+through ctypes (which lets go of the interpreter's lock) from Python.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import llvmlite.binding
+import numpy as np
+from numba.core import types
+from numba.core.ccallback import CFunc
+from numpy.typing import NDArray
+
+from pymc_gpep.kernels.compile import follow_source
+from pymc_gpep.kernels.status import OUT_OF_MEMORY
+
+__all__ = ["SIGNATURE", "Entry", "Outcome"]
+
+_int = types.int64
+_ints = types.CPointer(types.int64)
+_doubles = types.CPointer(types.float64)
+
+SIGNATURE = types.void(
+    _int, _int, _int,  # covariance matrices (1 or c), c, n
+    _doubles, _doubles, _ints,  # prior covariance, prior mean, labels
+    _doubles,  # sites, to start from and overwritten; zeros are a cold start
+    _doubles,  # options
+    _int,  # whether the gradient is wanted
+    _doubles, _doubles, _doubles,  # evidence, its derivatives with respect to prior covariance and mean
+    _doubles, _doubles, _doubles,  # posterior mean, marginal covariances, site precisions π
+    _doubles, _int, _ints,  # history (iterations, 2) and its length; status and iterations
+)  # fmt: skip
+"""Arrays are C-ordered; what is computed is written into them."""
+
+
+class Outcome(NamedTuple):
+    """What a solver computed."""
+
+    evidence: float
+    gradient: NDArray[np.float64]
+    """d evidence / d prior covariance, (1 or c, n, n); empty unless it was wanted."""
+    weights: NDArray[np.float64]
+    """d evidence / d prior mean = K⁻¹ (posterior mean − prior mean), (c, n)."""
+    mean: NDArray[np.float64]
+    cov: NDArray[np.float64]
+    pi: NDArray[np.float64]
+    sites: NDArray[np.float64]
+    history: NDArray[np.float64]
+    """Evidence and residual at each iteration, (iterations, 2)."""
+    status: int
+    iterations: int
+
+
+class Entry:
+    """A solver with the C signature above, compiled when first used.
+
+    Parameters
+    ----------
+    function : callable
+        Body, in the subset of Python that numba compiles.
+    """
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+        self.symbol = f"pymc_gpep_{function.__name__}"
+        self.external: Any = types.ExternalFunction(self.symbol, SIGNATURE)
+        """What compiled code calls, once `load` has run in its process."""
+
+    @cached_property
+    def _compiled(self) -> Any:
+        compiled = CFunc(self._function, (SIGNATURE.args, SIGNATURE.return_type), {}, {"error_model": "numpy"})
+        compiled.enable_caching()
+        follow_source(compiled)
+        compiled.compile()
+        return compiled
+
+    def load(self) -> None:
+        """Compile, or read from disk, and give the symbol its address in this process."""
+        llvmlite.binding.add_symbol(self.symbol, self._compiled.address)
+
+    def __call__(
+        self,
+        k: NDArray[np.float64],
+        prior_mean: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        sites: NDArray[np.float64],
+        options: tuple[float, ...],
+        max_iterations: int,
+        gradient: bool,
+    ) -> Outcome:
+        """Run the solver on C-ordered arrays of the right shapes; `sites` is not overwritten."""
+        c, n = prior_mean.shape
+        sites = sites.copy()
+        evidence = np.full(1, np.nan)
+        slope = np.empty(k.shape if gradient else 0)
+        weights, mean, pi = np.empty((3, c, n))
+        cov = np.empty((n, c, c))
+        history = np.empty((max_iterations, 2))
+        status = np.array([OUT_OF_MEMORY, 0])
+        arrays = (evidence, slope, weights, mean, cov, pi, history)
+        pointers = [_double_pointer(array) for array in arrays]
+        self._compiled.ctypes(
+            len(k), c, n, _double_pointer(k), _double_pointer(prior_mean), _int_pointer(labels),
+            _double_pointer(sites), _double_pointer(np.array(options, float)), gradient,
+            *pointers, max_iterations, _int_pointer(status),
+        )  # fmt: skip
+        code, iterations = map(int, status)
+        return Outcome(float(evidence[0]), slope, weights, mean, cov, pi, sites, history[:iterations], code, iterations)
+
+
+def _double_pointer(array: NDArray[np.float64]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_double))
+
+
+def _int_pointer(array: NDArray[np.int64]) -> Any:
+    return array.ctypes.data_as(ctypes.POINTER(ctypes.c_int64))

@@ -1,0 +1,112 @@
+"""BLAS and LAPACK for kernels: in place, on square C-ordered float64 matrices, overwriting what they are given.
+
+A symmetric matrix looks the same to Fortran as to C, so only triangles and transposes need care: what is the
+lower triangle here is the upper one there.
+"""
+
+import numpy as np
+from numba.core import types
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.external import scipy_function
+
+__all__ = [
+    "add_outer_product",
+    "cholesky",
+    "inverse_from_cholesky",
+    "multiply_symmetric",
+    "solve_right_transposed",
+    "solve_with_cholesky",
+]
+
+_int = types.CPointer(types.int32)
+_double = types.CPointer(types.float64)
+_char = types.CPointer(types.uint8)
+_void = types.void
+
+_potrf = scipy_function("linalg.cython_lapack", "dpotrf", _void(_char, _int, _double, _int, _int))
+_potri = scipy_function("linalg.cython_lapack", "dpotri", _void(_char, _int, _double, _int, _int))
+_potrs = scipy_function("linalg.cython_lapack", "dpotrs", _void(_char, _int, _int, _double, _int, _double, _int, _int))
+_symv = scipy_function(
+    "linalg.cython_blas", "dsymv", _void(_char, _int, _double, _double, _int, _double, _int, _double, _double, _int)
+)
+_trsm = scipy_function(
+    "linalg.cython_blas",
+    "dtrsm",
+    _void(_char, _char, _char, _char, _int, _int, _double, _double, _int, _double, _int),
+)
+_syrk = scipy_function(
+    "linalg.cython_blas", "dsyrk", _void(_char, _char, _int, _int, _double, _double, _int, _double, _double, _int)
+)
+
+_UPPER = np.array([ord("U")], np.uint8)
+_LEFT = np.array([ord("L")], np.uint8)
+_TRANSPOSED = np.array([ord("T")], np.uint8)
+_NORMAL = np.array([ord("N")], np.uint8)
+
+
+@kernel
+def cholesky(a):
+    """Lower Cholesky factor into the lower triangle of `a`; False where `a` is not positive definite."""
+    n = np.array([a.shape[0]], np.int32)
+    info = np.zeros(1, np.int32)
+    _potrf(_UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
+    return info[0] == 0
+
+
+@kernel
+def inverse_from_cholesky(a):
+    """The lower triangle of `a` holds a Cholesky factor; leave the lower triangle of the inverse there."""
+    n = np.array([a.shape[0]], np.int32)
+    info = np.zeros(1, np.int32)
+    _potri(_UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
+    return info[0] == 0
+
+
+@kernel
+def solve_right_transposed(lower, b):
+    """Overwrite `b` (m, n) with b L⁻ᵀ, where `lower` (n, n) holds L in its lower triangle."""
+    n = np.array([b.shape[1]], np.int32)
+    m = np.array([b.shape[0]], np.int32)
+    one = np.ones(1)
+    _trsm(
+        _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, n.ctypes, m.ctypes,
+        one.ctypes, lower.ctypes, n.ctypes, b.ctypes, n.ctypes,
+    )  # fmt: skip
+
+
+@kernel
+def add_outer_product(scale, b, out):
+    """Add `scale` · b bᵀ to the lower triangle of `out`; `b` is (m, n), `out` (m, m)."""
+    m = np.array([b.shape[0]], np.int32)
+    k = np.array([b.shape[1]], np.int32)
+    factors = np.array([scale, 1.0])
+    _syrk(
+        _UPPER.ctypes, _TRANSPOSED.ctypes, m.ctypes, k.ctypes,
+        factors[:1].ctypes, b.ctypes, k.ctypes, factors[1:].ctypes, out.ctypes, m.ctypes,
+    )  # fmt: skip
+
+
+@kernel
+def solve_with_cholesky(lower, b):
+    """The solution x (n,) of L Lᵀ x = b, where the lower triangle of `lower` holds L."""
+    n = np.array([lower.shape[0]], np.int32)
+    one = np.ones(1, np.int32)
+    info = np.zeros(1, np.int32)
+    x = b.copy()
+    _potrs(_UPPER.ctypes, n.ctypes, one.ctypes, lower.ctypes, n.ctypes, x.ctypes, n.ctypes, info.ctypes)
+    return x
+
+
+@kernel
+def multiply_symmetric(lower, b):
+    """S b (n,), where the lower triangle of `lower` holds the symmetric S and `b` is contiguous."""
+    n = np.array([lower.shape[0]], np.int32)
+    step = np.ones(1, np.int32)
+    factors = np.array([1.0, 0.0])
+    x = np.empty_like(b)
+    _symv(
+        _UPPER.ctypes, n.ctypes, factors[:1].ctypes, lower.ctypes, n.ctypes,
+        b.ctypes, step.ctypes, factors[1:].ctypes, x.ctypes, step.ctypes,
+    )  # fmt: skip
+    return x

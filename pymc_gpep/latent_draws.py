@@ -1,0 +1,43 @@
+"""Draws of latent values, under the names that the variables of the model have."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.structure import GPClassifier, LatentGP
+
+__all__ = ["draw_latents", "rows_of"]
+
+Array = NDArray[np.float64]
+
+
+def rows_of(latent: LatentGP) -> Any:
+    """Index of a prior's latent values along the classes: a list of classes, or one class where it has no such axis."""
+    return list(latent.classes) if latent.f.ndim == 2 else latent.classes[0]
+
+
+def draw_latents(
+    classifier: GPClassifier, posterior: CoupledPosterior, roots: Array, draws: int, rng: np.random.Generator
+) -> dict[str, Array]:
+    """Draw the latent values, and where the model rotates them also what it rotates.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    posterior : CoupledPosterior
+    roots : array (1 or c, n, n)
+        Lower Cholesky factors of the prior covariance.
+    draws : int
+    rng : Generator
+
+    Returns
+    -------
+    dict of arrays (draws, n) or (draws, outputs, n)
+        By name of the model's variable.
+    """
+    z = posterior.draw_whitened(rng, draws, roots)
+    f = posterior.prior_mean + np.matmul(roots, z.transpose(1, 2, 0)).transpose(2, 0, 1)
+    values = {latent.f.name: f[:, rows_of(latent)] for latent in classifier.latents}
+    return values | {latent.free.name: z[:, rows_of(latent)] for latent in classifier.latents if latent.rotated}

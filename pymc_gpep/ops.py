@@ -1,0 +1,159 @@
+"""The evidence as a node of PyTensor graphs: any approximation's, with its derivatives computed in the same call."""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+
+from pymc_gpep.approximations import APPROXIMATIONS, Approximator
+from pymc_gpep.kernels.compile import SOURCE_KEY, kernel
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+
+__all__ = ["Evidence"]
+
+_UNUSABLE = "k must hold one matrix or one for each class, and labels must be 0…c−1."
+
+
+@kernel
+def _usable(k: Any, mean: Any, labels: Any) -> bool:
+    """Whether number of matrices and labels fit the mean (c, n): solvers read memory by them, unchecked."""
+    c = len(mean)
+    return (len(k) == 1 or len(k) == c) and labels.size > 0 and labels.min() >= 0 and labels.max() < c
+
+
+def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
+    tensor = pt.as_tensor_variable(value)
+    if tensor.type.ndim != ndim:
+        raise TypeError(f"{name} must have {ndim} axes, but has {tensor.type.ndim}.")
+    return tensor.astype(dtype)
+
+
+class Evidence(Op):
+    """log Z(K, m) of a Gaussian process classifier, as an approximation computes it.
+
+    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), and the sites to start from, a vector; no
+    derivative is taken through it, since the fixed point does not depend on it. Without one the start is cold.
+
+    Outputs: evidence, d evidence / dK, d evidence / d mean, sites, status, iterations. Unless the solver converged,
+    the first three are NaN and the status says why (`pymc_gpep.kernels.status`): in a sampler that is a divergence.
+
+    At a fixed point the derivatives are closed expressions of the sites, so the pullback multiplies outputs that are
+    already there; second derivatives are not defined.
+    """
+
+    __props__ = ("name", "options", "max_iterations")
+    default_output = 0
+
+    def __init__(self, approximator: Approximator) -> None:
+        self.name = approximator.name
+        self.options = approximator.options
+        self.max_iterations = approximator.max_iterations
+        self._sites_size = approximator.sites_size
+
+    def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None) -> Apply:
+        """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated."""
+        mean = _with_axes("mean", mean, 2, "float64")
+        c, n = mean.shape[0], mean.shape[1]
+        size = self._sites_size(c, n)
+        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
+        labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
+        start = pt.zeros(size) if start is None else pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
+        # Whoever compiles for JAX makes this node once more, and has imported JAX by then; nobody else should.
+        if "pytensor.link.jax.dispatch.basic" in sys.modules:
+            from pymc_gpep import jax_dispatch  # noqa: F401
+        outputs = [pt.dscalar("evidence"), k.type(), mean.type(), start.type(), pt.lscalar(), pt.lscalar()]
+        return Apply(self, [k, mean, labels, start], outputs)
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        """Shapes of the outputs from those of the inputs."""
+        k, mean, _, start = shapes
+        return [(), k, mean, start, (), ()]
+
+    def evaluate(
+        self, k: NDArray[np.float64], mean: NDArray[np.float64], labels: NDArray[np.int64], start: NDArray[np.float64]
+    ) -> tuple[Any, ...]:
+        """Compute all outputs from numbers."""
+        k, mean, labels, start = (np.ascontiguousarray(x) for x in (k, mean, labels, start))
+        if not _usable(k, mean, labels):
+            raise ValueError(_UNUSABLE)
+        found = APPROXIMATIONS[self.name].entry(
+            k, mean, labels, start, self.options, self.max_iterations, gradient=True
+        )
+        ok = found.status == CONVERGED
+        return (
+            found.evidence if ok else np.nan,
+            found.gradient if ok else np.full_like(k, np.nan),
+            found.weights if ok else np.full_like(mean, np.nan),
+            found.sites,
+            found.status,
+            found.iterations,
+        )
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate, for the linkers that run Python."""
+        for storage, value, variable in zip(output_storage, self.evaluate(*inputs), node.outputs, strict=True):
+            storage[0] = np.asarray(value, dtype=variable.type.dtype)
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """The evidence depends on covariance and mean; the rest is a by-product without derivatives of its own."""
+        return [[differentiable] * 6 for differentiable in (True, True, False, False)]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        """Cotangent of the evidence times its derivatives."""
+        _, gradient_k, gradient_mean, *_ = outputs
+        cotangent, *others = cotangents
+        if any(not isinstance(other.type, DisconnectedType) for other in others):
+            undefined = [
+                grad_not_implemented(
+                    self, i, inputs[i], "Only the evidence itself can be differentiated, and only once."
+                )
+                for i in range(2)
+            ]
+            return [*undefined, disconnected_type(), disconnected_type()]
+        return [cotangent * gradient_k, cotangent * gradient_mean, disconnected_type(), disconnected_type()]
+
+
+@register_funcify_default_op_cache_key(Evidence)
+def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
+    entry = APPROXIMATIONS[op.name].entry
+    entry.load()
+    solve, options, max_iterations = entry.external, op.options, op.max_iterations
+
+    @numba_njit
+    def evidence(k_, mean_, labels_, start):  # type: ignore[no-untyped-def]  # numba infers them
+        k = np.ascontiguousarray(k_)
+        prior_mean = np.ascontiguousarray(mean_)
+        labels = np.ascontiguousarray(labels_)
+        if not _usable(k, prior_mean, labels):
+            raise ValueError(_UNUSABLE)
+        c, n = prior_mean.shape
+        sites = start.copy()
+        value = np.full(1, np.nan)
+        gradient = np.empty_like(k)
+        weights = np.empty_like(prior_mean)
+        mean = np.empty_like(prior_mean)
+        pi = np.empty_like(prior_mean)
+        cov = np.empty((n, c, c))
+        history = np.empty((max_iterations, 2))
+        outcome = np.array([OUT_OF_MEMORY, 0])
+        solve(
+            len(k), c, n, k.ctypes, prior_mean.ctypes, labels.ctypes, sites.ctypes, np.array(options).ctypes, 1,
+            value.ctypes, gradient.ctypes, weights.ctypes, mean.ctypes, cov.ctypes, pi.ctypes,
+            history.ctypes, max_iterations, outcome.ctypes,
+        )  # fmt: skip
+        if outcome[0] != CONVERGED:
+            value[0] = np.nan
+            gradient[:] = np.nan
+            weights[:] = np.nan
+        return np.asarray(value[0]), gradient, weights, sites, np.asarray(outcome[0]), np.asarray(outcome[1])
+
+    return evidence, SOURCE_KEY

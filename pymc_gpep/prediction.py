@@ -1,0 +1,137 @@
+"""Latent functions and class probabilities at new inputs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+
+from pymc_gpep.class_probabilities import class_probabilities
+from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.structure import GPClassifier, LatentGP
+
+__all__ = ["CrossCovariance", "predict"]
+
+Array = NDArray[np.float64]
+
+_ENTRIES = 4_000_000  # of a cross-covariance matrix held at a time, over all classes: 32 MB
+
+
+def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
+    """Each prior of the model with the `pm.gp.Latent` that made it."""
+    matched = []
+    for latent in classifier.latents:
+        makers = [gp for gp in gps if getattr(gp, "f", None) is latent.f]
+        if not makers:
+            wanted = ", ".join(repr(latent.f.name) for latent in classifier.latents)
+            raise ValueError(
+                f"gp: none of the {len(gps)} given made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
+                f"whose .prior made them, or a list of these for {wanted}."
+            )
+        if len(makers) > 1:
+            raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")
+        matched.append((latent, makers[0]))
+    if len(gps) > len(matched):
+        raise ValueError(f"gp: {len(gps)} were given, but the likelihood's latent values have only {len(matched)}.")
+    return matched
+
+
+class CrossCovariance:
+    """Prior moments at new inputs, compiled once.
+
+    Calling it with the values of the hyperparameters and inputs (m, d) gives prior covariance with the inputs of the
+    model (1 or c, m, n), prior variance (1 or c, m) and prior mean (c, m).
+    """
+
+    def __init__(self, classifier: GPClassifier, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> None:
+        gps = list(gp) if isinstance(gp, Sequence) else [gp]
+        matched = _match(classifier, gps)
+        model = classifier.model
+        x = pt.dmatrix("Xnew")
+        rows: dict[int, tuple[Any, Any, Any]] = {}
+        for latent, maker in matched:
+            cross = maker.cov_func(maker.X, x).T
+            variance = maker.cov_func(x, diag=True)
+            mean = pt.broadcast_to(maker.mean_func(x), (len(latent.classes), x.shape[0]))
+            for output, k in enumerate(latent.classes):
+                rows[k] = cross, variance, mean[output]
+        ordered = [rows[k] for k in range(classifier.n_classes)]
+        distinct = ordered[:1] if len(matched) == 1 else ordered
+        outputs = [
+            pt.stack([cross for cross, _, _ in distinct]),
+            pt.stack([variance for _, variance, _ in distinct]),
+            pt.stack([mean for _, _, mean in ordered]),
+        ]
+        self._names = [model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
+        self._function = model.compile_fn(
+            model.replace_rvs_by_values(outputs),
+            inputs=[*(model.rvs_to_values[rv] for rv in classifier.hyperparameters), x],
+            point_fn=False,
+            on_unused_input="ignore",
+        )
+
+    def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
+        """Evaluate at the inputs `x` (m, d)."""
+        return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them
+
+
+def _inputs(x: ArrayLike) -> Array:
+    values = np.asarray(x, dtype=np.float64)
+    if values.ndim != 2:
+        raise ValueError(
+            f"Xnew must be (points, inputs), but has shape {values.shape}; one input is a column, Xnew[:, None]."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
+    return values
+
+
+def predict(
+    classifier: GPClassifier,
+    prior: CrossCovariance,
+    posterior: CoupledPosterior,
+    point: PointType,
+    x: ArrayLike,
+    *,
+    probabilities: str,
+    tolerance: float,
+    dim: str,
+) -> xr.Dataset:
+    """Latent means, covariances and class probabilities at new inputs, in chunks of bounded memory.
+
+    See `GPApproximation.predict`.
+    """
+    inputs = _inputs(x)
+    chunk = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points))
+    means, covs, ps, errors = [], [], [], []
+    for start in range(0, len(inputs), chunk):
+        cross, variance, prior_mean = prior(point, inputs[start : start + chunk])
+        mean, cov = posterior.predict(cross, variance, prior_mean)
+        p, error = class_probabilities(mean.T, cov, method=probabilities, tolerance=tolerance)
+        means.append(mean.T)
+        covs.append(cov)
+        ps.append(p)
+        errors.append(error)
+    c = classifier.n_classes
+    class_dim = classifier.class_dim or "class"
+    other_dim = f"{class_dim}_other"
+    classes = list(classifier.class_labels or range(c))
+    coords: dict[str, Any] = {class_dim: classes, other_dim: classes}
+    if isinstance(x, xr.DataArray):
+        dim = str(x.dims[0])
+        if dim in x.coords:
+            coords[dim] = x.coords[dim].values
+    return xr.Dataset(
+        {
+            "p": ((dim, class_dim), np.concatenate(ps) if ps else np.empty((0, c))),
+            "mean": ((dim, class_dim), np.concatenate(means) if means else np.empty((0, c))),
+            "cov": ((dim, class_dim, other_dim), np.concatenate(covs) if covs else np.empty((0, c, c))),
+            "error": ((dim,), np.concatenate(errors) if errors else np.empty(0)),
+        },
+        coords=coords,
+        attrs={"probabilities": probabilities},
+    )

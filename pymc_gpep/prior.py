@@ -1,0 +1,46 @@
+"""What an approximation is given: prior moments of the latent values and the labels, checked once for all."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["check_prior"]
+
+_SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
+
+
+def check_prior(
+    k: ArrayLike, mean: ArrayLike, labels: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) in the form that kernels want.
+
+    Raises
+    ------
+    ValueError
+        Naming the argument, if a shape does not fit, a value is not finite, a covariance is not symmetric or has a
+        negative diagonal, or a label is no class.
+    """
+    prior_mean = np.ascontiguousarray(mean, dtype=np.float64)
+    if prior_mean.ndim != 2 or prior_mean.shape[0] < 2 or prior_mean.shape[1] < 1:
+        raise ValueError(f"mean must be (c, n) with c ≥ 2 classes and n ≥ 1 points, but has shape {prior_mean.shape}.")
+    c, n = prior_mean.shape
+    covariance = np.ascontiguousarray(k, dtype=np.float64)
+    if covariance.shape not in ((n, n), (1, n, n), (c, n, n)):
+        raise ValueError(f"k must be ({n}, {n}) or ({c}, {n}, {n}) to fit the mean, but has shape {covariance.shape}.")
+    covariance = covariance.reshape(-1, n, n)
+    for name, values in (("mean", prior_mean), ("k", covariance)):
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
+            )
+    size = np.abs(covariance).max()
+    if np.abs(covariance - covariance.transpose(0, 2, 1)).max() > _SYMMETRY * size:
+        raise ValueError("k must be symmetric, but is not: check the covariance function.")
+    if covariance.diagonal(axis1=1, axis2=2).min() < 0:
+        raise ValueError("k must have no negative variance on its diagonal: check the covariance function.")
+    given = np.asarray(labels)
+    if given.shape != (n,):
+        raise ValueError(f"labels must be ({n},) to fit the mean, but have shape {given.shape}.")
+    classes = given.astype(np.int64)
+    if (classes != given).any() or classes.min() < 0 or classes.max() >= c:
+        raise ValueError(f"labels must be integers 0…{c - 1}, but run from {given.min()} to {given.max()}.")
+    return covariance, prior_mean, np.ascontiguousarray(classes)

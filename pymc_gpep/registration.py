@@ -1,0 +1,57 @@
+"""How PyMC learns of the approximations: `pm.fit(method=...)` takes their names. Nothing else touches PyMC's names."""
+
+import functools
+import inspect
+from typing import Any
+
+import pymc as pm
+import pymc.variational
+import pymc.variational.inference
+
+from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.inference import GPInference
+
+__all__ = ["register"]
+
+_PLACES = (pymc.variational.inference, pymc.variational, pm)
+"""Where PyMC keeps `fit`."""
+
+
+def register() -> None:
+    """Let `pm.fit` know the names of the approximations; a second call does nothing.
+
+    `pm.fit` takes an `Inference` in place of a name. The wrapper makes one of ours for our names, and otherwise leaves
+    the call alone.
+    """
+    original = pymc.variational.inference.fit
+    if getattr(original, "_pymc_gpep", False):
+        return
+    signature = inspect.signature(original)
+    of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
+
+    @functools.wraps(original)
+    def fit(*args: Any, **kwargs: Any) -> Any:
+        arguments = signature.bind(*args, **kwargs).arguments
+        method = arguments.get("method")
+        if not isinstance(method, str):
+            return original(*args, **kwargs)
+        if method.lower() not in APPROXIMATIONS:
+            try:
+                return original(*args, **kwargs)
+            except KeyError as error:
+                if "method should be one of" not in str(error):
+                    raise
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {set(APPROXIMATIONS)}") from None
+        if arguments.pop("start_sigma", None) is not None:
+            raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
+        options = dict(arguments.pop("inf_kwargs", None) or {})
+        options |= {name: arguments.pop(name) for name in ("random_seed", "start") if name in arguments}
+        others = arguments.pop("kwargs", {})
+        options |= {name: others.pop(name) for name in set(others) - of_fit}
+        arguments["method"] = GPInference(method.lower(), arguments.get("model"), **options)
+        return original(**arguments, **others)
+
+    fit._pymc_gpep = True  # type: ignore[attr-defined]  # marks the wrapper for the next call
+    for module in _PLACES:
+        if module.fit is original:
+            module.fit = fit

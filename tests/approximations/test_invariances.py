@@ -1,0 +1,78 @@
+"""What must not change an answer, whatever the approximation."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import APPROXIMATIONS
+from tests.reference.data import random_problem
+
+approximations = pytest.mark.parametrize("approximation", APPROXIMATIONS.values(), ids=APPROXIMATIONS)
+examples = settings(max_examples=15, deadline=None, derandomize=True)
+problems = st.tuples(
+    st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 5), st.sampled_from([0.3, 3.0, 100.0]), st.booleans()
+)
+
+
+def solve(approximation, k, mean, y):
+    solution = approximation(tolerance=1e-10).solve(k, mean, y)
+    assert solution.convergence.converged
+    return solution
+
+
+def build(seed, n, c, variance, per_class):
+    problem = random_problem(seed, n, c, variance=variance, per_class=per_class, with_mean=True)
+    return problem.K, problem.m, problem.y, np.random.default_rng(seed)
+
+
+@approximations
+@examples
+@given(problems)
+def test_points_can_be_permuted(approximation, arguments):
+    k, mean, y, rng = build(*arguments)
+    order = rng.permutation(y.size)
+    first = solve(approximation, k, mean, y)
+    second = solve(approximation, k[..., order[:, None], order], mean[:, order], y[order])
+    assert second.evidence == pytest.approx(first.evidence, abs=1e-8)
+    assert_allclose(second.mean, first.mean[:, order], atol=1e-6)
+    assert_allclose(second.cov, first.cov[order], atol=1e-6, rtol=1e-6)
+
+
+@approximations
+@examples
+@given(problems)
+def test_classes_can_be_permuted(approximation, arguments):
+    k, mean, y, rng = build(*arguments)
+    order = rng.permutation(mean.shape[0])
+    first = solve(approximation, k, mean, y)
+    second = solve(approximation, k[order] if k.ndim == 3 else k, mean[order], np.argsort(order)[y])
+    assert second.evidence == pytest.approx(first.evidence, abs=1e-8)
+    assert_allclose(second.mean, first.mean[order], atol=1e-6)
+    assert_allclose(second.cov, first.cov[:, order][:, :, order], atol=1e-6, rtol=1e-6)
+
+
+@approximations
+@examples
+@given(problems)
+def test_a_function_added_to_all_classes_is_not_seen(approximation, arguments):
+    k, mean, y, rng = build(*arguments)
+    common = rng.normal(size=y.size)
+    first = solve(approximation, k, mean, y)
+    second = solve(approximation, k, mean + common, y)
+    assert second.evidence == pytest.approx(first.evidence, abs=1e-8)
+    assert_allclose(second.mean - common, first.mean, atol=1e-6)
+    assert_allclose(second.cov, first.cov, atol=1e-6, rtol=1e-6)
+
+
+@approximations
+@examples
+@given(problems)
+def test_one_covariance_for_all_is_that_for_each(approximation, arguments):
+    seed, n, c, variance, _ = arguments
+    k, mean, y, _ = build(seed, n, c, variance, False)
+    shared = solve(approximation, k, mean, y)
+    each = solve(approximation, np.stack([k] * c), mean, y)
+    assert each.evidence == pytest.approx(shared.evidence, abs=1e-9)
+    assert_allclose(each.cov, shared.cov, atol=1e-9, rtol=1e-9)

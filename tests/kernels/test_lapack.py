@@ -1,0 +1,87 @@
+"""The wrappers of BLAS and LAPACK, with NaN in every triangle that they must not read."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.kernels import lapack
+
+sizes = pytest.mark.parametrize("n", [1, 2, 7, 70])
+
+
+def positive_definite(n):
+    root = np.random.default_rng(n).standard_normal((n, n))
+    return root @ root.T + np.eye(n)
+
+
+def lower_of(matrix):
+    """The lower triangle, NaN above."""
+    result = matrix.copy()
+    result[np.triu_indices(len(matrix), 1)] = np.nan
+    return result
+
+
+@sizes
+def test_cholesky_and_inverse(n):
+    matrix = positive_definite(n)
+    work = lower_of(matrix)
+    assert lapack.cholesky(work)
+    assert_allclose(np.tril(work), np.linalg.cholesky(matrix), rtol=1e-11, atol=1e-11)
+    assert lapack.inverse_from_cholesky(work)
+    assert_allclose(np.tril(work), np.tril(np.linalg.inv(matrix)), rtol=1e-10, atol=1e-10)
+    assert np.isnan(work[np.triu_indices(n, 1)]).all()
+
+
+@pytest.mark.parametrize("matrix", [[[0.0]], [[-1.0]], [[1.0, 2.0], [2.0, 1.0]]])
+def test_cholesky_refuses_what_is_not_positive_definite(matrix):
+    assert not lapack.cholesky(np.array(matrix))
+
+
+def test_inverse_refuses_a_singular_factor():
+    assert not lapack.inverse_from_cholesky(np.array([[1.0, 0.0], [1.0, 0.0]]))
+
+
+@sizes
+@pytest.mark.parametrize("rows", [1, 3, 90])
+def test_solve_right_transposed(n, rows):
+    factor = np.linalg.cholesky(positive_definite(n))
+    b = np.random.default_rng(1).standard_normal((rows, n))
+    result = b.copy()
+    lapack.solve_right_transposed(lower_of(factor), result)
+    assert_allclose(result @ factor.T, b, rtol=1e-10, atol=1e-11)
+
+
+@sizes
+@pytest.mark.parametrize("columns", [1, 3, 90])
+def test_add_outer_product(n, columns):
+    rng = np.random.default_rng(2)
+    b, start = rng.standard_normal((n, columns)), rng.standard_normal((n, n))
+    result = lower_of(start)
+    lapack.add_outer_product(-0.5, b, result)
+    assert_allclose(np.tril(result), np.tril(start - 0.5 * b @ b.T), rtol=1e-12, atol=1e-12)
+    assert np.isnan(result[np.triu_indices(n, 1)]).all()
+
+
+@sizes
+def test_solve_with_cholesky(n):
+    matrix = positive_definite(n)
+    b = np.random.default_rng(3).standard_normal(n)
+    given = b.copy()
+    x = lapack.solve_with_cholesky(lower_of(np.linalg.cholesky(matrix)), given)
+    assert_allclose(matrix @ x, b, rtol=1e-10, atol=1e-10)
+    assert (given == b).all()
+
+
+@sizes
+def test_multiply_symmetric(n):
+    matrix = positive_definite(n)
+    b = np.random.default_rng(4).standard_normal(n)
+    assert_allclose(lapack.multiply_symmetric(lower_of(matrix), b), matrix @ b, rtol=1e-12, atol=1e-11)
+
+
+@sizes
+def test_slices_of_a_stack_are_worked_on_in_place(n):
+    stack = np.stack([positive_definite(n)] * 3)
+    assert lapack.cholesky(stack[1])
+    assert_allclose(np.tril(stack[1]), np.linalg.cholesky(stack[0]), rtol=1e-11, atol=1e-11)
+    assert (stack[0] == stack[2]).all()

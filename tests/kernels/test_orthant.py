@@ -1,0 +1,158 @@
+import mpmath
+import numpy as np
+import pytest
+from scipy.special import log_ndtr, ndtr
+
+from pymc_gpep.kernels import orthant
+
+
+def random_covariance(rng, d, scale):
+    a = scale * rng.standard_normal((d, d))
+    return a @ a.T + np.eye(d)
+
+
+def given_first(b, s):
+    """P(x < b) of x ~ N(0, s) in two dimensions by one quadrature in 20 digits."""
+    with mpmath.workdps(20):
+        slope = mpmath.mpf(s[0, 1]) / s[0, 0]
+        spread = mpmath.sqrt(s[1, 1] - slope * s[0, 1])
+        sd = mpmath.sqrt(s[0, 0])
+
+        def integrand(x):
+            return mpmath.npdf(x, 0, sd) * mpmath.ncdf((b[1] - slope * x) / spread)
+
+        grid = sorted(
+            {-12 * float(sd), *(b[0] - w * float(sd) for w in (0, 0.01, 0.1, 1, 3)), *_steep(b, slope, spread)}
+        )
+        grid = [x for x in grid if -12 * float(sd) <= x <= b[0]]
+        return float(mpmath.quad(integrand, grid)) if len(grid) > 1 else 0.0
+
+
+def _steep(b, slope, spread):
+    return [float((b[1] + w * spread) / slope) for w in (-4, -1, 0, 1, 4)] if slope else []
+
+
+@pytest.mark.parametrize("correlation", [-0.99999, -0.7, 0.0, 0.5, 0.999, 0.9999999])
+@pytest.mark.parametrize(
+    "b", [(0.0, 0.0), (0.0, 1.0), (-0.5, 0.0), (1.0, 2.0), (-1.0, 0.3), (-3.0, -2.5), (1.0, 1.0001)]
+)
+def test_bivariate(correlation, b):
+    s = np.array([[2.0, correlation * np.sqrt(6.0)], [correlation * np.sqrt(6.0), 3.0]])
+    value = orthant._bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
+    assert value == pytest.approx(given_first(b, s), abs=2e-13)
+
+
+def test_bivariate_at_zero_is_an_angle():
+    for rho in np.linspace(-0.999, 0.999, 21):
+        value = orthant._bivariate(0.0, 0.0, 1.0, rho, 1.0)
+        assert value == pytest.approx(0.25 + np.arcsin(rho) / (2 * np.pi), abs=1e-15)
+
+
+def trivariate(b, s):
+    s, b = s.copy(), b.copy()
+    assert orthant._order_and_factor(s, b, np.empty(3))
+    return orthant._trivariate(b, s, np.empty((orthant._MAX_INTERVALS + 2, 3)))
+
+
+def test_trivariate_at_zero_is_a_solid_angle():
+    rng = np.random.default_rng(1)
+    for scale in (0.5, 5.0, 100.0):
+        s = random_covariance(rng, 3, scale)
+        r = s / np.sqrt(np.outer(np.diag(s), np.diag(s)))
+        expected = 0.125 + np.arcsin(r[np.triu_indices(3, 1)]).sum() / (4 * np.pi)
+        assert trivariate(np.zeros(3), s) == pytest.approx(expected, abs=1e-10)
+
+
+@pytest.mark.parametrize("scale", [0.5, 10.0, 1000.0])
+def test_trivariate_sums_over_signs_to_fewer_variables(scale):
+    rng = np.random.default_rng(2)
+    for _ in range(10):
+        s = random_covariance(rng, 3, scale)
+        b = scale * rng.standard_normal(3)
+        flip = np.diag([1.0, 1.0, -1.0])
+        both = trivariate(b, s) + trivariate(flip @ b, flip @ s @ flip)
+        assert both == pytest.approx(orthant._bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1]), abs=1e-10)
+
+
+@pytest.mark.parametrize("d", [4, 9, 25])
+def test_order_and_factor(d):
+    rng = np.random.default_rng(d)
+    s, b = random_covariance(rng, d, 1.0), rng.standard_normal(d)
+    factor, bounds = s.copy(), b.copy()
+    assert orthant._order_and_factor(factor, bounds, np.empty(d))
+    order = [int(np.flatnonzero(b == x)[0]) for x in bounds]
+    assert sorted(order) == list(range(d))
+    lower = np.tril(factor)
+    np.testing.assert_allclose(lower @ lower.T, s[np.ix_(order, order)], rtol=1e-10, atol=1e-12)
+    assert order[0] == np.argmin(b / np.sqrt(np.diag(s)))
+
+
+def test_no_factor_of_an_indefinite_matrix():
+    assert not orthant._order_and_factor(np.array([[1.0, 2.0], [2.0, 1.0]]), np.zeros(2), np.empty(2))
+    assert not orthant._order_and_factor(np.full((2, 2), np.nan), np.zeros(2), np.empty(2))
+
+
+def tilted(s, b):
+    """Unit lower triangular factor, bounds, tilt, and the variables at the saddle point."""
+    d = len(b)
+    factor, bound = s.copy(), b.copy()
+    assert orthant._order_and_factor(factor, bound, np.empty(d))
+    diagonal = np.diag(factor).copy()
+    lower, bound = np.tril(factor) / diagonal[:, None], bound / diagonal
+    mu, hazards = np.empty(d), np.empty(d)
+    others = np.empty((4, d))
+    orthant._tilt(lower, bound, mu, np.empty((d, d)), np.empty((d, d)), *others[:3], hazards, others[3])
+    return lower, bound, mu, mu - hazards
+
+
+def tilted_log_weight(z, mu, lower, bound):
+    """Botev (2017), equation 10, for upper bounds."""
+    arguments = bound - (lower - np.eye(len(bound))) @ z - mu
+    return np.sum(0.5 * mu**2 - z * mu + log_ndtr(arguments))
+
+
+@pytest.mark.parametrize("d", [4, 9, 25])
+@pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
+def test_tilt_is_a_saddle_point(d, scale):
+    rng = np.random.default_rng(d)
+    lower, bound, mu, z = tilted(random_covariance(rng, d, scale), scale * rng.standard_normal(d))
+    assert mu[-1] == 0.0
+    z[-1] = 0.0  # no part of it
+    for e in 1e-5 * np.eye(d)[:-1]:
+        for dz, dmu in ((e, 0.0), (0.0, e)):
+            rise = tilted_log_weight(z + dz, mu + dmu, lower, bound) - tilted_log_weight(z - dz, mu - dmu, lower, bound)
+            assert abs(rise / 2e-5) < 1e-3
+
+
+def test_tilting_keeps_the_mean_and_cuts_the_variance():
+    rng = np.random.default_rng(3)
+    d = 9
+    lower, bound, mu, _ = tilted(random_covariance(rng, d, 1.0), rng.standard_normal(d) - 1.0)
+    u = rng.random((20_000, d))
+    plain, weighted = (
+        np.array([orthant._weight(row, lower, bound, shift, np.empty(d)) for row in u]) for shift in (np.zeros(d), mu)
+    )
+    assert weighted.mean() == pytest.approx(plain.mean(), abs=4 * plain.std() / np.sqrt(len(u)))
+    assert weighted.std() < plain.std() / 3
+    # The weight at the saddle point bounds all others.
+    assert weighted.max() < 3 * weighted.mean()
+
+
+def test_sum_to_one():
+    probabilities = np.array([0.2, 0.3, 0.51])
+    error = orthant._sum_to_one(probabilities, np.array([0.0, 0.0, 1e-4]))
+    np.testing.assert_allclose(probabilities, [0.2, 0.3, 0.5], rtol=1e-14)
+    assert error == 0.0
+    probabilities = np.array([0.2, 0.3, 0.51])
+    error = orthant._sum_to_one(probabilities, np.full(3, 1e-8))
+    np.testing.assert_allclose(probabilities, [0.2 - 0.01 / 3, 0.3 - 0.01 / 3, 0.51 - 0.01 / 3], rtol=1e-14)
+    # The sum is 58 standard deviations off.
+    assert error == pytest.approx(np.sqrt(1e-8 * 2 / 3) * 0.01 / np.sqrt(3e-8))
+
+
+@pytest.mark.parametrize("b", [-45.0, -8.0, 0.0, 8.0])
+def test_weight_of_independent_variables_is_a_product(b):
+    d = 5
+    bound = np.linspace(b, 0.0, d)
+    value = orthant._weight(np.full(d, 0.3), np.eye(d), bound, np.zeros(d), np.empty(d))
+    assert value == pytest.approx(np.prod(ndtr(bound)), rel=1e-12, abs=1e-300)

@@ -1,0 +1,76 @@
+"""Small classifiers that the tests of fitting share."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+
+import pymc_gpep as gpep
+from tests.reference.data import iris
+
+SPECIES = ("setosa", "versicolor", "virginica")
+
+
+class Fitted(NamedTuple):
+    """A model, what made its latent values, its data, and its fit."""
+
+    model: pm.Model
+    gp: Any
+    X: np.ndarray
+    y: np.ndarray
+    fit: gpep.GPApproximation
+
+
+def data(points: int = 30) -> tuple[np.ndarray, np.ndarray]:
+    """Every fifth flower of iris, standardised, its two petal features."""
+    X, y = iris()
+    chosen = np.arange(0, 150, 150 // points)
+    return X[chosen][:, 2:], y[chosen]
+
+
+def shared(rotated: bool = True) -> tuple[pm.Model, pm.gp.Latent]:
+    """One covariance for all classes, named dims, a transformed and a vector-valued hyperparameter."""
+    X, y = data()
+    coords = {"species": SPECIES, "flower": np.arange(y.size) + 100, "petal": ["length", "width"]}
+    with pm.Model(coords=coords) as model:
+        ls = pm.InverseGamma("ls", 3, 3, dims="petal")
+        eta = pm.HalfNormal("eta", 3)
+        pm.Deterministic("eta_squared", eta**2)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=ls))
+        f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"), reparameterize=rotated)
+        pm.Deterministic("f_of_virginica", f[2], dims="flower")
+        gpep.MultinomialProbit("y", f.T, observed=y, dims="flower")
+    return model, gp
+
+
+def per_class() -> tuple[pm.Model, list[pm.gp.Latent]]:
+    """A covariance and a prior mean for each class, stacked; one of them centred."""
+    X, y = data()
+    with pm.Model() as model:
+        gps, rows = [], []
+        for k, name in enumerate(SPECIES):
+            ls = pm.LogNormal(f"ls_{name}", 0, 0.5)
+            mean = pm.gp.mean.Constant(pm.Normal(f"mean_{name}", 0, 1))
+            gps.append(pm.gp.Latent(mean_func=mean, cov_func=9 * pm.gp.cov.Matern52(2, ls=ls)))
+            rows.append(gps[-1].prior(f"f_{name}", X=X, reparameterize=k != 1))
+        gpep.MultinomialProbit("y", pt.stack(rows).T, observed=y)
+    return model, gps
+
+
+def fixed() -> tuple[pm.Model, pm.gp.Latent]:
+    """No hyperparameters at all."""
+    X, y = data()
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1.0))
+        f = gp.prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    return model, gp
+
+
+def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
+    """The value of an expression of the model's random variables at the hyperparameters of a fit."""
+    values = fitted.fit.hyperparameters
+    return np.asarray(
+        expression.eval({fitted.model[name]: values[name].values for name in values}, on_unused_input="ignore")
+    )
