@@ -1,15 +1,16 @@
 """The evidence as a node of PyTensor graphs: any approximation's, with its derivatives computed in the same call."""
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.compile import optdb
 from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_gpep.approximations import APPROXIMATIONS, Approximator
@@ -65,9 +66,6 @@ class Evidence(Op):
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
         start = pt.zeros(size) if start is None else pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
-        # Whoever compiles for JAX makes this node once more, and has imported JAX by then; nobody else should.
-        if "pytensor.link.jax.dispatch.basic" in sys.modules:
-            from pymc_gpep import jax_dispatch  # noqa: F401
         outputs = [pt.dscalar("evidence"), k.type(), mean.type(), start.type(), pt.lscalar(), pt.lscalar()]
         return Apply(self, [k, mean, labels, start], outputs)
 
@@ -80,7 +78,8 @@ class Evidence(Op):
         self, k: NDArray[np.float64], mean: NDArray[np.float64], labels: NDArray[np.int64], start: NDArray[np.float64]
     ) -> tuple[Any, ...]:
         """Compute all outputs from numbers."""
-        k, mean, labels, start = (np.ascontiguousarray(x) for x in (k, mean, labels, start))
+        k, mean, start = (np.ascontiguousarray(x) for x in (k, mean, start))
+        labels = np.ascontiguousarray(labels)
         if not _usable(k, mean, labels):
             raise ValueError(_UNUSABLE)
         found = APPROXIMATIONS[self.name].entry(
@@ -144,7 +143,7 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
         pi = np.empty_like(prior_mean)
         cov = np.empty((n, c, c))
         history = np.empty((max_iterations, 2))
-        outcome = np.array([OUT_OF_MEMORY, 0])
+        outcome = np.array([OUT_OF_MEMORY, 0, 0])
         solve(
             len(k), c, n, k.ctypes, prior_mean.ctypes, labels.ctypes, sites.ctypes, np.array(options).ctypes, 1,
             value.ctypes, gradient.ctypes, weights.ctypes, mean.ctypes, cov.ctypes, pi.ctypes,
@@ -157,3 +156,12 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
         return np.asarray(value[0]), gradient, weights, sites, np.asarray(outcome[0]), np.asarray(outcome[1])
 
     return evidence, SOURCE_KEY
+
+
+@node_rewriter([Evidence])
+def _load_jax_dispatch(fgraph: Any, node: Apply) -> None:
+    """Rewrite nothing: as rewrites tagged "jax" run only where JAX compiles, JAX need not be imported before that."""
+    from pymc_gpep import jax_dispatch  # noqa: F401
+
+
+optdb.register("load_jax_dispatch_of_evidence", dfs_rewriter(_load_jax_dispatch), "jax", position=100)

@@ -31,6 +31,9 @@ class NestedEP:
         Part of the combined residual that an accelerated step takes.
     damping : float
         Part of the full update that a plain step takes, in (0, 1].
+    ladder : bool
+        Whether to go on, where the iteration does not get closer any more, with smaller steps and then with a scheme
+        that lowers EP's energy and cannot cycle.
     """
 
     tolerance: float = 1e-8
@@ -39,8 +42,10 @@ class NestedEP:
     memory: int = 4
     mixing: float = 0.8
     damping: float = 0.7
+    ladder: bool = True
 
     name: ClassVar[str] = "nested_ep"
+    schemes: ClassVar[tuple[str, ...]] = ("accelerated EP", "accelerated EP with small steps", "energy descent")
     entry: ClassVar[Entry] = nested_ep
 
     def __post_init__(self) -> None:
@@ -58,7 +63,14 @@ class NestedEP:
     @property
     def options(self) -> tuple[float, ...]:
         """Options in the order that the compiled solver wants them."""
-        return (self.tolerance, float(self.max_inner), float(self.memory), self.mixing, self.damping)
+        return (
+            self.tolerance,
+            float(self.max_inner),
+            float(self.memory),
+            self.mixing,
+            self.damping,
+            float(self.ladder),
+        )
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""

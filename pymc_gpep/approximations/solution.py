@@ -32,6 +32,8 @@ class Convergence:
         Largest change of a site at each iteration, in units of the marginal that it acts on.
     tolerance : float
         What residual and relative change of the evidence had to fall below.
+    scheme : str
+        Which of the approximation's schemes had the last word.
     """
 
     status: int
@@ -39,6 +41,7 @@ class Convergence:
     evidence: Array
     residual: Array
     tolerance: float
+    scheme: str
 
     @property
     def converged(self) -> bool:
@@ -48,7 +51,7 @@ class Convergence:
     def __str__(self) -> str:
         """One sentence."""
         last = f" (residual {self.residual[-1]:.1e}, tolerance {self.tolerance:.0e})" if self.iterations else ""
-        return f"{MESSAGES[self.status]} after {self.iterations} iterations{last}"
+        return f"{MESSAGES[self.status]} after {self.iterations} iterations of {self.scheme}{last}"
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,8 @@ class Approximator(Protocol):
     name: ClassVar[str]
     entry: ClassVar[Entry]
     """The compiled solver, for graphs."""
+    schemes: ClassVar[tuple[str, ...]]
+    """What the solver tries, in order."""
 
     @property
     def max_iterations(self) -> int:
@@ -129,5 +134,12 @@ def solve(
         cov=outcome.cov,
         posterior=CoupledPosterior(k, mean, outcome.pi, outcome.weights),
         sites=outcome.sites,
-        convergence=Convergence(outcome.status, outcome.iterations, evidences, residuals, approximator.tolerance),
+        convergence=Convergence(
+            outcome.status,
+            outcome.iterations,
+            evidences,
+            residuals,
+            approximator.tolerance,
+            approximator.schemes[outcome.rung],
+        ),
     )

@@ -33,7 +33,7 @@ SIGNATURE = types.void(
     _int,  # whether the gradient is wanted
     _doubles, _doubles, _doubles,  # evidence, its derivatives with respect to prior covariance and mean
     _doubles, _doubles, _doubles,  # posterior mean, marginal covariances, site precisions π
-    _doubles, _int, _ints,  # history (iterations, 2) and its length; status and iterations
+    _doubles, _int, _ints,  # history (iterations, 2) and its length; status, iterations and rung
 )  # fmt: skip
 """Arrays are C-ordered; what is computed is written into them."""
 
@@ -54,6 +54,8 @@ class Outcome(NamedTuple):
     """Evidence and residual at each iteration, (iterations, 2)."""
     status: int
     iterations: int
+    rung: int
+    """Which of the solver's schemes had the last word, 0 for its first."""
 
 
 class Entry:
@@ -101,7 +103,7 @@ class Entry:
         weights, mean, pi = np.empty((3, c, n))
         cov = np.empty((n, c, c))
         history = np.empty((max_iterations, 2))
-        status = np.array([OUT_OF_MEMORY, 0])
+        status = np.array([OUT_OF_MEMORY, 0, 0])
         arrays = (evidence, slope, weights, mean, cov, pi, history)
         pointers = [_double_pointer(array) for array in arrays]
         self._compiled.ctypes(
@@ -109,8 +111,9 @@ class Entry:
             _double_pointer(sites), _double_pointer(np.array(options, float)), gradient,
             *pointers, max_iterations, _int_pointer(status),
         )  # fmt: skip
-        code, iterations = map(int, status)
-        return Outcome(float(evidence[0]), slope, weights, mean, cov, pi, sites, history[:iterations], code, iterations)
+        code, iterations, rung = map(int, status)
+        history = history[:iterations]
+        return Outcome(float(evidence[0]), slope, weights, mean, cov, pi, sites, history, code, iterations, rung)
 
 
 def _double_pointer(array: NDArray[np.float64]) -> Any:

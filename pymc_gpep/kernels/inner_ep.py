@@ -12,7 +12,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.normal import probit_moments
 
-__all__ = ["inner_ep_update", "tilted_log_normaliser"]
+__all__ = ["flat_moments", "inner_ep_update", "matched_site", "tilted_log_normaliser"]
 
 
 @kernel
@@ -24,7 +24,7 @@ def _gaussian_log_normaliser(mean, variance, location, precision):
 
 
 @kernel
-def _matched_site(cavity_mean, cavity_variance):
+def matched_site(cavity_mean, cavity_variance):
     """log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
 
     Appendix A, steps 2 and 3, rearranged so that nothing cancels: with z = m / √(1 + v), h the hazard at z and
@@ -88,7 +88,7 @@ def _sweep(m, s, alpha, beta, work):
     for j in range(others):
         v = s[j, j]
         keep = 1.0 - alpha[j] * v
-        _, precision, location = _matched_site((m[j] - beta[j] * v) / keep, v / keep)
+        _, precision, location = matched_site((m[j] - beta[j] * v) / keep, v / keep)
         d_alpha = precision - alpha[j]
         d_beta = location - beta[j]
         residual = max(residual, abs(d_alpha) * v, abs(d_beta) * math.sqrt(v))
@@ -115,7 +115,7 @@ def _site_terms(m, s, alpha, beta):
         keep = 1.0 - alpha[j] * v
         cavity_mean = (m[j] - beta[j] * v) / keep
         cavity_variance = v / keep
-        log_z, _, _ = _matched_site(cavity_mean, cavity_variance)
+        log_z, _, _ = matched_site(cavity_mean, cavity_variance)
         total += log_z - _gaussian_log_normaliser(cavity_mean, cavity_variance, beta[j], alpha[j])
     return total
 
@@ -148,6 +148,20 @@ def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha,
                 break
             _, change = _sweep(m, s, new_alpha[i], new_beta[i], work)
     return terms, residual
+
+
+@kernel
+def flat_moments(mean, cov, y, sites, moments):
+    """Marginal means and variances of all g under the posterior, into `moments` (2, n, c − 1)."""
+    _, n, others = sites.shape
+    m = np.empty(others)
+    s = np.empty((others, others))
+    work = np.empty(others)
+    for i in range(n):
+        _difference_moments(mean[:, i], cov[i], y[i], sites[0, i], sites[1, i], m, s, work)
+        for j in range(others):
+            moments[0, i, j] = m[j]
+            moments[1, i, j] = s[j, j]
 
 
 @kernel

@@ -1,0 +1,98 @@
+"""The last rung of the ladder: same fixed points as EP, and an energy that only falls."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep.kernels.nested_ep
+from pymc_gpep import NestedEP
+from pymc_gpep.kernels.energy_descent import energy_descent, matching_cavity
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from tests.reference import flat_energy
+from tests.reference.data import iris, random_problem, squared_exponential
+
+
+def descend(problem, sites, limit=500):
+    """Run it; returns evidence, status, posteriors, sites and posterior mean."""
+    c, n = problem.m.shape
+    k = problem.K.reshape(-1, n, n)
+    history = np.full((limit, 2), np.nan)
+    pi, nu, b, mean = np.empty((4, c, n))
+    inverses, work = np.empty((2, c, n, n))
+    space = pi, nu, inverses, np.empty((n, n)), work, b, mean, np.empty((n, c, c))
+    found = energy_descent((k, problem.m, problem.y), sites, space, 1e-9, 0.7, history)
+    return *found, mean, history
+
+
+def test_matching_cavity_has_the_moments():
+    rng = np.random.default_rng(0)
+    mean, variance = 5 * rng.normal(size=200), np.exp(3 * rng.normal(size=200))
+    a, b = flat_energy.matching_cavity(mean, variance)
+    found = np.array([matching_cavity(m, v) for m, v in zip(mean, variance, strict=True)])
+    assert (a == 0).any()
+    assert (a > 0).any()
+    assert_allclose(found[:, 0], a, rtol=1e-8)
+    assert_allclose(found[:, 1], b, rtol=1e-8)
+    again = flat_energy.tilted(a[a > 0], b[a > 0])
+    assert_allclose(again[0], mean[a > 0], rtol=1e-6)
+    assert_allclose(again[1], variance[a > 0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("c", "variance", "per_class"), [(2, 1.0, False), (3, 100.0, False), (4, 10.0, True)])
+def test_has_the_fixed_point_of_ep(seed, c, variance, per_class):
+    problem = random_problem(seed, 12, c, variance=variance, per_class=per_class, with_mean=True)
+    expected = NestedEP(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
+    sites = np.zeros((2, 12, c - 1))
+    evidence, status, _, mean, _ = descend(problem, sites)
+    assert status == CONVERGED
+    assert evidence == pytest.approx(expected.evidence, abs=1e-9)
+    assert_allclose(mean, expected.mean, atol=1e-6 * np.sqrt(variance))
+    assert_allclose(sites.ravel(), expected.sites, atol=1e-7)
+
+
+def test_converges_from_anywhere():
+    problem = random_problem(3, 12, 3, variance=50.0)
+    expected = NestedEP(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        sites = np.stack([rng.uniform(0, 1, (12, 2)), 3 * rng.normal(size=(12, 2))])
+        evidence, status, *_ = descend(problem, sites)
+        assert status == CONVERGED
+        assert evidence == pytest.approx(expected.evidence, abs=1e-8)
+
+
+def test_a_limit_is_kept():
+    problem = random_problem(3, 12, 3, variance=50.0)
+    _, status, posteriors, _, history = descend(problem, np.zeros((2, 12, 2)), limit=5)
+    assert status == OUT_OF_ITERATIONS
+    assert posteriors == 5
+    assert np.isfinite(history).all()
+
+
+def test_small_steps_help_where_ep_cycles():
+    X, y = iris()
+    k = squared_exponential(X, variance=np.exp(8), lengthscale=np.exp(2.5)) + 1e-8 * np.eye(150)
+    undamped = {"memory": 0, "damping": 1.0}
+    stuck = NestedEP(**undamped, max_iterations=200, ladder=False).solve(k, np.zeros((3, 150)), y)
+    solution = NestedEP(**undamped).solve(k, np.zeros((3, 150)), y)
+    assert stuck.convergence.status == OUT_OF_ITERATIONS
+    assert solution.convergence.converged
+    assert solution.convergence.scheme == NestedEP.schemes[1]
+    assert solution.evidence == pytest.approx(-27.22167737, abs=1e-7)
+
+
+def test_the_ladder_goes_up_to_the_last_rung():
+    """No iteration reaches a tolerance below rounding, so every rung is tried; what it ends with is still right."""
+    problem = random_problem(1, 10, 3, variance=10.0)
+    expected = NestedEP().solve(problem.K, problem.m, problem.y)
+    solution = NestedEP(tolerance=1e-18).solve(problem.K, problem.m, problem.y)
+    assert solution.convergence.scheme == NestedEP.schemes[2]
+    assert solution.convergence.status == OUT_OF_ITERATIONS
+    assert solution.evidence == pytest.approx(expected.evidence, abs=1e-9)
+    assert_allclose(solution.mean, expected.mean, atol=1e-6)
+
+
+def test_every_rung_is_named():
+    assert len(NestedEP.schemes) == 3
+    assert pymc_gpep.kernels.nested_ep.nested_ep is NestedEP.entry
