@@ -3,6 +3,8 @@
 Importing the package lets `pm.fit` know its methods.
 """
 
+from importlib.metadata import version
+
 from pymc_gpep.approximation import GPApproximation
 from pymc_gpep.approximations import NestedEP
 from pymc_gpep.class_probabilities import class_probabilities
@@ -23,5 +25,7 @@ __all__ = [
     "read_classifier",
     "recover",
 ]
+
+__version__ = version("pymc_gpep")
 
 register()

@@ -1,0 +1,261 @@
+"""From a model to the same model with the latent values integrated out, and from its draws back to latent values."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+from numpy.typing import NDArray
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from pymc.pytensorf import compile as compile_function
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+from rich.console import Console
+
+from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
+from pymc_gpep.latent_draws import draw_latents
+from pymc_gpep.ops import Evidence
+from pymc_gpep.structure import GPClassifier, read_classifier
+
+__all__ = ["MarginalModel", "marginalize", "recover"]
+
+Array = NDArray[np.float64]
+
+
+class MarginalModel(pm.Model):
+    """A classifier whose latent values are integrated out; made by `marginalize`, which says what is in it.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+        What was read from the original model.
+    approximator : Approximator
+        What integrates.
+    """
+
+    def __init__(self, classifier: GPClassifier, approximator: Approximator) -> None:
+        model = classifier.model
+        super().__init__(check_bounds=model.check_bounds, model=None)
+        self._classifier = classifier
+        self._approximator = approximator
+        self.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
+        integrated = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
+        dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
+        # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
+        self._dependent = tuple(dependent)
+        left_out = integrated.union(dependent)
+        for name, variable in model.named_vars.items():
+            if variable in left_out:
+                continue
+            if variable in model.basic_RVs:
+                (self.free_RVs if variable in model.free_RVs else self.observed_RVs).append(variable)
+                self.create_value_var(
+                    variable,
+                    transform=model.rvs_to_transforms[variable],
+                    default_transform=None,
+                    value_var=model.rvs_to_values[variable],
+                )
+                self.set_initval(variable, model.rvs_to_initial_values.get(variable))
+            for own, theirs in (
+                (self.deterministics, model.deterministics),
+                (self.potentials, model.potentials),
+                (self.data_vars, model.data_vars),
+            ):
+                if variable in theirs:
+                    own.append(variable)
+            self.add_named_variable(variable, dims=model.named_vars_to_dims.get(name))
+        # The length of the start is a number, since JAX makes no arrays whose shape is computed.
+        start = np.zeros(approximator.sites_size(classifier.n_classes, classifier.n_points))
+        k = pt.atleast_3d(classifier.covariance(), left=True)
+        evidence = Evidence(approximator)(k, classifier.mean(), classifier.labels, start)
+        pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
+
+
+def marginalize(
+    model: pm.Model, method: str = "nested_ep", likelihood: str | None = None, **options: Any
+) -> MarginalModel:
+    """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
+
+    In the new model a Potential, the approximate log evidence, stands for the latent values and for the likelihood,
+    whose name it has with `_evidence` appended. Deterministics that depend on the latent values are left out. All other
+    random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared with it: new
+    data given to one (`pm.set_data`) are the other's as well.
+
+    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A classifier with `pm.gp.Latent` priors.
+    method : str
+        Name of the approximation, as for `pm.fit`.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    **options
+        Of the approximation, see `pymc_gpep.approximations`.
+
+    Returns
+    -------
+    MarginalModel
+        For `pm.sample`, and then `recover`.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier, or if a random variable or a Potential besides the likelihood
+        depends on its latent values.
+    ValueError
+        If there is no such method.
+    TypeError
+        If an option is not one of the approximation's.
+
+    Examples
+    --------
+    >>> marginal = gpep.marginalize(model)
+    >>> idata = pm.sample(model=marginal)
+    >>> idata = gpep.recover(idata, marginal)
+    """
+    if method.lower() not in APPROXIMATIONS:
+        raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, APPROXIMATIONS))}.")
+    return MarginalModel(read_classifier(model, likelihood), APPROXIMATIONS[method.lower()](**options))
+
+
+def recover(
+    idata: xr.DataTree, marginal: pm.Model, *, random_seed: Any = None, progressbar: bool = True
+) -> xr.DataTree:
+    """Draw latent values for each draw of the hyperparameters from a marginal model.
+
+    They are drawn from the Gaussian that the approximation has at these hyperparameters. The result is as if the
+    original model, with the data that it has now, had been sampled: latent values and the Deterministics that depend on
+    them have its names, dims and coords, so `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` take it
+    with the original model.
+
+    Parameters
+    ----------
+    idata : DataTree
+        What `pm.sample(model=marginal)` returned; thinned or joined with others if wanted.
+    marginal : MarginalModel
+        What `marginalize` returned.
+    random_seed : int, Generator or None
+    progressbar : bool
+
+    Returns
+    -------
+    DataTree
+        With all groups of `idata`. `posterior`, `observed_data` and `constant_data` are those of the original model;
+        draws of the warm-up stay as they are.
+
+    Raises
+    ------
+    TypeError
+        If `marginal` was not made by `marginalize`.
+    ValueError
+        If `idata` has no draws of a hyperparameter, or ones for which the approximation or a Cholesky factorisation
+        of the prior covariance fails.
+    """
+    if not isinstance(marginal, MarginalModel):
+        raise TypeError(
+            f"marginal must be what gpep.marginalize returned, not a {type(marginal).__name__}; a copy that PyMC makes "
+            "of it does not know the original model."
+        )
+    classifier = marginal._classifier
+    posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
+    names = [rv.name for rv in classifier.hyperparameters]
+    if missing := [name for name in names if name not in posterior]:
+        raise ValueError(f"idata has no posterior draws of {', '.join(map(repr, missing))}.")
+    sampled = [posterior[name].transpose("chain", "draw", ...).values for name in names]
+    latent_values = _LatentValues(
+        classifier, marginal._approximator, marginal._dependent, np.random.default_rng(random_seed)
+    )
+    shape = posterior.sizes["chain"], posterior.sizes["draw"]
+    values: dict[str, Array] = {}
+    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+        indices = progress.track(np.ndindex(shape), total=shape[0] * shape[1], description="Recovering latent values")
+        for index in indices:
+            try:
+                drawn = latent_values.draw([value[index] for value in sampled])
+            except ValueError as error:
+                raise ValueError(f"At chain {index[0]}, draw {index[1]} of idata, {error}") from error
+            for name, value in drawn.items():
+                values.setdefault(name, np.empty((*shape, *value.shape)))[index] = value
+    return _completed(idata, posterior, values, classifier.model)
+
+
+class _LatentValues:
+    """Draws of the latent values, and of what depends on them, at given hyperparameters on their natural scale.
+
+    Solves start from the sites of the last one.
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        approximator: Approximator,
+        dependent: Sequence[TensorVariable],
+        rng: np.random.Generator,
+    ) -> None:
+        self.classifier = classifier
+        self.approximator = approximator
+        self.rng = rng
+        model = classifier.model
+        hyperparameters = list(classifier.hyperparameters)
+        # Latent values are taken as given: f of a rotated prior would otherwise be factorised once more for each draw.
+        latents = list({v: None for latent in classifier.latents for v in (latent.f, latent.free)})
+        given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
+        replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
+
+        def function(inputs: list[Variable], outputs: list[Variable]) -> Any:
+            return compile_function(
+                [given[variable] for variable in inputs],
+                graph_replace(outputs, replacements, strict=False),
+                on_unused_input="ignore",
+            )
+
+        self._prior = function(hyperparameters, [classifier.covariance(), classifier.mean(), classifier.labels])
+        self._drawn = [v.name for v in latents]
+        others = [v for v in dependent if v not in given]
+        self._others = [v.name for v in others]
+        self._compute = function([*hyperparameters, *latents], others)
+        self._sites: Array | None = None
+
+    def _solve(self, hyperparameters: list[Any]) -> Solution:
+        k, mean, labels = self._prior(*hyperparameters)
+        solution = self.approximator.solve(k, mean, labels, self._sites)
+        if not solution.convergence.converged and self._sites is not None:
+            solution = self.approximator.solve(k, mean, labels)
+        if not solution.convergence.converged:
+            raise ValueError(f"{self.approximator.name} {solution.convergence}. Was it sampled from this model?")
+        self._sites = solution.sites
+        return solution
+
+    def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
+        """One draw of each variable, by name."""
+        posterior = self._solve(hyperparameters).posterior
+        try:
+            roots = np.linalg.cholesky(posterior.k)
+        except np.linalg.LinAlgError:
+            raise ValueError(
+                "the prior covariance is not positive definite to working precision. Give the prior a larger jitter."
+            ) from None
+        drawn = draw_latents(self.classifier, posterior, roots, 1, self.rng)
+        values = {name: drawn[name][0] for name in self._drawn}
+        return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))
+
+
+def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
+    """`idata` with the given draws in its posterior, and with the data of the model, as PyMC names and labels them."""
+    converted = pm.to_inference_data(posterior_predictive=values, model=model)
+    drawn = (
+        converted["posterior_predictive"].to_dataset().assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+    )
+    merged = posterior.drop_vars(list(values), errors="ignore").assign(drawn.data_vars)
+    ordered = [v.name for v in model.unobserved_RVs if v.name in merged]
+    merged = merged[[*ordered, *(name for name in merged.data_vars if name not in ordered)]]
+    groups = {name: group.to_dataset() for name, group in idata.children.items()}
+    groups.pop("constant_data", None)
+    groups |= {name: group.to_dataset() for name, group in converted.children.items() if name != "posterior_predictive"}
+    return xr.DataTree.from_dict(groups | {"posterior": merged})
