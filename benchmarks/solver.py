@@ -1,0 +1,126 @@
+"""Speed and memory of nested EP, in units of the factorisations it cannot avoid.
+
+The unit is the floor F(n, c): the time of c + 1 Cholesky factorisations and inverses (LAPACK's dpotrf and dpotri) of
+n × n matrices, on the same machine in the same run. Run as `python benchmarks/solver.py`; `--quick` takes small problems.
+"""
+
+import argparse
+import json
+import multiprocessing
+import resource
+import time
+from collections.abc import Callable
+
+import numpy as np
+from scipy.linalg.lapack import dpotrf, dpotri
+
+from pymc_gpep import NestedEP
+
+SMALL = [(178, 3), (400, 3)]
+LARGE = [(178, 3), (1157, 3), (2000, 10)]
+
+
+def problem(n: int, c: int, log_variance: float = 4.0, log_lengthscale: float = 2.0, seed: int = 0):
+    """Prior covariance, mean and labels of a problem drawn from the model, with inputs of dimension 16."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 16))
+    squared = (X**2).sum(1)
+    distance = np.maximum(squared[:, None] + squared - 2 * X @ X.T, 0.0)
+    k = np.exp(log_variance - 0.5 * distance / np.exp(2 * log_lengthscale))
+    truth = np.exp(4.0 - 0.5 * distance / np.exp(4.0)) + 1e-6 * np.eye(n)
+    f = np.linalg.cholesky(truth) @ rng.normal(size=(n, c))
+    labels = (f + rng.normal(size=(n, c))).argmax(axis=1)
+    k[np.diag_indices(n)] += 1e-6
+    return k, np.zeros((c, n)), labels
+
+
+def best(function: Callable[[], object], repeats: int) -> float:
+    """Shortest wall time of several calls, in seconds."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def floor(n: int, c: int, repeats: int) -> float:
+    """F(n, c) in seconds."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(n, n))
+    a = np.asfortranarray(a @ a.T + n * np.eye(n))
+
+    def one():
+        factor, _ = dpotrf(a, lower=1, overwrite_a=0)
+        dpotri(factor, lower=1, overwrite_c=1)
+
+    return (c + 1) * best(one, repeats)
+
+
+def peak_memory(n: int, c: int) -> float:
+    """Memory a solve with one shared covariance adds at its peak, in n² doubles, measured in a process of its own."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_peak_memory, (n, c))
+
+
+def _peak_memory(n: int, c: int) -> float:
+    solver = NestedEP(max_iterations=2, ladder=False)
+    solver.entry.load()
+    k, mean, labels = problem(n, c)
+    solver.solve(k[:50, :50], mean[:, :50], labels[:50] % c)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    solver.entry(k[None], mean, labels, np.zeros(2 * n * (c - 1)), solver.options, 2, gradient=True)
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (8 * n * n)
+
+
+def measure(n: int, c: int, repeats: int) -> dict[str, float]:
+    """One row of the table."""
+    unit = floor(n, c, repeats)
+    k, mean, labels = problem(n, c)
+    near = problem(n, c, log_variance=4.1, log_lengthscale=2.03)[0]
+    solver = NestedEP()
+    cold = solver.solve(k, mean, labels)
+    warm = solver.solve(near, mean, labels, start=cold.sites)
+    arguments = (k[None], mean, labels, np.zeros_like(cold.sites), solver.options, solver.max_iterations)
+    cold_time = best(lambda: solver.entry(*arguments, gradient=False), repeats)
+    both_time = best(lambda: solver.entry(*arguments, gradient=True), repeats)
+    warm_time = best(
+        lambda: solver.entry(
+            near[None], mean, labels, cold.sites, solver.options, solver.max_iterations, gradient=False
+        ),
+        repeats,
+    )
+    iteration = cold_time / cold.convergence.iterations
+    return {
+        "n": n,
+        "c": c,
+        "F (ms)": 1e3 * unit,
+        "iteration (F)": iteration / unit,
+        "sweeps cold": cold.convergence.iterations,
+        "cold (F)": cold_time / unit,
+        "cold (ms)": 1e3 * cold_time,
+        "sweeps warm": warm.convergence.iterations,
+        "warm (F)": warm_time / unit,
+        "gradient (iterations)": (both_time - cold_time) / iteration,
+        "memory (n² doubles)": peak_memory(n, c),
+        "allowed, 2c + 4": 2 * c + 4,
+    }
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small problems only")
+    parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
+    parser.add_argument("--json", help="file to write the figures to")
+    arguments = parser.parse_args()
+    rows = [measure(n, c, arguments.repeats) for n, c in (SMALL if arguments.quick else LARGE)]
+    for name in rows[0]:
+        print(f"{name:24}" + "".join(f"{row[name]:12.4g}" for row in rows))
+    if arguments.json:
+        with open(arguments.json, "w") as file:
+            json.dump(rows, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
