@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -17,6 +17,7 @@ from pymc.backends.ndarray import NDArray as Trace
 from pymc.pytensorf import floatX
 from pymc.variational.approximations import SingleGroupApproximation
 from pymc.variational.opvi import Group
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Convergence, Solution
@@ -38,7 +39,7 @@ class GPGroup(Group):
     by the function that `set_covariance` was given.
     """
 
-    __param_spec__ = {"gp_mean": ("d",), "gp_std": ("d",)}
+    __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
     short_name = "gaussian_process"
     alias_names = frozenset(["gp"])
     has_logq = False  # a point mass has no density
@@ -124,6 +125,11 @@ class GPApproximation(SingleGroupApproximation):
         self.solution = log_posterior.solve(optimum.best.theta)
         self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
         self._prior_at: dict[tuple[int, ...], CrossCovariance] = {}
+        model = self.model
+        # What is fitted stays so: later pm.set_data, gp.conditional and the like do not change a fit that exists.
+        shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
+        self._data = {v: pt.constant(v.get_value(), name=v.name) for v in shared}
+        self._deterministics = list(model.deterministics)
         self.__dict__.pop("_roots", None)
         point = log_posterior.point(optimum.best.theta)
         mean, std = dict(point), {name: np.zeros_like(value) for name, value in point.items()}
@@ -160,7 +166,7 @@ class GPApproximation(SingleGroupApproximation):
         how = "converged" if self.optimum.converged else "did not converge"
         why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
         return (
-            f"Hyperparameters {how} after {steps} iterations{why}; "
+            f"Hyperparameters {how} after {steps} iteration{'' if steps == 1 else 's'}{why}; "
             f"{self.log_posterior.approximator.name} {self.convergence}."
         )
 
@@ -244,7 +250,7 @@ class GPApproximation(SingleGroupApproximation):
         gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
         key = tuple(map(id, gps))
         if key not in self._prior_at:
-            self._prior_at[key] = CrossCovariance(self.classifier, gps)
+            self._prior_at[key] = CrossCovariance(self.classifier, gps, self._data)
         return predict(
             self.classifier,
             self._prior_at[key],
@@ -271,6 +277,7 @@ class GPApproximation(SingleGroupApproximation):
         ----------
         draws : int
             Number of draws in each chain, as in `pm.sample`.
+            Hyperparameters are at their maximum, the same in every draw; `gpep.marginalize` lets them vary.
         chains : int
             Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
         random_seed : int, Generator or None
@@ -320,6 +327,10 @@ class GPApproximation(SingleGroupApproximation):
             return {name: values[name] for name in self.groups[0].ordering}
 
         return sample
+
+    def __repr__(self) -> str:
+        """Method, evidence and how the fit ended."""
+        return str(self)
 
     def __str__(self) -> str:
         """Method, evidence and how the fit ended."""
@@ -375,7 +386,7 @@ class GPApproximation(SingleGroupApproximation):
         values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in point.items()}
         values |= draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)
         rotated = [latent.f for latent in self.classifier.latents if latent.rotated]
-        return {v.name: values[v.name] for v in [*self.model.value_vars, *rotated]}
+        return {name: values[name] for name in [*self.groups[0].ordering, *(f.name for f in rotated)]}
 
     @cached_property
     def _recorder(self) -> tuple[list[Any], Any]:
@@ -384,21 +395,19 @@ class GPApproximation(SingleGroupApproximation):
         Latent values are taken as given: to factorise the prior covariance for every draw would cost O(n³) each.
         """
         model = self.model
+        free = self.groups[0].group
+        value_vars = [model.rvs_to_values[rv] for rv in free]
         given = {latent.f: latent.f.type(latent.f.name) for latent in self.classifier.latents if latent.rotated}
-        deterministics = graph_replace(model.deterministics, given, strict=False) if given else model.deterministics
-        transformed = [rv for rv in model.free_RVs if model.rvs_to_transforms[rv] is not None]
-        outputs = [
-            *model.value_vars,
-            *model.replace_rvs_by_values(transformed),
-            *model.replace_rvs_by_values(deterministics),
-        ]
+        transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
+        computed = graph_replace([*transformed, *self._deterministics], given, strict=False)
+        computed = graph_replace(model.replace_rvs_by_values(computed), self._data, strict=False)
         function = model.compile_fn(
-            [pytensor.Out(v, borrow=True) for v in outputs],
-            inputs=[pytensor.In(v, borrow=True) for v in [*model.value_vars, *given.values()]],
+            [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
+            inputs=[pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
             point_fn=False,
             on_unused_input="ignore",
         )
-        return model.unobserved_value_vars, function
+        return [*value_vars, *transformed, *self._deterministics], function
 
 
 def warn_unless_converged(approximation: GPApproximation) -> None:

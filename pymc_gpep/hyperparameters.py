@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
@@ -20,6 +19,7 @@ from scipy.optimize import minimize
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.ops import Evidence
+from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
 
 __all__ = ["Evaluation", "LogPosterior", "Optimum", "maximise"]
@@ -121,6 +121,18 @@ class LogPosterior:
             np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
         )
 
+    def check_moments(self, theta: Array) -> None:
+        """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
+        point = self.point(theta)
+        k, mean, labels = self._moments(*(point[v.name] for v in self.value_vars))
+        for name, values in (("covariance", k), ("mean", mean)):
+            if bad := np.count_nonzero(~np.isfinite(values)):
+                raise ValueError(
+                    f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in "
+                    "the inputs of the model, and at the hyperparameters it starts from."
+                )
+        check_prior(k, mean, labels)
+
     def solve(self, theta: Array) -> Solution:
         """The approximate posterior of the latent values at one point."""
         point = self.point(theta)
@@ -164,10 +176,12 @@ def maximise(
     """
     best = log_posterior(theta)
     if not np.isfinite(best.log_posterior):
+        log_posterior.check_moments(theta)
         name = log_posterior.approximator.name
         raise ValueError(
-            f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters "
-            f"{log_posterior.point(theta)}, where the log posterior is {best.log_posterior}. Give another start=..."
+            f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters, unconstrained "
+            f"{ {key: value.tolist() for key, value in log_posterior.point(theta).items()} }, where the log posterior is "
+            f"{best.log_posterior}. Give another start=..."
         )
     history = [best]
     evaluated: dict[bytes, Evaluation] = {}

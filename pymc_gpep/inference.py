@@ -11,7 +11,7 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 from rich.console import Console
-from rich.progress import Progress, TextColumn
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pymc_gpep.approximation import GPApproximation, warn_unless_converged
 from pymc_gpep.approximations import APPROXIMATIONS
@@ -62,7 +62,10 @@ class GPInference(Inference):
         approximation = APPROXIMATIONS[method]
         known = [field.name for field in fields(approximation)]  # type: ignore[arg-type]  # they are dataclasses
         if unknown := sorted(set(options) - set(known)):
-            raise TypeError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}, likelihood.")
+            raise TypeError(
+                f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)} and likelihood, besides pm.fit's "
+                "own: n, the limit on iterations of the optimiser, start, random_seed, callbacks, progressbar."
+            )
         self._approximator = approximation(**options)
         model = pm.modelcontext(model)
         self._classifier = read_classifier(model, likelihood)
@@ -117,6 +120,7 @@ class GPInference(Inference):
             *Progress.get_default_columns()[:1],
             TextColumn("iteration {task.completed}"),
             TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
             console=Console(theme=progressbar_theme),
             disable=not progressbar,
         ) as progress:

@@ -145,7 +145,7 @@ def _as_latent(f: Any, name: str) -> TensorVariable:
     if classes is not None and classes < 2:
         raise ValueError(
             f"{name}: the last axis of f is the class axis and needs at least 2 classes, but f has shape "
-            f"{_shape_text(f.type.shape)}. For a binary model stack the latent function with one that is 0"
+            f"{_shape_text(f.type.shape)}. Give each class a latent function: gp.prior(..., n_outputs=c), and then f.T"
         )
     return f
 

@@ -1,6 +1,6 @@
 """Latent functions and class probabilities at new inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,8 @@ import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.class_probabilities import class_probabilities
 from pymc_gpep.posterior import CoupledPosterior
@@ -43,14 +45,18 @@ def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[
 class CrossCovariance:
     """Prior moments at new inputs, compiled once.
 
-    Calling it with the values of the hyperparameters and inputs (m, d) gives prior covariance with the inputs of the
-    model (1 or c, m, n), prior variance (1 or c, m) and prior mean (c, m).
+    The data of the model are those given, as the fit had them. Calling it with the values of the hyperparameters and
+    inputs (m, d) gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and prior
+    mean (c, m).
     """
 
-    def __init__(self, classifier: GPClassifier, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> None:
-        gps = list(gp) if isinstance(gp, Sequence) else [gp]
+    def __init__(
+        self, classifier: GPClassifier, gps: Sequence[pm.gp.Latent], data: Mapping[Variable, Variable]
+    ) -> None:
         matched = _match(classifier, gps)
         model = classifier.model
+        inputs = [pt.as_tensor_variable(maker.X) for _, maker in matched]
+        self.columns = int(graph_replace([inputs[0].shape[1]], data, strict=False)[0].eval())
         x = pt.dmatrix("Xnew")
         rows: dict[int, tuple[Any, Any, Any]] = {}
         for latent, maker in matched:
@@ -66,9 +72,11 @@ class CrossCovariance:
             pt.stack([variance for _, variance, _ in distinct]),
             pt.stack([mean for _, _, mean in ordered]),
         ]
+        # In this order: a random variable may depend on data itself, and would no longer be the model's.
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
         self._names = [model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
         self._function = model.compile_fn(
-            model.replace_rvs_by_values(outputs),
+            outputs,
             inputs=[*(model.rvs_to_values[rv] for rv in classifier.hyperparameters), x],
             point_fn=False,
             on_unused_input="ignore",
@@ -79,12 +87,14 @@ class CrossCovariance:
         return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them
 
 
-def _inputs(x: ArrayLike) -> Array:
+def _inputs(x: ArrayLike, columns: int) -> Array:
     values = np.asarray(x, dtype=np.float64)
     if values.ndim != 2:
         raise ValueError(
             f"Xnew must be (points, inputs), but has shape {values.shape}; one input is a column, Xnew[:, None]."
         )
+    if values.shape[1] != columns:
+        raise ValueError(f"Xnew has {values.shape[1]} columns, but the model's inputs have {columns}.")
     if not np.isfinite(values).all():
         raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
     return values
@@ -105,7 +115,7 @@ def predict(
 
     See `GPApproximation.predict`.
     """
-    inputs = _inputs(x)
+    inputs = _inputs(x, prior.columns)
     chunk = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points))
     means, covs, ps, errors = [], [], [], []
     for start in range(0, len(inputs), chunk):

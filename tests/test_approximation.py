@@ -187,3 +187,24 @@ def test_arviz_takes_the_draws(shared):
     assert len(summary) == 30
     pc = az.plot_forest({"EP": ep, "again": other}, var_names=["ls", "eta"], backend="none")
     assert pc is not None
+
+
+def test_a_fit_does_not_change_with_the_model():
+    """pm.set_data and gp.conditional after a fit leave what it returned as it was."""
+    X, y = models.data()
+    with pm.Model() as model:
+        inputs = pm.Data("X", X)
+        gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1.0))
+        f = gp.prior("f", X=inputs, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        fit = pm.fit(method="nested_ep", progressbar=False)
+        draws = fit.sample(5, random_seed=1).posterior
+        p = fit.predict(gp, X[:3])["p"]
+
+        pm.set_data({"X": 2 * X})
+        gp.conditional("f_new", X[:2] + 0.1)
+        again = fit.sample(5, random_seed=1).posterior
+    assert set(again) == set(draws)
+    assert_allclose(again["f"], draws["f"])
+    assert_allclose(fit.predict(gp, X[:3])["p"], p)
+    assert model.free_RVs[-1].name == "f_new"

@@ -34,7 +34,9 @@ def test_options_reach_the_approximation(shared):
     with shared.model:
         direct = pm.fit(method="nested_ep", max_inner=7, progressbar=False)
         through = pm.fit(method="nested_ep", inf_kwargs={"max_inner": 7}, progressbar=False)
-        with pytest.raises(TypeError, match=r"nested_ep has no option inner; it has tolerance,"):
+        with pytest.raises(
+            TypeError, match=r"nested_ep has no option inner; it has tolerance,.*besides pm.fit's own: n,"
+        ):
             pm.fit(method="nested_ep", inner=7)
     for fit in (direct, through):
         assert fit.log_posterior.approximator == gpep.NestedEP(max_inner=7)
@@ -90,6 +92,16 @@ def test_an_approximation_that_does_not_converge_is_reported():
     model, _ = models.fixed()
     with model, pytest.raises(ValueError, match=r"nested_ep cannot start: it ran out of iterations"):
         pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
+
+
+def test_inputs_that_are_not_finite_are_named():
+    X, y = models.data()
+    X[3, 1] = np.nan
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        with pytest.raises(ValueError, match=r"prior covariance must be finite.*59 values.*the inputs"):
+            pm.fit(method="nested_ep", progressbar=False)
 
 
 def test_start_is_where_it_starts(shared):

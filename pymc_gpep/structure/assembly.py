@@ -200,6 +200,11 @@ def _functions_of_classes(codes: NDArray[np.int64], n: int, likelihood: TensorVa
     name = repr(likelihood.name)
     if _is_points_by_functions(codes, n):
         return codes[0] // n
+    if codes.shape == (1, n) and _is_points_by_functions(codes.T, n):
+        raise StructureError(
+            f"The argument of {name} is one latent function at {n} points. A classifier of c classes needs c of them: "
+            "gp.prior(..., n_outputs=c), and then f.T."
+        )
     if _is_points_by_functions(codes.T, n):
         raise StructureError(
             f"The argument of {name} has the classes first, {codes.shape}. The class axis must be last: give it the "
