@@ -178,10 +178,10 @@ def maximise(
     if not np.isfinite(best.log_posterior):
         log_posterior.check_moments(theta)
         name = log_posterior.approximator.name
+        point = {key: value.tolist() for key, value in log_posterior.point(theta).items()}
         raise ValueError(
             f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters, unconstrained "
-            f"{ {key: value.tolist() for key, value in log_posterior.point(theta).items()} }, where the log posterior is "
-            f"{best.log_posterior}. Give another start=..."
+            f"{point}, where the log posterior is {best.log_posterior}. Give another start=..."
         )
     history = [best]
     evaluated: dict[bytes, Evaluation] = {}

@@ -63,8 +63,9 @@ class GPInference(Inference):
         known = [field.name for field in fields(approximation)]  # type: ignore[arg-type]  # they are dataclasses
         if unknown := sorted(set(options) - set(known)):
             raise TypeError(
-                f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)} and likelihood, besides pm.fit's "
-                "own: n, the limit on iterations of the optimiser, start, random_seed, callbacks, progressbar."
+                f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)} and likelihood, "
+                "besides pm.fit's own: n, the limit on iterations of the optimiser, start, random_seed, callbacks and "
+                "progressbar."
             )
         self._approximator = approximation(**options)
         model = pm.modelcontext(model)

@@ -46,8 +46,8 @@ class CrossCovariance:
     """Prior moments at new inputs, compiled once.
 
     The data of the model are those given, as the fit had them. Calling it with the values of the hyperparameters and
-    inputs (m, d) gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and prior
-    mean (c, m).
+    inputs (m, d) gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and
+    prior mean (c, m).
     """
 
     def __init__(
