@@ -1,7 +1,7 @@
 """Speed and memory of nested EP, in units of the factorisations it cannot avoid.
 
 The unit is the floor F(n, c): the time of c + 1 Cholesky factorisations and inverses (LAPACK's dpotrf and dpotri) of
-n × n matrices, on the same machine in the same run. Run as `python benchmarks/solver.py`; `--quick` takes small problems.
+n × n matrices, on the same machine in the same run.
 """
 
 import argparse
