@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_gpep.kernels.anderson import accelerated_step, weighted_norm
-from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.compile import inlined_kernel
 from pymc_gpep.kernels.inner_ep import inner_ep_update
 from pymc_gpep.kernels.site_posterior import site_posterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
@@ -15,7 +15,7 @@ _GROWTH = 2.0  # a residual this much above the smallest one means the extrapola
 _PROGRESS = 0.7  # a residual this much below the smallest one counts as progress
 
 
-@kernel
+@inlined_kernel
 def accelerated_ep(problem, sites, space, tolerance, max_inner, memory, mixing, damping, patience, history):
     """Iterate from `sites` (2, n, c − 1), which are overwritten, until converged or without progress for `patience`.
 

@@ -23,6 +23,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.lapack import (
     add_outer_product,
     cholesky,
+    dot,
     inverse_from_cholesky,
     multiply_symmetric,
     solve_right_transposed,
@@ -37,7 +38,10 @@ _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 
 @kernel
 def _roots(pi):
-    return np.sqrt(np.maximum(pi, _TINY))
+    root = np.empty(pi.shape[0])
+    for i in range(pi.shape[0]):
+        root[i] = math.sqrt(max(pi[i], _TINY))
+    return root
 
 
 @kernel
@@ -81,14 +85,23 @@ def latent_weights(inverses, p, pi, nu, b):
     """
     c, n = pi.shape
     total = np.zeros(n)
+    scaled = np.empty(n)
     for a in range(c):
         root = _roots(pi[a])
-        b[a] = multiply_symmetric(inverses[a], nu[a] / root) * root
-        total += b[a]
+        for i in range(n):
+            scaled[i] = nu[a, i] / root[i]
+        product = multiply_symmetric(inverses[a], scaled)
+        for i in range(n):
+            b[a, i] = product[i] * root[i]
+            total[i] += b[a, i]
     shared = solve_with_cholesky(p, total)
     for a in range(c):
         root = _roots(pi[a])
-        b[a] -= multiply_symmetric(inverses[a], shared * root) * root
+        for i in range(n):
+            scaled[i] = shared[i] * root[i]
+        product = multiply_symmetric(inverses[a], scaled)
+        for i in range(n):
+            b[a, i] -= product[i] * root[i]
 
 
 @kernel
@@ -115,19 +128,19 @@ def marginal_moments(k, inverses, p, pi, b, work, mean, cov):
     c, n = pi.shape
     for a in range(c):
         prior = k[a if k.shape[0] > 1 else 0]
-        mean[a] = np.dot(prior, b[a])
+        mean[a] = multiply_symmetric(prior, b[a])
         root = _roots(pi[a])
         _smoother(inverses[a], root, work[a])
         for i in range(n):
             if root[i] * root[i] * prior[i, i] > 1.0:
                 cov[i, a, a] = (1.0 - inverses[a, i, i]) / (root[i] * root[i])
             else:
-                cov[i, a, a] = prior[i, i] - np.dot(work[a, i], prior[i])
+                cov[i, a, a] = prior[i, i] - dot(work[a, i], prior[i])
         solve_right_transposed(p, work[a])
     for i in range(n):
         for a in range(c):
             for e in range(a + 1):
-                shared = np.dot(work[a, i], work[e, i])
+                shared = dot(work[a, i], work[e, i])
                 if e == a:
                     cov[i, a, a] += shared
                 else:

@@ -18,7 +18,7 @@ import math
 
 import numpy as np
 
-from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.inner_ep import flat_moments, matched_site
 from pymc_gpep.kernels.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.site_posterior import site_posterior
@@ -105,7 +105,7 @@ def _evaluate(problem, sites, space, moments, cavities, target):
     return True, energy, negative_evidence, residual
 
 
-@kernel
+@inlined_kernel
 def energy_descent(problem, sites, space, tolerance, damping, history):
     """Go down from `sites` (2, n, c − 1), which are overwritten. Returns evidence, status and posteriors.
 

@@ -13,6 +13,7 @@ from pymc_gpep.kernels.external import scipy_function
 __all__ = [
     "add_outer_product",
     "cholesky",
+    "dot",
     "inverse_from_cholesky",
     "multiply_symmetric",
     "solve_right_transposed",
@@ -38,6 +39,8 @@ _trsm = scipy_function(
 _syrk = scipy_function(
     "linalg.cython_blas", "dsyrk", _void(_char, _char, _int, _int, _double, _double, _int, _double, _double, _int)
 )
+
+_dot = scipy_function("linalg.cython_blas", "ddot", types.float64(_int, _double, _int, _double, _int))
 
 _UPPER = np.array([ord("U")], np.uint8)
 _LEFT = np.array([ord("L")], np.uint8)
@@ -85,6 +88,14 @@ def add_outer_product(scale, b, out):
         _UPPER.ctypes, _TRANSPOSED.ctypes, m.ctypes, k.ctypes,
         factors[:1].ctypes, b.ctypes, k.ctypes, factors[1:].ctypes, out.ctypes, m.ctypes,
     )  # fmt: skip
+
+
+@kernel
+def dot(x, y):
+    """xᵀy of two contiguous vectors."""
+    n = np.array([x.shape[0]], np.int32)
+    step = np.ones(1, np.int32)
+    return _dot(n.ctypes, x.ctypes, step.ctypes, y.ctypes, step.ctypes)
 
 
 @kernel
