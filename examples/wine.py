@@ -36,6 +36,7 @@ def main(picture: Path) -> None:
         f = gp.prior("f", X=X, n_outputs=3, dims=("cultivar", "wine"))
         gpep.MultinomialProbit("y", f.T, observed=y, dims="wine")
 
+        print("fitting; the first time, compiling takes up to a minute", flush=True)
         began = time.perf_counter()
         ep = pm.fit(method="nested_ep", progressbar=False)
         seconds = time.perf_counter() - began
@@ -50,7 +51,7 @@ def main(picture: Path) -> None:
         "converged": "yes" if ep.converged else "no",
         "log evidence": f"{ep.log_evidence:.3f}",
         "magnitude eta": f"{float(ep.hyperparameters['eta']):.2f}",
-        "draws of the latent values": str(draws.posterior["f"].shape),
+        "draws of the latent values": ", ".join(f"{size} {dim}s" for dim, size in draws.posterior["f"].sizes.items()),
         "held out, predicted right": f"{np.mean(p.argmax(axis=1) == ynew):.1%}",
         "held out, mean log predictive density": f"{np.log(of_truth).mean():.3f}",
     }
@@ -81,7 +82,7 @@ def draw(picture, coords, ep, draws, predicted, ynew) -> None:
         xlabel="wines held out, by true cultivar (squares)", ylabel="class probability", ylim=(0, 1.08), xticks=[],
         title="Predictions",
     )  # fmt: skip
-    left.legend(title="cultivar", loc="lower left", framealpha=0.9)
+    figure.legend(*left.get_legend_handles_labels(), title="cultivar", loc="outside right upper")
 
     scaled = ep.latent["mean"] / np.sqrt(1 + ep.latent["cov"].max(("cultivar", "cultivar_other")))
     top = np.sort(scaled.transpose("wine", "cultivar").values, axis=1)
@@ -89,8 +90,11 @@ def draw(picture, coords, ep, draws, predicted, ynew) -> None:
     values = draws.posterior["f"].isel(wine=least).stack(draw_=("chain", "draw"))
     for k, name in enumerate(coords["cultivar"]):
         middle.hist(values.sel(cultivar=name), bins=50, density=True, alpha=0.55, color=colours[k], label=name)
-    middle.set(xlabel="latent value", ylabel="posterior density", title=f"Wine {coords['wine'][least]}, the hardest")
-    middle.legend(title="cultivar", framealpha=0.9)
+    middle.set(
+        xlabel="latent value",
+        ylabel="posterior density",
+        title=f"Training wine {coords['wine'][least]}, the least certain",
+    )
 
     relevance = (1 / ep.hyperparameters["ls"]).sortby(1 / ep.hyperparameters["ls"])
     names = [str(name).replace("_", " ") for name in relevance["measurement"].values]
