@@ -90,6 +90,11 @@ def test_n_limits_the_iterations():
 
 def test_an_approximation_that_does_not_converge_is_reported():
     model, _ = models.fixed()
+    with model, pytest.warns(RuntimeWarning, match="nested_ep ran out of iterations after 3 iterations"):
+        fit = pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
+    assert not fit.converged
+    assert np.isfinite(fit.log_evidence)
+    model, _ = models.shared()
     with model, pytest.raises(ValueError, match=r"nested_ep cannot start: it ran out of iterations"):
         pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
 

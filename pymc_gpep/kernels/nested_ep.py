@@ -4,6 +4,7 @@ import numpy as np
 from numba import carray
 
 from pymc_gpep.kernels.accelerated_ep import accelerated_ep
+from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.coupled import evidence_gradient
 from pymc_gpep.kernels.energy_descent import energy_descent
 from pymc_gpep.kernels.entry import Entry
@@ -13,6 +14,14 @@ __all__ = ["nested_ep"]
 
 _PATIENCE = 40  # sweeps without progress before the next rung
 _SMALL = 0.3  # mixing and damping of the second rung, in units of the first one's
+
+
+@kernel
+def _all_finite(pointer, size):
+    total = 0.0
+    for value in carray(pointer, (size,)):
+        total += 0.0 * value
+    return total == 0.0
 
 
 def _nested_ep(
@@ -36,7 +45,9 @@ def _nested_ep(
     # The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last one ended.
     sweeps = 0
     rung = 0
-    while True:
+    evidence = np.nan
+    status = NOT_FINITE
+    while _all_finite(k_, matrices * n * n) and _all_finite(prior_mean_, c * n) and _all_finite(sites_, sites.size):
         if rung < 2:
             size = 1.0 if rung == 0 else _SMALL
             patience = _PATIENCE if ladder else max_iterations

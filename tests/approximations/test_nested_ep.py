@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import NestedEP
-from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.binary_ep import binary_ep
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
@@ -117,6 +117,18 @@ def test_covariance_that_is_not_positive_definite_is_reported():
     solution = NestedEP().solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
     assert np.isnan(solution.evidence)
     assert solution.convergence.status == NOT_POSITIVE_DEFINITE
+
+
+@pytest.mark.parametrize("what", ["k", "mean", "sites"])
+def test_values_that_are_not_finite_are_reported(what):
+    problem = random_problem(0, 5, 3, with_mean=True)
+    arrays = {"k": problem.K[None].copy(), "mean": problem.m.copy(), "sites": np.zeros(20)}
+    arrays[what].flat[3] = np.nan
+    ep = NestedEP()
+    outcome = ep.entry(arrays["k"], arrays["mean"], problem.y, arrays["sites"], ep.options, 50, gradient=False)
+    assert outcome.status == NOT_FINITE
+    assert outcome.iterations == 0
+    assert np.isnan(outcome.evidence)
 
 
 @pytest.mark.parametrize(
