@@ -8,7 +8,7 @@ get the same remedy: a hash of every source file of this folder.
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numba
 
@@ -36,7 +36,7 @@ def follow_source(compiled: Any) -> None:
     cache_file._source_stamp = (cache_file._source_stamp, _DIGEST)
 
 
-def kernel(function: Callable[..., Any], *, inline: str = "never") -> Any:
+def kernel(function: Callable[..., Any], *, inline: Literal["never", "always"] = "never") -> Any:
     """Compile `function` with numba: no Python, no threads, no raising, cached on disk."""
     dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline)(function)
     follow_source(dispatcher)
