@@ -124,13 +124,14 @@ class GPApproximation(SingleGroupApproximation):
         self.optimum = optimum
         self.solution = log_posterior.solve(optimum.best.theta)
         self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
-        self._prior_at: dict[tuple[int, ...], CrossCovariance] = {}
+        self._prior_at: dict[tuple[pm.gp.Latent, ...], CrossCovariance] = {}
         model = self.model
         # What is fitted stays so: later pm.set_data, gp.conditional and the like do not change a fit that exists.
         shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
         self._data = {v: pt.constant(v.get_value(), name=v.name) for v in shared}
         self._deterministics = list(model.deterministics)
-        self.__dict__.pop("_roots", None)
+        for computed_before in ("_roots", "_recorder"):
+            self.__dict__.pop(computed_before, None)
         point = log_posterior.point(optimum.best.theta)
         mean, std = dict(point), {name: np.zeros_like(value) for name, value in point.items()}
         for latent in self.classifier.latents:
@@ -248,12 +249,11 @@ class GPApproximation(SingleGroupApproximation):
             If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite.
         """
         gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
-        key = tuple(map(id, gps))
-        if key not in self._prior_at:
-            self._prior_at[key] = CrossCovariance(self.classifier, gps, self._data)
+        if gps not in self._prior_at:
+            self._prior_at[gps] = CrossCovariance(self.classifier, gps, self._data)
         return predict(
             self.classifier,
-            self._prior_at[key],
+            self._prior_at[gps],
             self.solution.posterior,
             self.log_posterior.point(self.optimum.best.theta),
             Xnew,
