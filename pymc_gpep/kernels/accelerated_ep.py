@@ -1,11 +1,9 @@
-"""The fixed-point iteration of nested EP: parallel outer updates, inner EP at every point, Anderson acceleration."""
+"""The fixed-point iteration of EP, parallel, with Anderson acceleration: one for all kinds of sites."""
 
 import numpy as np
 
 from pymc_gpep.kernels.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.compile import inlined_kernel
-from pymc_gpep.kernels.inner_ep import inner_ep_update
-from pymc_gpep.kernels.site_posterior import site_posterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 __all__ = ["accelerated_ep"]
@@ -16,14 +14,18 @@ _PROGRESS = 0.7  # a residual this much below the smallest one counts as progres
 
 
 @inlined_kernel
-def accelerated_ep(problem, sites, space, tolerance, max_inner, memory, mixing, damping, patience, history):
-    """Iterate from `sites` (2, n, c − 1), which are overwritten, until converged or without progress for `patience`.
+def accelerated_ep(sweep, settings, problem, sites, space, tolerance, memory, mixing, damping, patience, history):
+    """Iterate from `sites`, which are overwritten, until converged or without progress for `patience`.
+
+    `sites` (2, n, d) are the precisions and the locations of d scalar sites for each point; all precisions of EP's
+    sites for this likelihood lie in [0, 1). `sweep(settings, problem, sites, space, target, scale)` is the kind of EP:
+    it computes the posterior that the sites imply, writes the sites that match the tilted moments into `target` and the
+    marginal variances of what they act on into `scale` (n, d), and returns success, evidence, and the largest change of
+    a site in units of its marginal.
 
     Damped for the first sweeps, then accelerated, and starting afresh from a damped step whenever the residual grows.
     `history` (limit, 2) receives evidence and residual. Returns evidence, status and the number of sweeps.
     """
-    _, _, y = problem
-    mean, cov = space[6], space[7]
     _, n, others = sites.shape
     half = n * others
     target = np.empty((2, n, others))
@@ -42,28 +44,25 @@ def accelerated_ep(problem, sites, space, tolerance, max_inner, memory, mixing, 
     stored = 0
     smallest = np.inf
     best_residual = np.inf
-    sweep = 0
+    sweeps = 0
     progress = 0
     evidence = np.nan
-    while sweep < history.shape[0] and sweep - progress < patience:
-        ok, gaussian = site_posterior(problem, sites, space)
+    while sweeps < history.shape[0] and sweeps - progress < patience:
+        ok, new_evidence, residual = sweep(settings, problem, sites, space, target, variance)
         if not ok:
-            return np.nan, NOT_POSITIVE_DEFINITE, sweep
-        terms, residual = inner_ep_update(
-            mean, cov, y, sites[0], sites[1], max_inner, tolerance, target[0], target[1], variance
-        )
-        change = abs(gaussian + terms - evidence)
-        evidence = gaussian + terms
-        history[sweep, 0] = evidence
-        history[sweep, 1] = residual
-        sweep += 1
+            return np.nan, NOT_POSITIVE_DEFINITE, sweeps
+        change = abs(new_evidence - evidence)
+        evidence = new_evidence
+        history[sweeps, 0] = evidence
+        history[sweeps, 1] = residual
+        sweeps += 1
         if residual < tolerance and change < tolerance * (1.0 + abs(evidence)):
-            return evidence, CONVERGED, sweep
+            return evidence, CONVERGED, sweeps
         if not np.isfinite(evidence + residual):
-            return np.nan, NOT_FINITE, sweep
+            return np.nan, NOT_FINITE, sweeps
         if residual < _PROGRESS * best_residual:
             best_residual = residual
-            progress = sweep
+            progress = sweeps
         for i in range(2 * half):
             f[i] = new_x[i] - x[i]
             weight[i] = v[i] * v[i] if i < half else v[i - half]
@@ -71,7 +70,7 @@ def accelerated_ep(problem, sites, space, tolerance, max_inner, memory, mixing, 
         if norm > _GROWTH * smallest:
             stored = 0
             smallest = norm
-        elif sweep > _WARM_UP + 1 and memory > 0:
+        elif sweeps > _WARM_UP + 1 and memory > 0:
             slot = stored % memory
             for i in range(2 * half):
                 dx[slot, i] = x[i] - old_x[i]
@@ -87,4 +86,4 @@ def accelerated_ep(problem, sites, space, tolerance, max_inner, memory, mixing, 
             new = x[i] + step[i]
             accelerated = stored > 0 and (i >= half or (new >= 0.0 and new < 1.0))
             x[i] = new if accelerated else x[i] + damping * f[i]
-    return evidence, OUT_OF_ITERATIONS, sweep
+    return evidence, OUT_OF_ITERATIONS, sweeps

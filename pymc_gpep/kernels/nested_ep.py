@@ -8,6 +8,8 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.coupled import evidence_gradient
 from pymc_gpep.kernels.energy_descent import energy_descent
 from pymc_gpep.kernels.entry import Entry
+from pymc_gpep.kernels.inner_ep import inner_ep_update
+from pymc_gpep.kernels.site_posterior import site_posterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 
 __all__ = ["nested_ep"]
@@ -22,6 +24,18 @@ def _all_finite(pointer, size):
     for value in carray(pointer, (size,)):
         total += 0.0 * value
     return total == 0.0
+
+
+@kernel
+def _sweep(settings, problem, sites, space, target, scale):
+    max_inner, tolerance = settings
+    ok, gaussian = site_posterior(problem, sites, space)
+    if not ok:
+        return False, np.nan, np.nan
+    terms, residual = inner_ep_update(
+        space[6], space[7], problem[2], sites[0], sites[1], max_inner, tolerance, target[0], target[1], scale
+    )
+    return True, gaussian + terms, residual
 
 
 def _nested_ep(
@@ -52,8 +66,8 @@ def _nested_ep(
             size = 1.0 if rung == 0 else _SMALL
             patience = _PATIENCE if ladder else max_iterations
             evidence, status, more = accelerated_ep(
-                problem, sites, space, tolerance, max_inner, memory, size * mixing, size * damping, patience,
-                history[sweeps:],
+                _sweep, (max_inner, tolerance), problem, sites, space, tolerance, memory, size * mixing, size * damping,
+                patience, history[sweeps:],
             )  # fmt: skip
         else:
             evidence, status, more = energy_descent(problem, sites, space, tolerance, damping, history[sweeps:])
