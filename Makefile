@@ -15,6 +15,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NUMBA_CACHE_DIR := $(CACHE)/numba
 export MPLCONFIGDIR := $(CACHE)/matplotlib
 comma := ,
+# Most of the time of a test goes into compiling, so two processes halve it; then each has one thread.
+TWO := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(comma)%)
 
 .DEFAULT_GOAL := help
@@ -30,10 +32,10 @@ demo: $(VENV)/.with-examples ## classify the wine data; prints a table and write
 	$(BIN)/python examples/wine.py
 
 test: $(VENV)/.with-test ## run the tests
-	$(BIN)/python -m pytest
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-slow: $(VENV)/.with-test ## run the slow tests
-	$(BIN)/python -m pytest -m slow
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 lint: $(VENV)/.with-lint ## check style and format
 	$(BIN)/ruff check .

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pymc_gpep import NestedEP
+from pymc_gpep.approximations.solution import run
 
 SMALL = [(178, 3), (400, 3)]
 LARGE = [(178, 3), (1157, 3), (2000, 10)]
@@ -69,7 +70,7 @@ def _peak_memory(n: int, c: int) -> float:
     k, mean, labels = problem(n, c)
     solver.solve(k[:50, :50], mean[:, :50], labels[:50] % c)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    solver.entry(k[None], mean, labels, np.zeros(2 * n * (c - 1)), solver.options, 2, gradient=True)
+    run(solver, k[None], mean, labels, np.zeros(2 * n * (c - 1)), gradient=True)
     return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (8 * n * n)
 
 
@@ -81,15 +82,10 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
     solver = NestedEP()
     cold = solver.solve(k, mean, labels)
     warm = solver.solve(near, mean, labels, start=cold.sites)
-    arguments = (k[None], mean, labels, np.zeros_like(cold.sites), solver.options, solver.max_iterations)
-    cold_time = best(lambda: solver.entry(*arguments, gradient=False), repeats)
-    both_time = best(lambda: solver.entry(*arguments, gradient=True), repeats)
-    warm_time = best(
-        lambda: solver.entry(
-            near[None], mean, labels, cold.sites, solver.options, solver.max_iterations, gradient=False
-        ),
-        repeats,
-    )
+    nothing = np.zeros_like(cold.sites)
+    cold_time = best(lambda: run(solver, k[None], mean, labels, nothing), repeats)
+    both_time = best(lambda: run(solver, k[None], mean, labels, nothing, gradient=True), repeats)
+    warm_time = best(lambda: run(solver, near[None], mean, labels, cold.sites), repeats)
     iteration = cold_time / cold.convergence.iterations
     return {
         "n": n,

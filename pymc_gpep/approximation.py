@@ -362,7 +362,7 @@ class GPApproximation(SingleGroupApproximation):
         """Covariance (d, d) of the flat vector of unconstrained values."""
         group = self.groups[0]
         posterior = self.solution.posterior
-        c, n = posterior.pi.shape
+        c, n = posterior.prior_mean.shape
         rotated = np.array([False] * c)
         for latent in self.classifier.latents:
             rotated[list(latent.classes)] = latent.rotated

@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -14,11 +13,16 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pymc_gpep.approximation import GPApproximation, warn_unless_converged
-from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.approximations import approximator
 from pymc_gpep.hyperparameters import Evaluation, LogPosterior, Optimum, maximise
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["GPInference"]
+
+_OF_FIT = (
+    " and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, start, random_seed, callbacks "
+    "and progressbar"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -46,6 +50,8 @@ class GPInference(Inference):
     ------
     StructureError
         If the model is no Gaussian process classifier.
+    ValueError
+        If the method does not fit the model's likelihood.
     TypeError
         If an option is not one of the approximation's.
     """
@@ -59,17 +65,9 @@ class GPInference(Inference):
         likelihood: str | None = None,
         **options: Any,
     ) -> None:
-        approximation = APPROXIMATIONS[method]
-        known = [field.name for field in fields(approximation)]  # type: ignore[arg-type]  # they are dataclasses
-        if unknown := sorted(set(options) - set(known)):
-            raise TypeError(
-                f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)} and likelihood, "
-                "besides pm.fit's own: n, the limit on iterations of the optimiser, start, random_seed, callbacks and "
-                "progressbar."
-            )
-        self._approximator = approximation(**options)
         model = pm.modelcontext(model)
         self._classifier = read_classifier(model, likelihood)
+        self._approximator = approximator(method, self._classifier.kind, options, _OF_FIT)
         self._start = dict(start or {})
         self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         self._approx = GPApproximation(model=model, random_seed=self._seed)

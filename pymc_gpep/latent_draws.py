@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.posterior import Posterior
 from pymc_gpep.structure import GPClassifier, LatentGP
 
 __all__ = ["draw_latents", "rows_of"]
@@ -19,14 +19,14 @@ def rows_of(latent: LatentGP) -> Any:
 
 
 def draw_latents(
-    classifier: GPClassifier, posterior: CoupledPosterior, roots: Array, draws: int, rng: np.random.Generator
+    classifier: GPClassifier, posterior: Posterior, roots: Array, draws: int, rng: np.random.Generator
 ) -> dict[str, Array]:
     """Draw the latent values, and where the model rotates them also what it rotates.
 
     Parameters
     ----------
     classifier : GPClassifier
-    posterior : CoupledPosterior
+    posterior : Posterior
     roots : array (1 or c, n, n)
         Lower Cholesky factors of the prior covariance.
     draws : int

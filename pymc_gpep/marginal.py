@@ -16,7 +16,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 from rich.console import Console
 
-from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
+from pymc_gpep.approximations import Approximator, Solution, approximator
 from pymc_gpep.latent_draws import draw_latents
 from pymc_gpep.ops import Evidence
 from pymc_gpep.structure import GPClassifier, read_classifier
@@ -119,9 +119,10 @@ def marginalize(
     >>> idata = pm.sample(model=marginal)
     >>> idata = gpep.recover(idata, marginal)
     """
-    if method.lower() not in APPROXIMATIONS:
-        raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, APPROXIMATIONS))}.")
-    return MarginalModel(read_classifier(model, likelihood), APPROXIMATIONS[method.lower()](**options))
+    classifier = read_classifier(model, likelihood)
+    return MarginalModel(
+        classifier, approximator(method.lower(), classifier.kind, options, ", besides method and likelihood")
+    )
 
 
 def recover(

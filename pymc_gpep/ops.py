@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
-from pymc_gpep.approximations import APPROXIMATIONS, Approximator
+from pymc_gpep.approximations.solution import Approximator, run
 from pymc_gpep.kernels.compile import SOURCE_KEY, kernel
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 
@@ -49,20 +49,17 @@ class Evidence(Op):
     already there; second derivatives are not defined.
     """
 
-    __props__ = ("name", "options", "max_iterations")
+    __props__ = ("approximator",)
     default_output = 0
 
     def __init__(self, approximator: Approximator) -> None:
-        self.name = approximator.name
-        self.options = approximator.options
-        self.max_iterations = approximator.max_iterations
-        self._sites_size = approximator.sites_size
+        self.approximator = approximator
 
     def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None) -> Apply:
         """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated."""
         mean = _with_axes("mean", mean, 2, "float64")
         c, n = mean.shape[0], mean.shape[1]
-        size = self._sites_size(c, n)
+        size = self.approximator.sites_size(c, n)
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
         start = pt.zeros(size) if start is None else pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
@@ -82,14 +79,12 @@ class Evidence(Op):
         labels = np.ascontiguousarray(labels)
         if not _usable(k, mean, labels):
             raise ValueError(_UNUSABLE)
-        found = APPROXIMATIONS[self.name].entry(
-            k, mean, labels, start, self.options, self.max_iterations, gradient=True
-        )
+        found = run(self.approximator, k, mean, labels, start, gradient=True)
         ok = found.status == CONVERGED
         return (
             found.evidence if ok else np.nan,
             found.gradient if ok else np.full_like(k, np.nan),
-            found.weights if ok else np.full_like(mean, np.nan),
+            found.gradient_mean if ok else np.full_like(mean, np.nan),
             found.sites,
             found.status,
             found.iterations,
@@ -123,9 +118,10 @@ class Evidence(Op):
 
 @register_funcify_default_op_cache_key(Evidence)
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
-    entry = APPROXIMATIONS[op.name].entry
-    entry.load()
-    solve, options, max_iterations = entry.external, op.options, op.max_iterations
+    solver = op.approximator
+    solver.entry.load()
+    solve, options, max_iterations = solver.entry.external, solver.options, solver.max_iterations
+    precision_axes = len(solver.precision_shape(1, 1))
 
     @numba_njit
     def evidence(k_, mean_, labels_, start):  # type: ignore[no-untyped-def]  # numba infers them
@@ -137,23 +133,25 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
         c, n = prior_mean.shape
         sites = start.copy()
         value = np.full(1, np.nan)
-        gradient = np.empty_like(k)
+        gradient_k = np.empty_like(k)
+        gradient_mean = np.empty_like(prior_mean)
         weights = np.empty_like(prior_mean)
         mean = np.empty_like(prior_mean)
-        pi = np.empty_like(prior_mean)
+        precision = np.empty(n * c ** (precision_axes - 1))
         cov = np.empty((n, c, c))
         history = np.empty((max_iterations, 2))
         outcome = np.array([OUT_OF_MEMORY, 0, 0])
         solve(
             len(k), c, n, k.ctypes, prior_mean.ctypes, labels.ctypes, sites.ctypes, np.array(options).ctypes, 1,
-            value.ctypes, gradient.ctypes, weights.ctypes, mean.ctypes, cov.ctypes, pi.ctypes,
+            value.ctypes, gradient_k.ctypes, gradient_mean.ctypes,
+            weights.ctypes, mean.ctypes, cov.ctypes, precision.ctypes,
             history.ctypes, max_iterations, outcome.ctypes,
         )  # fmt: skip
         if outcome[0] != CONVERGED:
             value[0] = np.nan
-            gradient[:] = np.nan
-            weights[:] = np.nan
-        return np.asarray(value[0]), gradient, weights, sites, np.asarray(outcome[0]), np.asarray(outcome[1])
+            gradient_k[:] = np.nan
+            gradient_mean[:] = np.nan
+        return np.asarray(value[0]), gradient_k, gradient_mean, sites, np.asarray(outcome[0]), np.asarray(outcome[1])
 
     return evidence, SOURCE_KEY
 

@@ -5,6 +5,7 @@ approximation of a softmax share it, since their sites have the same form.
 """
 
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,9 +13,38 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.kernels.coupled import factorise
 
-__all__ = ["CoupledPosterior"]
+__all__ = ["CoupledPosterior", "Posterior"]
 
 Array = NDArray[np.float64]
+
+
+class Posterior(Protocol):
+    """q(f) = N(m + K b, K − K M K): a joint Gaussian, by what it can do.
+
+    Parameters and shapes of the methods are those of `CoupledPosterior`.
+    """
+
+    k: Array
+    prior_mean: Array
+    weights: Array
+
+    def __init__(self, k: Array, prior_mean: Array, precision: Array, weights: Array) -> None: ...
+
+    def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:
+        """Mean and covariance between classes of the latent functions at new points."""
+        ...
+
+    def joint_covariance(self, left: Array, prior: Array) -> Array:
+        """Prior − leftᵀ M left."""
+        ...
+
+    def marginal_variance(self, left: Array, prior: Array) -> Array:
+        """Diagonal of `joint_covariance`."""
+        ...
+
+    def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
+        """Draws of z where f = m + L z."""
+        ...
 
 
 class CoupledPosterior:
@@ -25,16 +55,16 @@ class CoupledPosterior:
     k : array (1 or c, n, n)
         Prior covariance.
     prior_mean : array (c, n)
-    pi : array (c, n)
+    precision : array (c, n)
         Site precisions, π.
     weights : array (c, n)
         b = K⁻¹ (posterior mean − prior mean).
     """
 
-    def __init__(self, k: Array, prior_mean: Array, pi: Array, weights: Array) -> None:
+    def __init__(self, k: Array, prior_mean: Array, precision: Array, weights: Array) -> None:
         self.k = k
         self.prior_mean = prior_mean
-        self.pi = pi
+        self.pi = precision
         self.weights = weights
 
     @cached_property

@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.class_probabilities import class_probabilities
-from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.posterior import Posterior
 from pymc_gpep.structure import GPClassifier, LatentGP
 
 __all__ = ["CrossCovariance", "predict"]
@@ -103,7 +103,7 @@ def _inputs(x: ArrayLike, columns: int) -> Array:
 def predict(
     classifier: GPClassifier,
     prior: CrossCovariance,
-    posterior: CoupledPosterior,
+    posterior: Posterior,
     point: PointType,
     x: ArrayLike,
     *,

@@ -8,7 +8,7 @@ import pymc as pm
 import pymc.variational
 import pymc.variational.inference
 
-from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.approximations import METHODS
 from pymc_gpep.inference import GPInference
 
 __all__ = ["register"]
@@ -35,13 +35,13 @@ def register() -> None:
         method = arguments.get("method")
         if not isinstance(method, str):
             return original(*args, **kwargs)
-        if method.lower() not in APPROXIMATIONS:
+        if method.lower() not in METHODS:
             try:
                 return original(*args, **kwargs)
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
-                raise KeyError(f"{error.args[0]}; pymc_gpep adds {set(APPROXIMATIONS)}") from None
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {set(METHODS)}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
         options = dict(arguments.pop("inf_kwargs", None) or {})

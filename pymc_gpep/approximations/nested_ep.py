@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations.solution import Array, Solution, solve
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.nested_ep import nested_ep
+from pymc_gpep.posterior import CoupledPosterior, Posterior
 
 __all__ = ["NestedEP"]
 
@@ -45,8 +46,10 @@ class NestedEP:
     ladder: bool = True
 
     name: ClassVar[str] = "nested_ep"
+    likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = ("accelerated EP", "accelerated EP with small steps", "energy descent")
     entry: ClassVar[Entry] = nested_ep
+    posterior: ClassVar[type[Posterior]] = CoupledPosterior
 
     def __post_init__(self) -> None:
         for field, ok, must in (
@@ -75,6 +78,10 @@ class NestedEP:
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""
         return 2 * n * (c - 1)
+
+    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
+        """Shape of the site precisions π."""
+        return c, n
 
     def solve(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None = None) -> Solution:
         """Find the fixed point of nested EP.

@@ -6,12 +6,12 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.kernels.entry import Entry
+from pymc_gpep.kernels.entry import Entry, Outcome
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
-from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.posterior import Posterior
 from pymc_gpep.prior import check_prior
 
-__all__ = ["Approximator", "Convergence", "Solution", "solve"]
+__all__ = ["Approximator", "Convergence", "Solution", "run", "solve"]
 
 Array = NDArray[np.float64]
 
@@ -66,7 +66,7 @@ class Solution:
         Posterior means of the latent values.
     cov : array (n, c, c)
         Posterior covariances between the classes at each point.
-    posterior : CoupledPosterior
+    posterior : Posterior
         The joint Gaussian, for prediction and draws.
     sites : array
         Where to start the solver at neighbouring hyperparameters.
@@ -76,7 +76,7 @@ class Solution:
     evidence: float
     mean: Array
     cov: Array
-    posterior: CoupledPosterior
+    posterior: Posterior
     sites: Array
     convergence: Convergence
 
@@ -85,10 +85,15 @@ class Approximator(Protocol):
     """An approximation with its options: a function from prior moments and labels to a `Solution`."""
 
     name: ClassVar[str]
+    """What `pm.fit(method=...)` calls it."""
+    likelihood: ClassVar[str]
+    """Name of the likelihood that it approximates, see `pymc_gpep.structure.LIKELIHOODS`."""
     entry: ClassVar[Entry]
     """The compiled solver, for graphs."""
     schemes: ClassVar[tuple[str, ...]]
     """What the solver tries, in order."""
+    posterior: ClassVar[type[Posterior]]
+    """What its sites make of the prior."""
 
     @property
     def max_iterations(self) -> int:
@@ -109,30 +114,41 @@ class Approximator(Protocol):
         """Length of the vector of sites, from which a neighbouring solve can start."""
         ...
 
+    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
+        """Shape of the site precisions, as `posterior` wants them."""
+        ...
+
     def solve(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None = None) -> Solution:
         """Approximate the posterior given prior covariance (n, n) or (c, n, n), prior mean (c, n), labels (n,)."""
         ...
 
 
+def run(
+    approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], sites: Array, gradient: bool = False
+) -> Outcome:
+    """Run the compiled solver from given sites, on C-ordered arrays of the right shapes."""
+    shape = approximator.precision_shape(*mean.shape)
+    options, limit = approximator.options, approximator.max_iterations
+    return approximator.entry(k, mean, labels, sites, options, limit, shape, gradient)
+
+
 def solve(
     approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None
 ) -> Solution:
-    """Check the input, run the compiled solver, and return what it found for a coupled posterior."""
+    """Check the input, run the compiled solver, and return what it found."""
     k, mean, labels = check_prior(k, mean, labels)
     sites = np.zeros(approximator.sites_size(*mean.shape))
     if start is not None:
         if np.shape(start) != sites.shape or not np.isfinite(start).all():
             raise ValueError(f"start must be {sites.size} finite numbers, the sites of a solution of this size.")
         sites[:] = start
-    outcome = approximator.entry(
-        k, mean, labels, sites, approximator.options, approximator.max_iterations, gradient=False
-    )
+    outcome = run(approximator, k, mean, labels, sites)
     evidences, residuals = outcome.history.T.copy()
     return Solution(
         evidence=outcome.evidence,
         mean=outcome.mean,
         cov=outcome.cov,
-        posterior=CoupledPosterior(k, mean, outcome.pi, outcome.weights),
+        posterior=approximator.posterior(k, mean, outcome.precision, outcome.weights),
         sites=outcome.sites,
         convergence=Convergence(
             outcome.status,

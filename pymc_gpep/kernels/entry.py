@@ -32,7 +32,7 @@ SIGNATURE = types.void(
     _doubles,  # options
     _int,  # whether the gradient is wanted
     _doubles, _doubles, _doubles,  # evidence, its derivatives with respect to prior covariance and mean
-    _doubles, _doubles, _doubles,  # posterior mean, marginal covariances, site precisions π
+    _doubles, _doubles, _doubles, _doubles,  # weights, posterior mean, marginal covariances, site precisions
     _doubles, _int, _ints,  # history (iterations, 2) and its length; status, iterations and rung
 )  # fmt: skip
 """Arrays are C-ordered; what is computed is written into them."""
@@ -44,11 +44,14 @@ class Outcome(NamedTuple):
     evidence: float
     gradient: NDArray[np.float64]
     """d evidence / d prior covariance, (1 or c, n, n); empty unless it was wanted."""
+    gradient_mean: NDArray[np.float64]
+    """d evidence / d prior mean, (c, n); empty unless it was wanted."""
     weights: NDArray[np.float64]
-    """d evidence / d prior mean = K⁻¹ (posterior mean − prior mean), (c, n)."""
+    """K⁻¹ (posterior mean − prior mean), (c, n)."""
     mean: NDArray[np.float64]
     cov: NDArray[np.float64]
-    pi: NDArray[np.float64]
+    precision: NDArray[np.float64]
+    """Site precisions, in the shape of the approximation's posterior."""
     sites: NDArray[np.float64]
     history: NDArray[np.float64]
     """Evidence and residual at each iteration, (iterations, 2)."""
@@ -93,6 +96,7 @@ class Entry:
         sites: NDArray[np.float64],
         options: tuple[float, ...],
         max_iterations: int,
+        precision_shape: tuple[int, ...],
         gradient: bool,
     ) -> Outcome:
         """Run the solver on C-ordered arrays of the right shapes; `sites` is not overwritten."""
@@ -100,11 +104,13 @@ class Entry:
         sites = sites.copy()
         evidence = np.full(1, np.nan)
         slope = np.empty(k.shape if gradient else 0)
-        weights, mean, pi = np.empty((3, c, n))
+        slope_mean = np.empty((c, n) if gradient else 0)
+        weights, mean = np.empty((2, c, n))
+        precision = np.empty(precision_shape)
         cov = np.empty((n, c, c))
         history = np.empty((max_iterations, 2))
         status = np.array([OUT_OF_MEMORY, 0, 0])
-        arrays = (evidence, slope, weights, mean, cov, pi, history)
+        arrays = (evidence, slope, slope_mean, weights, mean, cov, precision, history)
         pointers = [_double_pointer(array) for array in arrays]
         self._compiled.ctypes(
             len(k), c, n, _double_pointer(k), _double_pointer(prior_mean), _int_pointer(labels),
@@ -113,7 +119,9 @@ class Entry:
         )  # fmt: skip
         code, iterations, rung = map(int, status)
         history = history[:iterations]
-        return Outcome(float(evidence[0]), slope, weights, mean, cov, pi, sites, history, code, iterations, rung)
+        return Outcome(
+            float(evidence[0]), slope, slope_mean, weights, mean, cov, precision, sites, history, code, iterations, rung
+        )
 
 
 def _double_pointer(array: NDArray[np.float64]) -> Any:

@@ -40,7 +40,7 @@ def _sweep(settings, problem, sites, space, target, scale):
 
 def _nested_ep(
     matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, weights_, mean_, cov_, pi_, history_, max_iterations, outcome_,
+    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
 ):  # fmt: skip
     k = carray(k_, (matrices, n, n))
     prior_mean = carray(prior_mean_, (c, n))
@@ -48,7 +48,7 @@ def _nested_ep(
     options = carray(options_, (6,))
     history = carray(history_, (max_iterations, 2))
     b = carray(weights_, (c, n))
-    pi = carray(pi_, (c, n))
+    pi = carray(precision_, (c, n))
     inverses = np.empty((c, n, n))
     work = np.empty((c, n, n))
     p = np.empty((n, n))
@@ -61,7 +61,8 @@ def _nested_ep(
     rung = 0
     evidence = np.nan
     status = NOT_FINITE
-    while _all_finite(k_, matrices * n * n) and _all_finite(prior_mean_, c * n) and _all_finite(sites_, sites.size):
+    finite = _all_finite(k_, matrices * n * n) and _all_finite(prior_mean_, c * n) and _all_finite(sites_, sites.size)
+    while finite:
         if rung < 2:
             size = 1.0 if rung == 0 else _SMALL
             patience = _PATIENCE if ladder else max_iterations
@@ -79,6 +80,7 @@ def _nested_ep(
         rung += 1
     if wanted != 0 and status == CONVERGED:
         evidence_gradient(inverses, p, pi, b, work[0], carray(gradient_, (matrices, n, n)))
+        carray(gradient_mean_, (c, n))[:] = b
     carray(evidence_, (1,))[0] = evidence
     outcome = carray(outcome_, (3,))
     outcome[0] = status

@@ -8,8 +8,12 @@ from typing import NamedTuple, cast
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods import MultinomialProbitRV
@@ -30,6 +34,8 @@ class GPClassifier:
     Attributes
     ----------
     model : pm.Model
+    kind : str
+        Which of `LIKELIHOODS` the likelihood is.
     likelihood : TensorVariable, shape (n,)
         The observed random variable.
     labels : TensorVariable, shape (n,)
@@ -47,6 +53,7 @@ class GPClassifier:
     """
 
     model: pm.Model
+    kind: str
     likelihood: TensorVariable
     labels: TensorVariable
     latents: tuple[LatentGP, ...]
@@ -90,6 +97,8 @@ class GPClassifier:
 class LikelihoodReader(NamedTuple):
     """How one likelihood is recognised."""
 
+    kind: str
+    """What the approximations call it."""
     name: str
     """What a user writes for it."""
 
@@ -105,7 +114,32 @@ def _multinomial_probit(variable: TensorVariable) -> TensorVariable | None:
     return cast(TensorVariable, latent)
 
 
-LIKELIHOODS = (LikelihoodReader("gpep.MultinomialProbit", _multinomial_probit),)
+def _softmax(variable: TensorVariable) -> TensorVariable | None:
+    """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
+    if not isinstance(variable.owner.op, CategoricalRV):
+        return None
+    (p,) = variable.owner.op.dist_params(variable.owner)
+    transposed = False
+    while not isinstance(p.owner and p.owner.op, Softmax):
+        match p.owner and p.owner.op:
+            case DimShuffle(new_order=(1, 0)):
+                transposed = not transposed
+            case ViewOp():  # of pm.Deterministic
+                pass
+            case _:
+                return None
+        p = p.owner.inputs[0]
+    (argument,) = p.owner.inputs
+    if transposed:
+        argument = argument.T
+    over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
+    return cast(TensorVariable, argument) if over_classes else None
+
+
+LIKELIHOODS = (
+    LikelihoodReader("multinomial_probit", "gpep.MultinomialProbit", _multinomial_probit),
+    LikelihoodReader("softmax", "pm.Categorical(logit_p=...)", _softmax),
+)
 """The likelihoods that can be read; a new one is a line here."""
 
 
@@ -128,7 +162,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     StructureError
         If the model is none. It says what was looked for, what was found instead, and what to change.
     """
-    rv, argument = _find_likelihood(model, likelihood)
+    kind, rv, argument = _find_likelihood(model, likelihood)
     if argument.ndim != 2:
         raise StructureError(
             f"The argument of {rv.name!r} must have two axes, (points, classes), but its number of axes is "
@@ -144,6 +178,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (assembly.dims.point_dim,)
     return GPClassifier(
         model=model,
+        kind=kind,
         likelihood=rv,
         labels=labels,
         latents=tuple(map(_with_classes, assembly.latents, assembly.classes)),
@@ -156,22 +191,22 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     )
 
 
-def _find_likelihood(model: pm.Model, name: str | None) -> tuple[TensorVariable, TensorVariable]:
-    """Return the one likelihood that can be read, or that of the given name, and its argument."""
+def _find_likelihood(model: pm.Model, name: str | None) -> tuple[str, TensorVariable, TensorVariable]:
+    """Return the one likelihood that can be read, or that of the given name: its kind, itself, its argument."""
     kinds = " or ".join(reader.name for reader in LIKELIHOODS)
-    found: dict[str, tuple[TensorVariable, TensorVariable]] = {}
+    found: dict[str, tuple[str, TensorVariable, TensorVariable]] = {}
     unobserved = []
     for rv in model.basic_RVs:
         for reader in LIKELIHOODS:
             if (argument := reader.argument(rv)) is None:
                 continue
             if rv in model.observed_RVs:
-                found[rv.name] = rv, argument
+                found[rv.name] = reader.kind, rv, argument
             else:
                 unobserved.append(rv)
     wanted = f"an observed {kinds}" + ("" if name is None else f" named {name!r}")
     if name is not None:
-        found = {key: pair for key, pair in found.items() if key == name}
+        found = {key: triple for key, triple in found.items() if key == name}
     if len(found) > 1:
         names = ", ".join(map(repr, found))
         raise StructureError(f"The model has several likelihoods that can be read, {names}. Choose one: likelihood=...")

@@ -89,7 +89,7 @@ from pymc_gpep.kernels.entry import Entry
 
 def _line(
     matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, weights_, mean_, cov_, pi_, history_, max_iterations, outcome_,
+    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
 ):
     carray(evidence_, (1,))[0] = slope() * carray(options_, (1,))[0]
 
@@ -99,7 +99,7 @@ line = Entry(_line)
 _CALL_ENTRY = """
 import numpy as np
 from pymc_gpep.kernels.caller import line
-result = line(np.eye(1)[None], np.zeros((2, 1)), np.zeros(1, int), np.zeros(2), (3.0,), 1, False)
+result = line(np.eye(1)[None], np.zeros((2, 1)), np.zeros(1, int), np.zeros(2), (3.0,), 1, (2, 1), False)
 print(result.evidence, line._compiled.cache_hits)
 """
 

@@ -1,0 +1,51 @@
+"""The approximations by name, and which of them fits a likelihood."""
+
+from dataclasses import fields
+from typing import Any
+
+from pymc_gpep.approximations.nested_ep import NestedEP
+from pymc_gpep.approximations.solution import Approximator
+
+__all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
+
+APPROXIMATIONS: tuple[type[Approximator], ...] = (NestedEP,)
+"""All there are; one method may have one for each likelihood."""
+
+METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))
+"""Names for `pm.fit(method=...)`."""
+
+
+def approximator(method: str, likelihood: str, options: dict[str, Any], besides: str = "") -> Approximator:
+    """Make the approximation that a method stands for with a likelihood.
+
+    Parameters
+    ----------
+    method : str
+        One of `METHODS`.
+    likelihood : str
+        Kind of the likelihood, as `GPClassifier.kind` has it.
+    options : dict
+        Of the approximation.
+    besides : str
+        What else the caller takes, for the message about an unknown option.
+
+    Raises
+    ------
+    ValueError
+        If the method is unknown, or does not fit the likelihood.
+    TypeError
+        If an option is not one of the approximation's.
+    """
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
+    fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.likelihood == likelihood}
+    if method not in fitting:
+        theirs = ", ".join(kind.likelihood for kind in APPROXIMATIONS if kind.name == method)
+        raise ValueError(
+            f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood}. "
+            f"Methods that fit it: {', '.join(map(repr, fitting))}."
+        )
+    known = [field.name for field in fields(fitting[method])]  # type: ignore[arg-type]  # they are dataclasses
+    if unknown := sorted(set(options) - set(known)):
+        raise TypeError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.")
+    return fitting[method](**options)
