@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pymc as pm
+from common import Table, best_time
 from scipy.stats import multivariate_normal
 from sklearn.datasets import load_digits
 from threadpoolctl import threadpool_limits
@@ -43,31 +43,6 @@ SETTINGS = (
     ("wine", wine, 4.0, 2.0, -32.51897958),
     ("iris", iris, 8.0, 2.5, -27.22167737),
 )
-
-
-@dataclass
-class Table:
-    """A table with a title; `formats` are those of the columns, and None is an empty cell."""
-
-    title: str
-    columns: tuple[str, ...]
-    formats: tuple[str, ...]
-    rows: list[tuple[Any, ...]]
-
-    def __str__(self) -> str:
-        lines = [self.columns, ["---"] * len(self.columns)]
-        for row in self.rows:
-            lines.append(["" if x is None else format(x, f) for x, f in zip(row, self.formats, strict=True)])
-        return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines)])
-
-
-def best_time(function: Callable[[], object], repeats: int) -> float:
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - began)
-    return min(times)
 
 
 def standardised(data: Callable[[], tuple[Array, Array]], log_variance: float, log_lengthscale: float) -> Problem:

@@ -7,11 +7,11 @@ n × n matrices, on the same machine in the same run.
 import argparse
 import json
 import multiprocessing
-import resource
-import time
-from collections.abc import Callable
+import re
+from pathlib import Path
 
 import numpy as np
+from common import best_time
 from scipy.linalg.lapack import dpotrf, dpotri
 
 from pymc_gpep import NestedEP
@@ -35,16 +35,6 @@ def problem(n: int, c: int, log_variance: float = 4.0, log_lengthscale: float = 
     return k, np.zeros((c, n)), labels
 
 
-def best(function: Callable[[], object], repeats: int) -> float:
-    """Shortest wall time of several calls, in seconds."""
-    times = []
-    for _ in range(repeats):
-        began = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - began)
-    return min(times)
-
-
 def floor(n: int, c: int, repeats: int) -> float:
     """F(n, c) in seconds."""
     rng = np.random.default_rng(0)
@@ -55,7 +45,7 @@ def floor(n: int, c: int, repeats: int) -> float:
         factor, _ = dpotrf(a, lower=1, overwrite_a=0)
         dpotri(factor, lower=1, overwrite_c=1)
 
-    return (c + 1) * best(one, repeats)
+    return (c + 1) * best_time(one, repeats)
 
 
 def peak_memory(n: int, c: int) -> float:
@@ -69,9 +59,15 @@ def _peak_memory(n: int, c: int) -> float:
     solver.entry.load()
     k, mean, labels = problem(n, c)
     solver.solve(k[:50, :50], mean[:, :50], labels[:50] % c)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten, that of the compiler included
+    before = _memory("VmRSS")
     run(solver, k[None], mean, labels, np.zeros(2 * n * (c - 1)), gradient=True)
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (8 * n * n)
+    return (_memory("VmHWM") - before) / (8 * n * n)
+
+
+def _memory(field: str) -> int:
+    """In bytes, as Linux counts it."""
+    return 1024 * int(re.search(rf"{field}:\s*(\d+)", Path("/proc/self/status").read_text())[1])
 
 
 def measure(n: int, c: int, repeats: int) -> dict[str, float]:
@@ -83,9 +79,9 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
     cold = solver.solve(k, mean, labels)
     warm = solver.solve(near, mean, labels, start=cold.sites)
     nothing = np.zeros_like(cold.sites)
-    cold_time = best(lambda: run(solver, k[None], mean, labels, nothing), repeats)
-    both_time = best(lambda: run(solver, k[None], mean, labels, nothing, gradient=True), repeats)
-    warm_time = best(lambda: run(solver, near[None], mean, labels, cold.sites), repeats)
+    cold_time = best_time(lambda: run(solver, k[None], mean, labels, nothing), repeats)
+    both_time = best_time(lambda: run(solver, k[None], mean, labels, nothing, gradient=True), repeats)
+    warm_time = best_time(lambda: run(solver, near[None], mean, labels, cold.sites), repeats)
     iteration = cold_time / cold.convergence.iterations
     return {
         "n": n,

@@ -60,7 +60,7 @@ def test_other_terms_of_the_model_count():
 
 def test_value_does_not_depend_on_history():
     model, _ = models.shared()
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-8))
     theta = posterior.initial_point()
     first = posterior(theta)
     posterior(theta + 1.5)

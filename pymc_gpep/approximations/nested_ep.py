@@ -21,7 +21,8 @@ class NestedEP:
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        For the largest change of a site in units of its marginal, and the relative change of the evidence. Being
+        stationary in the sites, the evidence is accurate to about the square of it.
     max_iterations : int
         Limit on outer iterations.
     max_inner : int
@@ -37,7 +38,7 @@ class NestedEP:
         that lowers EP's energy and cannot cycle.
     """
 
-    tolerance: float = 1e-8
+    tolerance: float = 1e-6
     max_iterations: int = 500
     max_inner: int = 1
     memory: int = 4

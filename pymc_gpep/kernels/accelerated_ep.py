@@ -8,8 +8,11 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINIT
 
 __all__ = ["accelerated_ep"]
 
-_WARM_UP = 2  # damped sweeps before the first acceleration: the first steps are too nonlinear to extrapolate
-_GROWTH = 2.0  # a residual this much above the smallest one means the extrapolation has gone astray
+_WARM_UP = 2  # damped sweeps before the first acceleration: the first steps are too nonlinear to extrapolate,
+_NEAR = 0.1  # unless the residual is already this small, as it is from the sites of neighbouring hyperparameters
+# A squared norm of the residual this much above the smallest one means that the extrapolation has gone astray. Near the
+# fixed point, where the iteration is all but linear, it may grow for a sweep and the memory is still worth keeping.
+_GROWTH, _GROWTH_NEAR = 2.0, 100.0
 _PROGRESS = 0.7  # a residual this much below the smallest one counts as progress
 
 
@@ -44,6 +47,7 @@ def accelerated_ep(sweep, settings, problem, sites, space, tolerance, memory, mi
     stored = 0
     smallest = np.inf
     best_residual = np.inf
+    last_residual = np.inf
     sweeps = 0
     progress = 0
     evidence = np.nan
@@ -67,16 +71,17 @@ def accelerated_ep(sweep, settings, problem, sites, space, tolerance, memory, mi
             f[i] = new_x[i] - x[i]
             weight[i] = v[i] * v[i] if i < half else v[i - half]
         norm = weighted_norm(weight, f)
-        if norm > _GROWTH * smallest:
+        if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
             stored = 0
             smallest = norm
-        elif sweeps > _WARM_UP + 1 and memory > 0:
+        elif memory > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _NEAR):
             slot = stored % memory
             for i in range(2 * half):
                 dx[slot, i] = x[i] - old_x[i]
                 df[slot, i] = f[i] - old_f[i]
             stored += 1
         smallest = min(smallest, norm)
+        last_residual = residual
         if stored > 0:
             accelerated_step(weight, f, dx, df, min(stored, memory), mixing, step)
         for i in range(2 * half):

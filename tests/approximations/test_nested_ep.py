@@ -81,8 +81,8 @@ def test_wine_agrees_with_gibbs():
 )
 def test_every_schedule_has_the_same_fixed_point(options):
     prior = standardised(iris, 1, 1)
-    expected = NestedEP().solve(*prior)
-    solution = NestedEP(**options).solve(*prior)
+    expected = NestedEP(tolerance=1e-8).solve(*prior)
+    solution = NestedEP(tolerance=1e-8, **options).solve(*prior)
     assert solution.convergence.converged
     assert solution.evidence == pytest.approx(expected.evidence, abs=1e-9)
     assert_allclose(solution.mean, expected.mean, atol=1e-6)

@@ -85,7 +85,7 @@ def test_small_steps_help_where_ep_cycles():
 def test_the_ladder_goes_up_to_the_last_rung():
     """No iteration reaches a tolerance below rounding, so every rung is tried; what it ends with is still right."""
     problem = random_problem(1, 10, 3, variance=10.0)
-    expected = NestedEP().solve(problem.K, problem.m, problem.y)
+    expected = NestedEP(tolerance=1e-9).solve(problem.K, problem.m, problem.y)
     solution = NestedEP(tolerance=1e-18).solve(problem.K, problem.m, problem.y)
     assert solution.convergence.scheme == NestedEP.schemes[2]
     assert solution.convergence.status == OUT_OF_ITERATIONS

@@ -1,0 +1,49 @@
+"""What the benchmarks share: timing, tables, and data."""
+
+import csv
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def best_time(function: Callable[[], object], repeats: int) -> float:
+    """Shortest wall time of several calls, in seconds."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+@dataclass
+class Table:
+    """A Markdown table with a title; `formats` are those of the columns, and None is an empty cell."""
+
+    title: str
+    columns: tuple[str, ...]
+    formats: tuple[str, ...]
+    rows: list[tuple[Any, ...]]
+
+    def __str__(self) -> str:
+        lines = [self.columns, ["---"] * len(self.columns)]
+        for row in self.rows:
+            lines.append(["" if x is None else format(x, f) for x, f in zip(row, self.formats, strict=True)])
+        return "\n".join([f"## {self.title}", "", *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def read_csv(file: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Standardised features (n, d) and labels 0…c−1 (n,) of a file with a header and the label in its last column.
+
+    Constant columns are dropped.
+    """
+    with file.open(newline="") as lines:
+        _, *rows = csv.reader(lines)
+    X = np.array([[float(value) for value in row[:-1]] for row in rows])
+    X = X[:, X.std(axis=0) > 0]
+    _, y = np.unique([row[-1] for row in rows], return_inverse=True)
+    return (X - X.mean(axis=0)) / X.std(axis=0), y
