@@ -1,17 +1,36 @@
 """Gaussian process classification in PyMC: accurate approximations to the posterior, on the model's own graph.
 
-Importing the package lets `pm.fit` know its methods.
+Importing the package lets `pm.fit` know its methods. All else is imported when first used: numba, which the compiled
+parts need, takes longer to import than all of this package, and PyMC itself waits with it.
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
-from pymc_gpep.approximation import GPApproximation
-from pymc_gpep.approximations import NestedEP
-from pymc_gpep.class_probabilities import class_probabilities
-from pymc_gpep.likelihoods import MultinomialProbit
-from pymc_gpep.marginal import MarginalModel, marginalize, recover
 from pymc_gpep.registration import register
-from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+
+if TYPE_CHECKING:
+    from pymc_gpep.approximation import GPApproximation
+    from pymc_gpep.approximations import NestedEP
+    from pymc_gpep.likelihoods import MultinomialProbit
+    from pymc_gpep.marginal import MarginalModel, marginalize, recover
+    from pymc_gpep.probabilities import class_probabilities
+    from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+
+_HOME = {
+    "GPApproximation": "approximation",
+    "GPClassifier": "structure",
+    "MarginalModel": "marginal",
+    "MultinomialProbit": "likelihoods",
+    "NestedEP": "approximations",
+    "StructureError": "structure",
+    "class_probabilities": "probabilities",
+    "marginalize": "marginal",
+    "read_classifier": "structure",
+    "recover": "marginal",
+}
+"""Public name → the module that defines it."""
 
 __all__ = [
     "GPApproximation",
@@ -29,3 +48,15 @@ __all__ = [
 __version__ = version("pymc_gpep")
 
 register()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -12,8 +12,8 @@ from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.class_probabilities import class_probabilities
 from pymc_gpep.posterior import Posterior
+from pymc_gpep.probabilities import class_probabilities
 from pymc_gpep.structure import GPClassifier, LatentGP
 
 __all__ = ["CrossCovariance", "predict"]

@@ -8,9 +8,6 @@ import pymc as pm
 import pymc.variational
 import pymc.variational.inference
 
-from pymc_gpep.approximations import METHODS
-from pymc_gpep.inference import GPInference
-
 __all__ = ["register"]
 
 _PLACES = (pymc.variational.inference, pymc.variational, pm)
@@ -27,7 +24,6 @@ def register() -> None:
     if getattr(original, "_pymc_gpep", False):
         return
     signature = inspect.signature(original)
-    of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
 
     @functools.wraps(original)
     def fit(*args: Any, **kwargs: Any) -> Any:
@@ -35,6 +31,10 @@ def register() -> None:
         method = arguments.get("method")
         if not isinstance(method, str):
             return original(*args, **kwargs)
+        # Not before they are wanted: they bring numba along.
+        from pymc_gpep.approximations import METHODS
+        from pymc_gpep.inference import GPInference
+
         if method.lower() not in METHODS:
             try:
                 return original(*args, **kwargs)
@@ -47,6 +47,7 @@ def register() -> None:
         options = dict(arguments.pop("inf_kwargs", None) or {})
         options |= {name: arguments.pop(name) for name in ("random_seed", "start") if name in arguments}
         others = arguments.pop("kwargs", {})
+        of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
         options |= {name: others.pop(name) for name in set(others) - of_fit}
         arguments["method"] = GPInference(method.lower(), arguments.get("model"), **options)
         return original(**arguments, **others)

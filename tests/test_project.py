@@ -67,7 +67,7 @@ def test_import_brings_no_optional_or_heavy_library():
         "import sys, pymc\nbefore = set(sys.modules)\nimport pymc_gpep\nprint(*sorted(set(sys.modules) - before))"
     ).split()
     assert "pymc_gpep" in added
-    assert not {"arviz", "jax", "matplotlib", "nutpie", "sklearn"} & set(added)
+    assert not {"arviz", "jax", "matplotlib", "numba", "nutpie", "sklearn"} & set(added)
 
 
 def test_files_name_no_package_index():
@@ -120,3 +120,13 @@ def test_make_says_that_there_is_no_python(machine):
     result = machine()
     assert result.returncode != 0
     assert "these run:\n  none\n" in result.stderr
+
+
+def test_public_names_are_there_whatever_was_imported_first():
+    names = run_python(
+        "import pymc_gpep, pymc_gpep.prediction, pymc_gpep.inference\n"
+        "print(*(getattr(pymc_gpep, name).__name__ for name in pymc_gpep.__all__))\n"
+        "assert set(pymc_gpep.__all__) <= set(dir(pymc_gpep)) and set(pymc_gpep._HOME) == set(pymc_gpep.__all__)"
+    ).split()
+    assert names == sorted(names)
+    assert "class_probabilities" in names

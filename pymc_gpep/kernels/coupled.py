@@ -86,11 +86,12 @@ def latent_weights(inverses, p, pi, nu, b):
     c, n = pi.shape
     total = np.zeros(n)
     scaled = np.empty(n)
+    product = np.empty(n)
     for a in range(c):
         root = _roots(pi[a])
         for i in range(n):
             scaled[i] = nu[a, i] / root[i]
-        product = multiply_symmetric(inverses[a], scaled)
+        multiply_symmetric(inverses[a], scaled, product)
         for i in range(n):
             b[a, i] = product[i] * root[i]
             total[i] += b[a, i]
@@ -99,7 +100,7 @@ def latent_weights(inverses, p, pi, nu, b):
         root = _roots(pi[a])
         for i in range(n):
             scaled[i] = shared[i] * root[i]
-        product = multiply_symmetric(inverses[a], scaled)
+        multiply_symmetric(inverses[a], scaled, product)
         for i in range(n):
             b[a, i] -= product[i] * root[i]
 
@@ -128,7 +129,7 @@ def marginal_moments(k, inverses, p, pi, b, work, mean, cov):
     c, n = pi.shape
     for a in range(c):
         prior = k[a if k.shape[0] > 1 else 0]
-        mean[a] = multiply_symmetric(prior, b[a])
+        multiply_symmetric(prior, b[a], mean[a])
         root = _roots(pi[a])
         _smoother(inverses[a], root, work[a])
         for i in range(n):

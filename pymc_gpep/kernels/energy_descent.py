@@ -20,6 +20,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.inner_ep import flat_moments, matched_site
+from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.site_posterior import site_posterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
@@ -164,10 +165,10 @@ def energy_descent(problem, sites, space, tolerance, damping, history):
             break
         if lost_in_rounding and new_residual > residual:
             damping = max(0.5 * damping, 0.05)
-        sites[:] = trial
-        moments[:] = trial_moments
-        cavities[:] = trial_cavities
-        target[:] = trial_target
+        copy_into(sites, trial)
+        copy_into(moments, trial_moments)
+        copy_into(cavities, trial_cavities)
+        copy_into(target, trial_target)
         energy, cost, residual = new_energy, new_cost, new_residual
         best = min(best, residual)
     site_posterior(problem, sites, space)

@@ -38,6 +38,13 @@ SIGNATURE = types.void(
 """Arrays are C-ordered; what is computed is written into them."""
 
 
+_C_TYPES: dict[Any, Any] = {
+    _int: ctypes.c_int64,
+    _ints: ctypes.POINTER(ctypes.c_int64),
+    _doubles: ctypes.POINTER(ctypes.c_double),
+}
+
+
 class Outcome(NamedTuple):
     """What a solver computed."""
 
@@ -68,16 +75,24 @@ class Entry:
     ----------
     function : callable
         Body, in the subset of Python that numba compiles.
+    calls : tuple of Entry
+        Those whose `external` the body calls.
+    late : bool
+        Whether to compile not when loaded but when first called, even from compiled code.
     """
 
-    def __init__(self, function: Callable[..., None]) -> None:
+    def __init__(self, function: Callable[..., None], calls: tuple["Entry", ...] = (), late: bool = False) -> None:
         self._function = function
+        self._calls = calls
+        self._late = late
         self.symbol = f"pymc_gpep_{function.__name__}"
         self.external: Any = types.ExternalFunction(self.symbol, SIGNATURE)
         """What compiled code calls, once `load` has run in its process."""
 
     @cached_property
     def _compiled(self) -> Any:
+        for entry in self._calls:
+            entry.load()
         compiled = CFunc(self._function, (SIGNATURE.args, SIGNATURE.return_type), {}, {"error_model": "numpy"})
         compiled.enable_caching()
         follow_source(compiled)
@@ -86,7 +101,15 @@ class Entry:
 
     def load(self) -> None:
         """Compile, or read from disk, and give the symbol its address in this process."""
-        llvmlite.binding.add_symbol(self.symbol, self._compiled.address)
+        address = ctypes.cast(self._relay, ctypes.c_void_p).value if self._late else self._compiled.address
+        llvmlite.binding.add_symbol(self.symbol, address)
+
+    @cached_property
+    def _relay(self) -> Any:
+        """A C function that calls Python, which compiles the body and calls that."""
+        return ctypes.CFUNCTYPE(None, *(_C_TYPES[kind] for kind in SIGNATURE.args))(
+            lambda *arguments: self._compiled.ctypes(*arguments)
+        )
 
     def __call__(
         self,

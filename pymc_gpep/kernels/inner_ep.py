@@ -98,7 +98,8 @@ def _sweep(m, s, alpha, beta, work):
         gain_s = d_alpha / (1.0 + d_alpha * v)
         gain_m = (d_beta - d_alpha * m[j]) / (1.0 + d_alpha * v)
         column = work  # the update overwrites column j of s while it is still needed
-        column[:] = s[:, j]
+        for k in range(others):
+            column[k] = s[k, j]
         for k in range(others):
             m[k] += column[k] * gain_m
             for i in range(others):

@@ -13,6 +13,7 @@ from pymc_gpep.kernels.external import scipy_function
 __all__ = [
     "add_outer_product",
     "cholesky",
+    "copy_into",
     "dot",
     "inverse_from_cholesky",
     "multiply_symmetric",
@@ -40,6 +41,7 @@ _syrk = scipy_function(
     "linalg.cython_blas", "dsyrk", _void(_char, _char, _int, _int, _double, _double, _int, _double, _double, _int)
 )
 
+_copy = scipy_function("linalg.cython_blas", "dcopy", _void(_int, _double, _int, _double, _int))
 _dot = scipy_function("linalg.cython_blas", "ddot", types.float64(_int, _double, _int, _double, _int))
 
 _UPPER = np.array([ord("U")], np.uint8)
@@ -91,6 +93,14 @@ def add_outer_product(scale, b, out):
 
 
 @kernel
+def copy_into(out, values):
+    """Overwrite the contiguous array `out` with another of its size (an assignment of slices takes long to compile)."""
+    n = np.array([out.size], np.int32)
+    step = np.ones(1, np.int32)
+    _copy(n.ctypes, values.ctypes, step.ctypes, out.ctypes, step.ctypes)
+
+
+@kernel
 def dot(x, y):
     """xᵀy of two contiguous vectors."""
     n = np.array([x.shape[0]], np.int32)
@@ -110,14 +120,12 @@ def solve_with_cholesky(lower, b):
 
 
 @kernel
-def multiply_symmetric(lower, b):
-    """S b (n,), where the lower triangle of `lower` holds the symmetric S and `b` is contiguous."""
+def multiply_symmetric(lower, b, out):
+    """S b into `out` (n,), where the lower triangle of `lower` holds the symmetric S and `b` is contiguous."""
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     factors = np.array([1.0, 0.0])
-    x = np.empty_like(b)
     _symv(
         _UPPER.ctypes, n.ctypes, factors[:1].ctypes, lower.ctypes, n.ctypes,
-        b.ctypes, step.ctypes, factors[1:].ctypes, x.ctypes, step.ctypes,
+        b.ctypes, step.ctypes, factors[1:].ctypes, out.ctypes, step.ctypes,
     )  # fmt: skip
-    return x

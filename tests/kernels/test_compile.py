@@ -160,3 +160,42 @@ def test_change_of_a_kernel_is_seen_by_graphs(package):
     assert list((package.root / "pytensor").rglob("*.nbi")), "nothing was cached, so that nothing could be stale"
     assert run(4.0) == 12.0
     assert run(2.0) == 6.0
+
+
+_LATE = """
+import numpy as np
+from numba import carray
+from pymc_gpep.kernels.entry import Entry
+
+def _inner(
+    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
+    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
+):
+    carray(evidence_, (1,))[0] = 7.0 * n
+
+inner = Entry(_inner, late=True)
+call = inner.external
+
+def _outer(
+    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
+    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
+):
+    if max_iterations > 1:
+        call(
+            matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
+            evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
+        )
+
+outer = Entry(_outer, calls=(inner,))
+
+def run(limit):
+    outcome = outer(np.eye(1)[None], np.zeros((2, 1)), np.zeros(1, int), np.zeros(2), (3.0,), limit, (2, 1), False)
+    return outcome.evidence, "_compiled" in vars(inner)
+"""
+
+
+def test_a_late_entry_is_compiled_when_compiled_code_calls_it(package):
+    (package.kernels / "late.py").write_text(_LATE)
+    code = "from pymc_gpep.kernels.late import run\nprint(*run(1), *run(2))"
+    assert package.python(code).split() == ["nan", "False", "7.0", "True"]
+    assert package.python(code).split() == ["nan", "False", "7.0", "True"]

@@ -76,7 +76,16 @@ def test_solve_with_cholesky(n):
 def test_multiply_symmetric(n):
     matrix = positive_definite(n)
     b = np.random.default_rng(4).standard_normal(n)
-    assert_allclose(lapack.multiply_symmetric(lower_of(matrix), b), matrix @ b, rtol=1e-12, atol=1e-11)
+    out = np.full(n, np.nan)
+    lapack.multiply_symmetric(lower_of(matrix), b, out)
+    assert_allclose(out, matrix @ b, rtol=1e-12, atol=1e-11)
+
+
+def test_copy_into():
+    values = np.random.default_rng(0).normal(size=(2, 3, 4))
+    out = np.zeros((2, 3, 4))
+    lapack.copy_into(out, values)
+    assert_allclose(out, values, rtol=0)
 
 
 @sizes

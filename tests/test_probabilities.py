@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 from scipy.stats import multivariate_normal
 
-from pymc_gpep.class_probabilities import class_probabilities
+from pymc_gpep.probabilities import class_probabilities
 from tests.reference.orthant import class_probabilities as by_averaging
 
 
