@@ -12,7 +12,7 @@ from pymc_gpep.registration import register
 
 if TYPE_CHECKING:
     from pymc_gpep.approximation import GPApproximation
-    from pymc_gpep.approximations import NestedEP
+    from pymc_gpep.approximations import Laplace, LaplaceProbit, NestedEP, VariationalBayes
     from pymc_gpep.likelihoods import MultinomialProbit
     from pymc_gpep.marginal import MarginalModel, marginalize, recover
     from pymc_gpep.probabilities import class_probabilities
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 _HOME = {
     "GPApproximation": "approximation",
     "GPClassifier": "structure",
+    "Laplace": "approximations",
+    "LaplaceProbit": "approximations",
     "MarginalModel": "marginal",
     "MultinomialProbit": "likelihoods",
     "NestedEP": "approximations",
     "StructureError": "structure",
+    "VariationalBayes": "approximations",
     "class_probabilities": "probabilities",
     "marginalize": "marginal",
     "read_classifier": "structure",
@@ -35,10 +38,13 @@ _HOME = {
 __all__ = [
     "GPApproximation",
     "GPClassifier",
+    "Laplace",
+    "LaplaceProbit",
     "MarginalModel",
     "MultinomialProbit",
     "NestedEP",
     "StructureError",
+    "VariationalBayes",
     "class_probabilities",
     "marginalize",
     "read_classifier",

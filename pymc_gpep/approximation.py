@@ -215,7 +215,8 @@ class GPApproximation(SingleGroupApproximation):
         gp: pm.gp.Latent | Sequence[pm.gp.Latent],
         Xnew: ArrayLike,
         *,
-        probabilities: str = "orthant",
+        probabilities: str | None = None,
+        correction: str | None = None,
         tolerance: float = 5e-5,
         dim: str = "new_point",
     ) -> xr.Dataset:
@@ -227,12 +228,18 @@ class GPApproximation(SingleGroupApproximation):
             What made the latent values of the model; a list where classes have their own.
         Xnew : array (m, d)
             New inputs; a DataArray gives its first dim and coords to the result.
-        probabilities : {"orthant", "inner_ep"}
-            How class probabilities are computed from the Gaussian at a new point: `"orthant"`, the probability that
-            the function of a class plus unit noise is the largest, accurate; `"inner_ep"`, the paper's own way,
-            an approximation that is fast, normalised to sum to 1.
+        probabilities : {"orthant", "inner_ep", "average"}, optional
+            How class probabilities are computed from the Gaussian at a new point. For a multinomial probit:
+            `"orthant"`, the default, the probability that the function of a class plus unit noise is the largest,
+            accurate; `"inner_ep"`, the paper's own way, an approximation that is fast, normalised to sum to 1. For a
+            softmax: `"average"`, its expectation.
+        correction : {"tk"}, optional
+            For the Laplace approximation of a softmax: Tierney and Kadane's correction of the class probabilities (the
+            nested EP paper's LA-TKP), by a Laplace approximation for every new point with every class. Moments of the
+            latent functions are not corrected.
         tolerance : float
-            Error allowed in the probabilities of `"orthant"` where there are five classes or more.
+            Error allowed in the probabilities of `"orthant"` where there are five classes or more, of `"average"` with
+            four or more.
         dim : str
             Name of the new dimension.
 
@@ -240,13 +247,15 @@ class GPApproximation(SingleGroupApproximation):
         -------
         xarray.Dataset
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
-            functions, and `error` (new point): for `"orthant"` the estimated error of the probabilities, for
-            `"inner_ep"` how far their sum was from 1 before it was normalised.
+            functions, and `error` (new point): for `"orthant"` and `"average"` the estimated error of the
+            probabilities, for `"inner_ep"` how far their sum was from 1 before it was normalised, NaN with a
+            correction.
 
         Raises
         ------
         ValueError
-            If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite.
+            If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
+            compute the probabilities does not fit the likelihood.
         """
         gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
         if gps not in self._prior_at:
@@ -254,10 +263,11 @@ class GPApproximation(SingleGroupApproximation):
         return predict(
             self.classifier,
             self._prior_at[gps],
-            self.solution.posterior,
+            self.solution,
             self.log_posterior.point(self.optimum.best.theta),
             Xnew,
             probabilities=probabilities,
+            correction=correction,
             tolerance=tolerance,
             dim=dim,
         )

@@ -12,13 +12,19 @@ from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.posterior import Posterior
+from pymc_gpep.approximations import Solution
+from pymc_gpep.posterior import CoupledPosterior
 from pymc_gpep.probabilities import class_probabilities
+from pymc_gpep.softmax_probabilities import softmax_probabilities
 from pymc_gpep.structure import GPClassifier, LatentGP
+from pymc_gpep.tierney_kadane import tierney_kadane_probabilities
 
 __all__ = ["CrossCovariance", "predict"]
 
 Array = NDArray[np.float64]
+
+PROBABILITIES = {"multinomial_probit": ("orthant", "inner_ep"), "softmax": ("average",)}
+"""Kind of likelihood → how class probabilities can be computed from a Gaussian, the default first."""
 
 _ENTRIES = 4_000_000  # of a cross-covariance matrix held at a time, over all classes: 32 MB
 
@@ -100,14 +106,32 @@ def _inputs(x: ArrayLike, columns: int) -> Array:
     return values
 
 
+def _check_method(kind: str, solution: Solution, probabilities: str | None, correction: str | None) -> str:
+    """Refuse what does not fit the likelihood or the approximation; the default is the first of those that do."""
+    known = PROBABILITIES[kind]
+    if probabilities is not None and probabilities not in known:
+        names = " or ".join(map(repr, known))
+        raise ValueError(f"probabilities is {probabilities!r}, but must be {names} for a {kind} likelihood.")
+    if correction is not None:
+        if correction != "tk":
+            raise ValueError(f"correction is {correction!r}, but must be 'tk' (Tierney and Kadane) or None.")
+        if kind != "softmax" or not isinstance(solution.posterior, CoupledPosterior):
+            raise ValueError(
+                "correction='tk' corrects the Laplace approximation of a softmax, pm.Categorical(logit_p=...); this is "
+                f"a {kind} likelihood."
+            )
+    return probabilities or known[0]
+
+
 def predict(
     classifier: GPClassifier,
     prior: CrossCovariance,
-    posterior: Posterior,
+    solution: Solution,
     point: PointType,
     x: ArrayLike,
     *,
-    probabilities: str,
+    probabilities: str | None,
+    correction: str | None,
     tolerance: float,
     dim: str,
 ) -> xr.Dataset:
@@ -116,12 +140,21 @@ def predict(
     See `GPApproximation.predict`.
     """
     inputs = _inputs(x, prior.columns)
+    probabilities = _check_method(classifier.kind, solution, probabilities, correction)
+    posterior = solution.posterior
     chunk = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points))
     means, covs, ps, errors = [], [], [], []
     for start in range(0, len(inputs), chunk):
         cross, variance, prior_mean = prior(point, inputs[start : start + chunk])
         mean, cov = posterior.predict(cross, variance, prior_mean)
-        p, error = class_probabilities(mean.T, cov, method=probabilities, tolerance=tolerance)
+        if correction:
+            assert isinstance(posterior, CoupledPosterior)
+            p = tierney_kadane_probabilities(posterior, solution.labels, cross, variance, prior_mean)
+            error = np.full(len(p), np.nan)
+        elif classifier.kind == "softmax":
+            p, error = softmax_probabilities(mean.T, cov, tolerance=tolerance)
+        else:
+            p, error = class_probabilities(mean.T, cov, method=probabilities, tolerance=tolerance)
         means.append(mean.T)
         covs.append(cov)
         ps.append(p)
@@ -143,5 +176,5 @@ def predict(
             "error": ((dim,), np.concatenate(errors) if errors else np.empty(0)),
         },
         coords=coords,
-        attrs={"probabilities": probabilities},
+        attrs={"probabilities": probabilities} | ({"correction": correction} if correction else {}),
     )

@@ -68,6 +68,28 @@ def fixed() -> tuple[pm.Model, pm.gp.Latent]:
     return model, gp
 
 
+def softmax() -> tuple[pm.Model, pm.gp.Latent]:
+    """The same with a softmax, and one hyperparameter."""
+    X, y = data()
+    with pm.Model(coords={"species": SPECIES, "flower": np.arange(y.size) + 100}) as model:
+        ls = pm.InverseGamma("ls", 3, 3)
+        gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls))
+        f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))
+        pm.Categorical("y", logit_p=f.T, observed=y, dims="flower")
+    return model, gp
+
+
+def probit() -> tuple[pm.Model, pm.gp.Latent]:
+    """The same with a multinomial probit."""
+    X, y = data()
+    with pm.Model(coords={"species": SPECIES, "flower": np.arange(y.size) + 100}) as model:
+        ls = pm.InverseGamma("ls", 3, 3)
+        gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls))
+        f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))
+        gpep.MultinomialProbit("y", f.T, observed=y, dims="flower")
+    return model, gp
+
+
 def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
     """The value of an expression of the model's random variables at the hyperparameters of a fit."""
     values = fitted.fit.hyperparameters

@@ -629,3 +629,32 @@ def test_likelihood_of_a_wrong_name(name):
         pm.Normal("z", observed=0.0)
     with pytest.raises(StructureError, match=rf"named '{name}'.*'y' \(MultinomialProbit\), 'z' \(Normal\)"):
         read_classifier(model, likelihood=name)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        lambda f: {"logit_p": f.T},
+        lambda f: {"p": pm.math.softmax(f.T, axis=-1)},
+        lambda f: {"p": pm.math.softmax(f, axis=0).T},
+        lambda f: {"p": pm.Deterministic("p", pm.math.softmax(f.T, axis=1))},
+    ],
+)
+def test_softmax(parameters):
+    X = np.linspace(0, 1, 5)[:, None]
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=X, n_outputs=3)
+        pm.Categorical("y", **parameters(f), observed=[0, 1, 2, 1, 0])
+    classifier = read_classifier(model)
+    assert classifier.kind == "softmax"
+    assert (classifier.n_classes, classifier.n_points) == (3, 5)
+
+
+@pytest.mark.parametrize("p", [lambda f: pm.math.softmax(f.T, axis=0), lambda f: pm.math.exp(f.T)], ids=["axis", "exp"])
+def test_a_categorical_that_is_no_softmax_over_classes_is_refused(p):
+    X = np.linspace(0, 1, 3)[:, None]
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=X, n_outputs=3)
+        pm.Categorical("y", p=p(f), observed=[0, 1, 2])
+    with pytest.raises(StructureError, match=r"Looked for an observed gpep\.MultinomialProbit or pm\.Categorical"):
+        read_classifier(model)

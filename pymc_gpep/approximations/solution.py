@@ -29,9 +29,11 @@ class Convergence:
     evidence : array (iterations,)
         Evidence at each iteration.
     residual : array (iterations,)
-        Largest change of a site at each iteration, in units of the marginal that it acts on.
+        How far from the solution each iteration was: for EP the largest change of a site, in units of the marginal
+        that it acts on; for Laplace and variational Bayes the largest slope of what is maximised, or the largest step
+        that remains.
     tolerance : float
-        What residual and relative change of the evidence had to fall below.
+        What the residual had to fall below, and for EP the relative change of the evidence.
     scheme : str
         Which of the approximation's schemes had the last word.
     """
@@ -66,6 +68,8 @@ class Solution:
         Posterior means of the latent values.
     cov : array (n, c, c)
         Posterior covariances between the classes at each point.
+    labels : array (n,)
+        Classes of the data, 0…c−1.
     posterior : Posterior
         The joint Gaussian, for prediction and draws.
     sites : array
@@ -76,6 +80,7 @@ class Solution:
     evidence: float
     mean: Array
     cov: Array
+    labels: NDArray[np.int64]
     posterior: Posterior
     sites: Array
     convergence: Convergence
@@ -148,6 +153,7 @@ def solve(
         evidence=outcome.evidence,
         mean=outcome.mean,
         cov=outcome.cov,
+        labels=labels,
         posterior=approximator.posterior(k, mean, outcome.precision, outcome.weights),
         sites=outcome.sites,
         convergence=Convergence(

@@ -30,14 +30,15 @@ from pymc_gpep.kernels.lapack import (
     solve_with_cholesky,
 )
 
-__all__ = ["evidence_gradient", "factorise", "latent_weights", "marginal_moments"]
+__all__ = ["evidence_gradient", "factorise", "latent_weights", "marginal_moments", "site_roots"]
 
 _TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 
 
 @kernel
-def _roots(pi):
+def site_roots(pi):
+    """D^½ (n,) of one class, from a π of zero or more."""
     root = np.empty(pi.shape[0])
     for i in range(pi.shape[0]):
         root[i] = math.sqrt(max(pi[i], _TINY))
@@ -54,7 +55,7 @@ def factorise(k, pi, inverses, p):
     log_det = 0.0
     p[:] = 0.0
     for a in range(c):
-        root = _roots(pi[a])
+        root = site_roots(pi[a])
         prior = k[a if k.shape[0] > 1 else 0]
         inverse = inverses[a]
         for i in range(n):
@@ -88,7 +89,7 @@ def latent_weights(inverses, p, pi, nu, b):
     scaled = np.empty(n)
     product = np.empty(n)
     for a in range(c):
-        root = _roots(pi[a])
+        root = site_roots(pi[a])
         for i in range(n):
             scaled[i] = nu[a, i] / root[i]
         multiply_symmetric(inverses[a], scaled, product)
@@ -97,7 +98,7 @@ def latent_weights(inverses, p, pi, nu, b):
             total[i] += b[a, i]
     shared = solve_with_cholesky(p, total)
     for a in range(c):
-        root = _roots(pi[a])
+        root = site_roots(pi[a])
         for i in range(n):
             scaled[i] = shared[i] * root[i]
         multiply_symmetric(inverses[a], scaled, product)
@@ -130,7 +131,7 @@ def marginal_moments(k, inverses, p, pi, b, work, mean, cov):
     for a in range(c):
         prior = k[a if k.shape[0] > 1 else 0]
         multiply_symmetric(prior, b[a], mean[a])
-        root = _roots(pi[a])
+        root = site_roots(pi[a])
         _smoother(inverses[a], root, work[a])
         for i in range(n):
             if root[i] * root[i] * prior[i, i] > 1.0:
@@ -159,7 +160,7 @@ def evidence_gradient(inverses, p, pi, b, work, gradient):
     gradient[:] = 0.0
     for a in range(c):
         out = gradient[a if gradient.shape[0] > 1 else 0]
-        root = _roots(pi[a])
+        root = site_roots(pi[a])
         inverse = inverses[a]
         for top in range(0, n, _TILE):
             for left in range(0, top + 1, _TILE):

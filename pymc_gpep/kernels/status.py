@@ -1,12 +1,21 @@
 """What a solver says of how it ended; anything but CONVERGED comes with an evidence of NaN or a warning."""
 
-__all__ = ["CONVERGED", "MESSAGES", "NOT_FINITE", "NOT_POSITIVE_DEFINITE", "OUT_OF_ITERATIONS", "OUT_OF_MEMORY"]
+__all__ = [
+    "CONVERGED",
+    "MESSAGES",
+    "NOT_FINITE",
+    "NOT_POSITIVE_DEFINITE",
+    "OUT_OF_ITERATIONS",
+    "OUT_OF_MEMORY",
+    "TOO_LARGE",
+]
 
 CONVERGED = 0
 OUT_OF_ITERATIONS = 1
 NOT_POSITIVE_DEFINITE = 2
 NOT_FINITE = 3
 OUT_OF_MEMORY = 4
+TOO_LARGE = 5
 
 MESSAGES = {
     CONVERGED: "converged",
@@ -14,4 +23,5 @@ MESSAGES = {
     NOT_POSITIVE_DEFINITE: "met a prior covariance that is not positive semi-definite",
     NOT_FINITE: "met values that are not finite",
     OUT_OF_MEMORY: "ran out of memory",
+    TOO_LARGE: "met more latent values than its max_size allows",
 }

@@ -4,7 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pymc_gpep.kernels.multinomial_probit import log_probability_and_gradient, log_probability_hessian
+from pymc_gpep.kernels.multinomial_probit import (
+    log_probability_and_gradient,
+    log_probability_derivatives,
+    log_probability_hessian,
+)
 from pymc_gpep.kernels.normal import log_ndtr
 from tests.reference import multinomial_probit as reference
 
@@ -53,6 +57,17 @@ def test_log_probability_far_in_the_tail(f):
 def test_derivatives(f):
     np.testing.assert_allclose(value_and_gradient(f, 0)[1], reference.gradient(f, 0), rtol=1e-12, atol=1e-11)
     np.testing.assert_allclose(hessian(f, 0), reference.hessian(f, 0), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("f", [random_latents(4, 1.0), random_latents(4, 20.0), *TAILS], ids=str)
+@pytest.mark.parametrize("y", [0, 1, -1])
+def test_all_derivatives_in_one_go(f, y):
+    gradient, second = np.full(len(f), np.nan), np.full((len(f), len(f)), np.nan)
+    value = log_probability_derivatives(f, y, gradient, second)
+    expected_value, expected_gradient = value_and_gradient(f, y)
+    assert value == pytest.approx(expected_value, rel=1e-14)
+    np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-13, atol=1e-13)
+    np.testing.assert_array_equal(second, hessian(f, y))
 
 
 @pytest.mark.parametrize("c", [2, 5, 26])

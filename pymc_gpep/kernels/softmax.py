@@ -1,0 +1,86 @@
+"""The softmax likelihood p(y | f) = exp f_y / Σ_k exp f_k of all points: values, derivatives, and them along a line.
+
+Arrays: latent values `f`, probabilities `pi` and gradients (c, n), labels `y` (n,), covariances `cov` (n, c, c). The
+curvature −∇∇ log p(y_i | f_i) is diag(π_i) − π_iπ_iᵀ, a coupled site precision with 1ᵀπ_i = 1 (Williams and Barber
+1998).
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+
+__all__ = ["along_line", "curvature_slope", "softmax"]
+
+
+@kernel
+def softmax(f, y, pi, gradient):
+    """Probabilities into `pi`, ∇ log p(y_i | f_i) = e_y − π into `gradient`; returns Σ_i log p(y_i | f_i).
+
+    1 − π_y is summed from the others, so that neither it nor log p loses digits where π_y is nearly 1.
+    """
+    c, n = f.shape
+    value = 0.0
+    for i in range(n):
+        own = y[i]
+        top = f[own, i]
+        for a in range(c):
+            top = max(top, f[a, i])
+        others = 0.0
+        for a in range(c):
+            pi[a, i] = math.exp(f[a, i] - top)
+            if a != own:
+                others += pi[a, i]
+        total = others + pi[own, i]
+        for a in range(c):
+            pi[a, i] /= total
+            gradient[a, i] = -pi[a, i]
+        gradient[own, i] = others / total
+        value += f[own, i] - top - (math.log1p(others) if top == f[own, i] else math.log(total))
+    return value
+
+
+@kernel
+def along_line(f, y, direction, t):
+    """First derivative of Σ_i log p(y_i | f_i + t d_i) with respect to t, and minus the second."""
+    c, n = f.shape
+    slope = 0.0
+    curvature = 0.0
+    for i in range(n):
+        own = y[i]
+        top = -np.inf
+        for a in range(c):
+            top = max(top, f[a, i] + t * direction[a, i])
+        total = 0.0
+        first = 0.0
+        second = 0.0
+        for a in range(c):
+            weight = math.exp(f[a, i] + t * direction[a, i] - top)
+            gap = direction[own, i] - direction[a, i]
+            total += weight
+            first += weight * gap
+            second += weight * gap * gap
+        first /= total
+        slope += first
+        curvature += max(second / total - first * first, 0.0)
+    return slope, curvature
+
+
+@kernel
+def curvature_slope(pi, cov, slope):
+    """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = diag(π_i) − π_iπ_iᵀ.
+
+    With d = diag S and q = S π it is −½ π ∘ (d − 2q − πᵀ(d − 2q)), for each point.
+    """
+    c, n = pi.shape
+    for i in range(n):
+        average = 0.0
+        for a in range(c):
+            inner = cov[i, a, a]
+            for e in range(c):
+                inner -= 2.0 * cov[i, a, e] * pi[e, i]
+            slope[a, i] = inner
+            average += pi[a, i] * inner
+        for a in range(c):
+            slope[a, i] = -0.5 * pi[a, i] * (slope[a, i] - average)

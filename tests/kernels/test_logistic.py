@@ -1,0 +1,42 @@
+"""The logistic function averaged over a normal variable, by both ways, against quadrature with 25 digits."""
+
+import mpmath
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import expit
+
+from pymc_gpep.kernels.logistic_mixture import MIXTURE_ERROR, logistic_of_normal, mixture_scales
+from pymc_gpep.kernels.logistic_normal import logistic_normal
+
+
+def exact(mean, sd):
+    """E σ(−d), E σ(d)."""
+    with mpmath.workdps(25):
+        breaks = sorted({-12.0, 12.0} | {min(12.0, max(-12.0, (x - mean) / sd)) for x in (-40, -10, -2, 0, 2, 10, 40)})
+        return [
+            float(mpmath.quad(lambda z, s=s: mpmath.npdf(z) / (1 + mpmath.exp(-s * (mean + sd * z))), breaks))
+            for s in (-1, 1)
+        ]
+
+
+@pytest.mark.parametrize("sd", [1e-8, 0.1, 1.0, 7.99, 8.0, 30.0, 1e3])
+@pytest.mark.parametrize("mean", [0.0, 0.3, -7.0, 60.0])
+def test_against_quadrature(mean, sd):
+    expected = exact(mean, sd)
+    assert_allclose(logistic_normal(mean, sd), expected, atol=2e-15)
+    assert_allclose(logistic_of_normal(mean, mixture_scales(sd**2)), expected, atol=MIXTURE_ERROR)
+
+
+@pytest.mark.parametrize("sd", [0.0, 2.0])
+def test_small_probabilities_keep_their_digits(sd):
+    below, above = logistic_normal(-30.0, sd)
+    assert above == pytest.approx(np.exp(-30.0 + sd**2 / 2), rel=1e-9)
+    assert below == pytest.approx(1.0)
+
+
+def test_the_mixture_is_a_logistic_function():
+    x = np.linspace(-60, 60, 20_001)
+    scales = mixture_scales(0.0)
+    found = [logistic_of_normal(value, scales)[1] for value in x]
+    assert np.abs(found - expit(x)).max() < MIXTURE_ERROR

@@ -1,0 +1,85 @@
+"""Every approximation as a method of `pm.fit`, on the likelihoods that it fits."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations import APPROXIMATIONS
+from tests import models
+
+MODELS = {"multinomial_probit": models.probit, "softmax": models.softmax}
+
+
+@pytest.fixture(scope="module", params=APPROXIMATIONS, ids=lambda kind: kind.__name__)
+def fitted(request):
+    model, gp = MODELS[request.param.likelihood]()
+    with model:
+        fit = pm.fit(method=request.param.name, progressbar=False)
+    return request.param, models.Fitted(model, gp, *models.data(), fit)
+
+
+def test_hyperparameters_are_at_the_maximum(fitted):
+    kind, found = fitted
+    assert isinstance(found.fit.log_posterior.approximator, kind)
+    assert found.fit.optimum.converged
+    theta = found.fit.optimum.best.theta
+    for step in (-0.1, 0.1):
+        assert found.fit.log_posterior(theta + step).log_posterior < found.fit.optimum.best.log_posterior
+
+
+def test_gradient(fitted):
+    _, found = fitted
+    theta = found.fit.optimum.best.theta + 0.3
+    step = 1e-4
+    difference = (
+        found.fit.log_posterior(theta + step).log_posterior - found.fit.log_posterior(theta - step).log_posterior
+    ) / (2 * step)
+    assert found.fit.log_posterior(theta).gradient[0] == pytest.approx(difference, rel=1e-4, abs=1e-4)
+
+
+def test_draws_have_the_moments_of_the_solution(fitted):
+    _, found = fitted
+    f = found.fit.sample(4000, random_seed=1)["posterior"]["f"]
+    assert f.dims == ("chain", "draw", "species", "flower")
+    solution = found.fit.solution
+    sd = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
+    assert_allclose(f.mean(("chain", "draw")), solution.mean, atol=5 * sd.max() / np.sqrt(4000))
+    assert_allclose(f.std(("chain", "draw")), sd, rtol=0.08)
+
+
+def test_probabilities(fitted):
+    _, found = fitted
+    predicted = found.fit.predict(found.gp, found.X)
+    assert_allclose(predicted["p"].sum("species"), 1.0, atol=1e-12)
+    assert_allclose(predicted["mean"], found.fit.solution.mean.T, atol=2e-3)
+    assert (predicted["p"].argmax("species").values == found.y).mean() > 0.85
+
+
+def test_a_method_that_does_not_fit_the_likelihood_is_refused():
+    model, _ = models.softmax()
+    with model, pytest.raises(ValueError, match="'vb' approximates a multinomial_probit.*fit it: 'laplace'"):
+        pm.fit(method="vb")
+    with pytest.raises(ValueError, match="'nested_ep' approximates a multinomial_probit.*fit it: 'laplace'"):
+        gpep.marginalize(model)
+
+
+def test_correction_of_class_probabilities(fitted):
+    kind, found = fitted
+    x = found.X[::10]
+    if kind is not gpep.Laplace:
+        with pytest.raises(ValueError, match="corrects the Laplace approximation of a softmax"):
+            found.fit.predict(found.gp, x, correction="tk")
+        return
+    corrected = found.fit.predict(found.gp, x, correction="tk")
+    plain = found.fit.predict(found.gp, x)
+    assert corrected.attrs["correction"] == "tk"
+    assert_allclose(corrected["p"].sum("species"), 1.0, atol=1e-12)
+    assert_allclose(corrected["mean"], plain["mean"])
+    # Laplace's Gaussian makes them too even.
+    assert (corrected["p"].max("species") > plain["p"].max("species")).all()
+    with pytest.raises(ValueError, match="correction is 'other', but must be 'tk'"):
+        found.fit.predict(found.gp, x, correction="other")
+    with pytest.raises(ValueError, match="probabilities is 'orthant', but must be 'average'"):
+        found.fit.predict(found.gp, x, probabilities="orthant")
