@@ -12,7 +12,7 @@ from pymc_gpep.registration import register
 
 if TYPE_CHECKING:
     from pymc_gpep.approximation import GPApproximation
-    from pymc_gpep.approximations import Laplace, LaplaceProbit, NestedEP, VariationalBayes
+    from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
     from pymc_gpep.likelihoods import MultinomialProbit
     from pymc_gpep.marginal import MarginalModel, marginalize, recover
     from pymc_gpep.probabilities import class_probabilities
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 _HOME = {
     "GPApproximation": "approximation",
     "GPClassifier": "structure",
+    "IEP": "approximations",
     "Laplace": "approximations",
     "LaplaceProbit": "approximations",
     "MarginalModel": "marginal",
     "MultinomialProbit": "likelihoods",
     "NestedEP": "approximations",
+    "QEP": "approximations",
+    "QIEP": "approximations",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
     "class_probabilities": "probabilities",
@@ -36,6 +39,9 @@ _HOME = {
 """Public name → the module that defines it."""
 
 __all__ = [
+    "IEP",
+    "QEP",
+    "QIEP",
     "GPApproximation",
     "GPClassifier",
     "Laplace",

@@ -59,9 +59,9 @@ def test_probabilities(fitted):
 
 def test_a_method_that_does_not_fit_the_likelihood_is_refused():
     model, _ = models.softmax()
-    with model, pytest.raises(ValueError, match="'vb' approximates a multinomial_probit.*fit it: 'laplace'"):
+    with model, pytest.raises(ValueError, match=r"'vb' approximates a multinomial_probit.*fit it: 'laplace'"):
         pm.fit(method="vb")
-    with pytest.raises(ValueError, match="'nested_ep' approximates a multinomial_probit.*fit it: 'laplace'"):
+    with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*fit it: 'laplace'"):
         gpep.marginalize(model)
 
 

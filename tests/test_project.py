@@ -128,5 +128,4 @@ def test_public_names_are_there_whatever_was_imported_first():
         "print(*(getattr(pymc_gpep, name).__name__ for name in pymc_gpep.__all__))\n"
         "assert set(pymc_gpep.__all__) <= set(dir(pymc_gpep)) and set(pymc_gpep._HOME) == set(pymc_gpep.__all__)"
     ).split()
-    assert names == sorted(names)
-    assert "class_probabilities" in names
+    assert {"class_probabilities", "marginalize", "NestedEP"} < set(names)

@@ -3,15 +3,18 @@
 from dataclasses import fields
 from typing import Any
 
+from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.approximations.nested_ep import NestedEP
+from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.solution import Approximator
 from pymc_gpep.approximations.vb import VariationalBayes
 
 __all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
 
-APPROXIMATIONS: tuple[type[Approximator], ...] = (NestedEP, Laplace, LaplaceProbit, VariationalBayes)
+APPROXIMATIONS: tuple[type[Approximator], ...] = (NestedEP, QEP, IEP, QIEP, Laplace, LaplaceProbit, VariationalBayes)
 """All there are; one method may have one for each likelihood."""
 
 METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))

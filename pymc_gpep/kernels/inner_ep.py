@@ -12,11 +12,21 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.normal import probit_moments
 
-__all__ = ["flat_moments", "inner_ep_update", "matched_site", "tilted_log_normaliser"]
+__all__ = [
+    "change_site",
+    "difference_moments",
+    "flat_moments",
+    "gaussian_log_normaliser",
+    "inner_ep_update",
+    "inner_sweep",
+    "matched_site",
+    "site_terms",
+    "tilted_log_normaliser",
+]
 
 
 @kernel
-def _gaussian_log_normaliser(mean, variance, location, precision):
+def gaussian_log_normaliser(mean, variance, location, precision):
     """log ∫ N(g | mean, variance) exp(location · g − precision · g²/2) dg."""
     stretch = 1.0 + precision * variance
     quadratic = location * location * variance + 2.0 * location * mean - precision * mean * mean
@@ -38,7 +48,7 @@ def matched_site(cavity_mean, cavity_variance):
 
 
 @kernel
-def _difference_moments(mean, cov, y, alpha, beta, m, s, work):
+def difference_moments(mean, cov, y, alpha, beta, m, s, work):
     """Moments of g under q(f, u), from those of f_i under q: into `m` (c − 1) and `s` (c − 1, c − 1).
 
     Given f, the sites leave u with precision 1ᵀπ = 1 + 1ᵀα and mean (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
@@ -76,16 +86,32 @@ def _difference_moments(mean, cov, y, alpha, beta, m, s, work):
 
 
 @kernel
-def _sweep(m, s, alpha, beta, work):
+def change_site(m, s, j, d_alpha, d_beta, work):
+    """Add to precision and location of site j (appendix A, step 4); returns the log normaliser that this gains."""
+    v = s[j, j]
+    gained = gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
+    gain_s = d_alpha / (1.0 + d_alpha * v)
+    gain_m = (d_beta - d_alpha * m[j]) / (1.0 + d_alpha * v)
+    column = work  # the update overwrites column j of s while it is still needed
+    for k in range(m.shape[0]):
+        column[k] = s[k, j]
+    for k in range(m.shape[0]):
+        m[k] += column[k] * gain_m
+        for i in range(m.shape[0]):
+            s[k, i] -= column[k] * column[i] * gain_s
+    return gained
+
+
+@kernel
+def inner_sweep(m, s, alpha, beta, work):
     """Update every site once (appendix A, steps 1–4), in place.
 
     Returns the log normaliser gained by the changed sites and the largest change of a site, in units of
     the marginal it acts on.
     """
-    others = m.shape[0]
     gained = 0.0
     residual = 0.0
-    for j in range(others):
+    for j in range(m.shape[0]):
         v = s[j, j]
         keep = 1.0 - alpha[j] * v
         _, precision, location = matched_site((m[j] - beta[j] * v) / keep, v / keep)
@@ -94,21 +120,12 @@ def _sweep(m, s, alpha, beta, work):
         residual = max(residual, abs(d_alpha) * v, abs(d_beta) * math.sqrt(v))
         alpha[j] += d_alpha
         beta[j] += d_beta
-        gained += _gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
-        gain_s = d_alpha / (1.0 + d_alpha * v)
-        gain_m = (d_beta - d_alpha * m[j]) / (1.0 + d_alpha * v)
-        column = work  # the update overwrites column j of s while it is still needed
-        for k in range(others):
-            column[k] = s[k, j]
-        for k in range(others):
-            m[k] += column[k] * gain_m
-            for i in range(others):
-                s[k, i] -= column[k] * column[i] * gain_s
+        gained += change_site(m, s, j, d_alpha, d_beta, work)
     return gained, residual
 
 
 @kernel
-def _site_terms(m, s, alpha, beta):
+def site_terms(m, s, alpha, beta):
     """Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j: what the sites of one point add to the evidence."""
     total = 0.0
     for j in range(m.shape[0]):
@@ -117,7 +134,7 @@ def _site_terms(m, s, alpha, beta):
         cavity_mean = (m[j] - beta[j] * v) / keep
         cavity_variance = v / keep
         log_z, _, _ = matched_site(cavity_mean, cavity_variance)
-        total += log_z - _gaussian_log_normaliser(cavity_mean, cavity_variance, beta[j], alpha[j])
+        total += log_z - gaussian_log_normaliser(cavity_mean, cavity_variance, beta[j], alpha[j])
     return total
 
 
@@ -136,18 +153,18 @@ def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha,
     terms = 0.0
     residual = 0.0
     for i in range(n):
-        _difference_moments(mean[:, i], cov[i], y[i], alpha[i], beta[i], m, s, work)
-        terms += _site_terms(m, s, alpha[i], beta[i])
+        difference_moments(mean[:, i], cov[i], y[i], alpha[i], beta[i], m, s, work)
+        terms += site_terms(m, s, alpha[i], beta[i])
         for j in range(others):
             scale[i, j] = s[j, j]
             new_alpha[i, j] = alpha[i, j]
             new_beta[i, j] = beta[i, j]
-        _, change = _sweep(m, s, new_alpha[i], new_beta[i], work)
+        _, change = inner_sweep(m, s, new_alpha[i], new_beta[i], work)
         residual = max(residual, change)
         for _ in range(1, max_sweeps):
             if change <= tolerance:
                 break
-            _, change = _sweep(m, s, new_alpha[i], new_beta[i], work)
+            _, change = inner_sweep(m, s, new_alpha[i], new_beta[i], work)
     return terms, residual
 
 
@@ -159,7 +176,7 @@ def flat_moments(mean, cov, y, sites, moments):
     s = np.empty((others, others))
     work = np.empty(others)
     for i in range(n):
-        _difference_moments(mean[:, i], cov[i], y[i], sites[0, i], sites[1, i], m, s, work)
+        difference_moments(mean[:, i], cov[i], y[i], sites[0, i], sites[1, i], m, s, work)
         for j in range(others):
             moments[0, i, j] = m[j]
             moments[1, i, j] = s[j, j]
@@ -182,12 +199,12 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
         for k in range(c):
             alpha[:] = 0.0
             beta[:] = 0.0
-            _difference_moments(mean[i], cov[i], k, alpha, beta, m, s, work)
+            difference_moments(mean[i], cov[i], k, alpha, beta, m, s, work)
             total = 0.0
             for _ in range(max_sweeps):
-                gained, change = _sweep(m, s, alpha, beta, work)
+                gained, change = inner_sweep(m, s, alpha, beta, work)
                 total += gained
                 if change <= tolerance:
                     break
-            out[i, k] = total + _site_terms(m, s, alpha, beta)
+            out[i, k] = total + site_terms(m, s, alpha, beta)
     return out

@@ -1,0 +1,160 @@
+"""Class-independent EP, by inner EP and by quadrature, against dense implementations and what is known of it."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep import IEP, QIEP, NestedEP
+from pymc_gpep.approximations.solution import run
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from tests.reference.data import iris, random_problem, squared_exponential, wine
+from tests.reference.independent_ep import independent_ep
+
+KINDS = pytest.mark.parametrize(("kind", "moments"), [(IEP, "inner_ep"), (QIEP, "quadrature")])
+BOTH = pytest.mark.parametrize("kind", [IEP, QIEP])
+
+
+def standardised(data, log_variance, log_lengthscale):
+    X, y = data()
+    k = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
+    return k + 1e-8 * np.eye(y.size), np.zeros((y.max() + 1, y.size)), y
+
+
+def evidence_and_slopes(approximation, k, mean, y):
+    k = np.ascontiguousarray(k.reshape(-1, y.size, y.size))
+    outcome = run(approximation, k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
+    assert outcome.status == CONVERGED
+    return outcome.evidence, outcome.gradient, outcome.gradient_mean
+
+
+@KINDS
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize(("n", "c", "variance"), [(9, 3, 1.0), (8, 5, 10.0), (10, 2, 30.0)])
+def test_equals_dense_reference(kind, moments, n, c, variance, per_class):
+    problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
+    dense = independent_ep(problem.K, problem.y, problem.m, moments=moments)
+    solution = kind(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
+    assert solution.convergence.converged
+    assert_allclose(solution.evidence, dense.evidence, rtol=1e-9)
+    assert_allclose(solution.mean, dense.mean, atol=1e-8 * np.sqrt(variance))
+    assert_allclose(np.einsum("iaa->ai", solution.cov), np.einsum("cii->ci", dense.covariance), atol=1e-8 * variance)
+    assert not np.any(solution.cov[:, ~np.eye(c, dtype=bool)])
+    _, slope, slope_mean = evidence_and_slopes(kind(tolerance=1e-11), problem.K, problem.m, problem.y)
+    expected = dense.gradient_covariance if per_class else dense.gradient_covariance.sum(0, keepdims=True)
+    assert_allclose(slope, expected, atol=1e-8)
+    assert_allclose(slope_mean, dense.weights, atol=1e-8)
+
+
+@BOTH
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize(("seed", "c"), [(0, 2), (1, 3), (2, 5)])
+def test_gradients_are_those_of_the_evidence(kind, seed, c, per_class):
+    problem = random_problem(seed, 10, c, variance=20.0, per_class=per_class, with_mean=True)
+    approximation = kind(tolerance=1e-11)
+    rng = np.random.default_rng(seed)
+    k = problem.K.reshape(-1, 10, 10)
+    direction = rng.normal(size=k.shape)
+    direction = direction @ direction.transpose(0, 2, 1) / 10
+    drift = rng.normal(size=problem.m.shape)
+    _, slope, slope_mean = evidence_and_slopes(approximation, k, problem.m, problem.y)
+    step = 1e-5
+
+    def evidence(dk, dm):
+        return evidence_and_slopes(approximation, k + dk * direction, problem.m + dm * drift, problem.y)[0]
+
+    assert np.sum(slope * direction) == pytest.approx((evidence(step, 0) - evidence(-step, 0)) / (2 * step), abs=1e-7)
+    assert np.sum(slope_mean * drift) == pytest.approx((evidence(0, step) - evidence(0, -step)) / (2 * step), abs=1e-7)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_inner_ep_is_exact_for_two_classes(seed):
+    problem = random_problem(seed, 12, 2, variance=10.0, per_class=True, with_mean=True)
+    inner = IEP(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
+    quadrature = QIEP(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
+    assert inner.evidence == pytest.approx(quadrature.evidence, abs=1e-9)
+    assert_allclose(inner.mean, quadrature.mean, atol=1e-8)
+    assert_allclose(inner.cov, quadrature.cov, atol=1e-8)
+
+
+@BOTH
+def test_variances_fall_short_where_classes_couple(kind):
+    """Section 3.1 of the nested EP paper: class-independent EP underestimates the uncertainty."""
+    prior = standardised(wine, 4, 2)
+    full = NestedEP().solve(*prior)
+    independent = kind().solve(*prior)
+    ratio = np.einsum("iaa->ai", independent.cov) / np.einsum("iaa->ai", full.cov)
+    assert ratio.max() < 0.8
+    assert np.median(ratio) < 0.4
+    # What the data do not speak of is lost, what they do speak of is not.
+    contrast = np.array([1.0, -1.0, 0.0])
+    of_contrast = (contrast @ independent.cov @ contrast) / (contrast @ full.cov @ contrast)
+    assert np.median(of_contrast) > 2 * np.median(ratio)
+
+
+@BOTH
+@pytest.mark.parametrize(("data", "log_variance", "log_lengthscale"), [(iris, 8, 2), (iris, 12, 1), (wine, 12, 5)])
+def test_converges_where_the_level_common_to_the_classes_drifts(kind, data, log_variance, log_lengthscale):
+    solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
+    assert solution.convergence.converged
+    # The derivative with respect to a mean that all classes share.
+    assert np.abs(solution.posterior.weights.sum(0)).max() < 1e-6
+
+
+@BOTH
+@pytest.mark.slow
+@pytest.mark.parametrize("data", [iris, wine])
+def test_converges_on_the_whole_grid(kind, data):
+    for log_variance in range(-2, 13, 2):
+        for log_lengthscale in range(-2, 6):
+            solution = kind().solve(*standardised(data, log_variance, log_lengthscale))
+            assert solution.convergence.converged, (log_variance, log_lengthscale, str(solution.convergence))
+
+
+@pytest.mark.parametrize(
+    "approximation",
+    [IEP(max_inner=30), IEP(memory=0), IEP(memory=8, mixing=0.5), QIEP(memory=0, damping=0.5)],
+    ids=str,
+)
+def test_every_schedule_has_the_same_fixed_point(approximation):
+    prior = standardised(iris, 3, 1)
+    expected = type(approximation)().solve(*prior)
+    solution = approximation.solve(*prior)
+    assert solution.convergence.converged
+    assert solution.evidence == pytest.approx(expected.evidence, abs=1e-8)
+    assert_allclose(solution.mean, expected.mean, atol=1e-5)
+
+
+@BOTH
+def test_warm_start_reaches_the_same_solution_sooner(kind):
+    near = kind().solve(*standardised(wine, 3.8, 2.0))
+    cold = kind().solve(*standardised(wine, 4.0, 2.0))
+    warm = kind().solve(*standardised(wine, 4.0, 2.0), start=near.sites)
+    assert warm.convergence.iterations < cold.convergence.iterations
+    assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
+
+
+@BOTH
+def test_an_iteration_that_was_stopped_says_so(kind):
+    solution = kind(max_iterations=5).solve(*standardised(wine, 4.0, 2.0))
+    assert solution.convergence.status == OUT_OF_ITERATIONS
+    assert "ran out of iterations after 5 iterations of accelerated EP" in str(solution.convergence)
+
+
+@BOTH
+def test_input_that_cannot_be_used_is_reported(kind):
+    k = np.array([[1.0, 5.0, 0.0], [5.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    solution = kind().solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
+    assert np.isnan(solution.evidence)
+    assert solution.convergence.status == NOT_POSITIVE_DEFINITE
+    outcome = run(kind(), np.full((1, 3, 3), np.nan), np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(100))
+    assert outcome.status == NOT_FINITE
+    assert np.isnan(outcome.evidence)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("tolerance", 0), ("max_iterations", 0), ("max_inner", 0), ("memory", -1), ("mixing", 0), ("damping", 1.5)],
+)
+def test_options_are_checked(option, value):
+    with pytest.raises(ValueError, match=option):
+        IEP(**{option: value})

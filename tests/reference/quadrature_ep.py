@@ -1,0 +1,119 @@
+"""EP with coupled diagonal sites by quadrature, dense: section 3.3 of the nested EP paper, plain damped updates.
+
+Λ is the diagonal of Σ̂_g⁻¹ − Σ_g⁻¹ and ξ = (Λ + Σ_g⁻¹) μ̂_g − Σ_g⁻¹ μ_g (equations 19 and 21); the site of f follows from
+them as in nested EP from α and β, and the evidence is equation (28).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tests.reference.dense_nested_ep import block_diagonal, site
+from tests.reference.tilted import Tilted, cavity_of_g
+
+__all__ = ["QuadratureEP", "quadrature_ep"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class QuadratureEP:
+    """A fixed point, or where the iteration was stopped.
+
+    Attributes
+    ----------
+    evidence : float
+    mean : ndarray, shape (c, n)
+    covariance : ndarray, shape (n, c, c)
+    precision, location : ndarray, shape (n, c − 1)
+        Λ and ξ.
+    cavity_mean, cavity_covariance : ndarray, shapes (n, c) and (n, c, c)
+    """
+
+    evidence: float
+    mean: Array
+    covariance: Array
+    precision: Array
+    location: Array
+    cavity_mean: Array
+    cavity_covariance: Array
+
+
+def quadrature_ep(
+    K: ArrayLike,
+    y: ArrayLike,
+    m: ArrayLike,
+    tilted: Callable[[Array, Array], Tilted],
+    *,
+    damping: float = 0.7,
+    tolerance: float = 1e-12,
+    max_sweeps: int = 500,
+    sweeps: int | None = None,
+) -> QuadratureEP:
+    """Iterate to a fixed point, or for a number of sweeps.
+
+    Parameters
+    ----------
+    K : array_like, shape (n, n) or (c, n, n)
+    y : array_like of int, shape (n,)
+    m : array_like, shape (c, n)
+    tilted : callable
+        Moments of g from its mean and covariance under the cavity.
+    damping, tolerance, max_sweeps
+        Step, largest change of a site in units of its marginal, and limit.
+    sweeps : int, optional
+        Stop after so many updates, converged or not.
+
+    Raises
+    ------
+    ArithmeticError
+        If the changes stay above the tolerance.
+    """
+    m, y = np.asarray(m, dtype=np.float64), np.asarray(y)
+    c, n = m.shape
+    prior, prior_mean = block_diagonal(np.asarray(K, dtype=np.float64), c), m.reshape(c * n)
+    Lambda, xi = np.zeros((n, c - 1)), np.zeros((n, c - 1))
+    where = np.arange(c)[None, :] * n + np.arange(n)[:, None]
+    done = 0
+    while True:
+        Pi, nu = np.zeros((c * n, c * n)), np.zeros(c * n)
+        for i in range(n):
+            Pi[np.ix_(where[i], where[i])], nu[where[i]] = site(Lambda[i], xi[i], int(y[i]))
+        shifted = nu - Pi @ prior_mean
+        b = np.linalg.solve(np.eye(c * n) + Pi @ prior, shifted)
+        mean = prior_mean + prior @ b
+        covariance = prior - prior @ np.linalg.solve(np.eye(c * n) + Pi @ prior, Pi @ prior)
+        evidence = nu @ prior_mean - 0.5 * prior_mean @ Pi @ prior_mean + 0.5 * shifted @ (mean - prior_mean)
+        evidence -= 0.5 * np.linalg.slogdet(np.eye(c * n) + Pi @ prior)[1]
+        cavity_mean, cavity_covariance = np.empty((n, c)), np.empty((n, c, c))
+        new_Lambda, new_xi = Lambda.copy(), xi.copy()
+        change = 0.0
+        for i in range(n):
+            block = np.ix_(where[i], where[i])
+            own, own_mean = covariance[block], mean[where[i]]
+            cavity_covariance[i] = np.linalg.inv(np.linalg.inv(own) - Pi[block])
+            cavity_mean[i] = cavity_covariance[i] @ (np.linalg.solve(own, own_mean) - nu[where[i]])
+            mu, C = cavity_of_g(cavity_mean[i], cavity_covariance[i], int(y[i]))
+            found = tilted(mu, C)
+            new_Lambda[i] = np.diag(np.linalg.inv(found.covariance) - np.linalg.inv(C))
+            new_xi[i] = new_Lambda[i] * found.mean + np.linalg.solve(C, found.mean - mu)
+            marginal = np.diag(np.linalg.inv(np.linalg.inv(C) + np.diag(Lambda[i])))
+            change = max(change, np.max(np.abs(new_Lambda[i] - Lambda[i]) * marginal))
+            change = max(change, np.max(np.abs(new_xi[i] - xi[i]) * np.sqrt(marginal)))
+            # less log ∫ N(f | cavity) site
+            evidence += found.log_normaliser
+            evidence -= 0.5 * (np.linalg.slogdet(own)[1] - np.linalg.slogdet(cavity_covariance[i])[1])
+            evidence -= 0.5 * own_mean @ np.linalg.solve(own, own_mean)
+            evidence += 0.5 * cavity_mean[i] @ np.linalg.solve(cavity_covariance[i], cavity_mean[i])
+        if change < tolerance or done == sweeps:
+            break
+        if done == max_sweeps:
+            raise ArithmeticError(f"no fixed point in {max_sweeps} sweeps: the last change is {change:.2e}")
+        Lambda, xi = Lambda + damping * (new_Lambda - Lambda), xi + damping * (new_xi - xi)
+        done += 1
+    blocks = np.einsum("aibi->iab", covariance.reshape(c, n, c, n))
+    return QuadratureEP(float(evidence), mean.reshape(c, n), blocks, Lambda, xi, cavity_mean, cavity_covariance)
