@@ -87,7 +87,10 @@ class LogPosterior:
             inputs=[*self.value_vars, start],
             **kwargs,
         )
-        self._moments = model.compile_fn([k, mean, labels], inputs=self.value_vars, **kwargs)
+        # Wanted once or twice in a fit: not worth compiling to machine code, which takes seconds.
+        self._moments = model.compile_fn(
+            [k, mean, labels], inputs=self.value_vars, point_fn=False, on_unused_input="ignore", mode="FAST_COMPILE"
+        )
         self._cold = np.zeros(approximator.sites_size(classifier.n_classes, classifier.n_points))
         self._sites = self._cold
         self._layout: RaveledVars | None = None
@@ -216,5 +219,5 @@ def maximise(
 
 
 _WALL = 10.0
-_FLAT = 1e-10  # relative change of the log posterior that counts as none
-_SLOPE = 1e-4  # largest slope, per unit of the unconstrained space, that counts as none
+_FLAT = 1e-8  # relative change of the log posterior that counts as none
+_SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none
