@@ -1,4 +1,4 @@
-"""Speed and memory of nested EP, in units of the factorisations it cannot avoid.
+"""Speed and memory of the solvers, in units of the factorisations that nested EP cannot avoid.
 
 The unit is the floor F(n, c): the time of c + 1 Cholesky factorisations and inverses (LAPACK's dpotrf and dpotri) of
 n × n matrices, on the same machine in the same run.
@@ -14,8 +14,10 @@ import numpy as np
 from common import best_time
 from scipy.linalg.lapack import dpotrf, dpotri
 
-from pymc_gpep import NestedEP
-from pymc_gpep.approximations.solution import run
+from pymc_gpep import IEP, QIEP, Laplace, NestedEP, VariationalBayes
+from pymc_gpep.approximations import Approximator
+from pymc_gpep.approximations.base import run
+from pymc_gpep.kernels.inner_ep import inner_ep_update
 
 SMALL = [(178, 3), (400, 3)]
 LARGE = [(178, 3), (1157, 3), (2000, 10)]
@@ -80,7 +82,9 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
     warm = solver.solve(near, mean, labels, start=cold.sites)
     nothing = np.zeros_like(cold.sites)
     cold_time = best_time(lambda: run(solver, k[None], mean, labels, nothing), repeats)
-    both_time = best_time(lambda: run(solver, k[None], mean, labels, nothing, gradient=True), repeats)
+    # From the solution itself, where little else is done and its time stands out.
+    alone = best_time(lambda: run(solver, k[None], mean, labels, cold.sites), repeats)
+    both = best_time(lambda: run(solver, k[None], mean, labels, cold.sites, gradient=True), repeats)
     warm_time = best_time(lambda: run(solver, near[None], mean, labels, cold.sites), repeats)
     iteration = cold_time / cold.convergence.iterations
     return {
@@ -93,10 +97,56 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
         "cold (ms)": 1e3 * cold_time,
         "sweeps warm": warm.convergence.iterations,
         "warm (F)": warm_time / unit,
-        "gradient (iterations)": (both_time - cold_time) / iteration,
+        "inner EP (iterations)": inner_time(n, c, repeats) / iteration,
+        "gradient (iterations)": (both - alone) / iteration,
         "memory (n² doubles)": peak_memory(n, c),
         "allowed, 2c + 4": 2 * c + 4,
     }
+
+
+def inner_time(n: int, c: int, repeats: int) -> float:
+    """Seconds of the inner EP updates of one outer iteration."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=(n, c, c))
+    arrays = [np.empty((n, c - 1)) for _ in range(3)]
+    sites = np.full((n, c - 1), 0.1), np.full((n, c - 1), 0.3)
+    mean, cov, labels = rng.normal(size=(c, n)), a @ a.swapaxes(1, 2), rng.integers(c, size=n)
+    return best_time(lambda: inner_ep_update(mean, cov, labels, *sites, 1, 1e-6, *arrays), max(3, repeats))
+
+
+def iteration_time(solver: Approximator, n: int, c: int, repeats: int) -> float:
+    """Seconds of one iteration after the first, which does what is done once."""
+    k, mean, labels = problem(n, c)
+    nothing = np.zeros(solver.sites_size(c, n))
+    last = run(solver, k[None], mean, labels, nothing).iterations
+    first = type(solver)(max_iterations=1)
+    whole = best_time(lambda: run(solver, k[None], mean, labels, nothing), repeats)
+    once = best_time(lambda: run(first, k[None], mean, labels, nothing), repeats)
+    return (whole - once) / (last - 1)
+
+
+def measure_others(n: int, c: int, repeats: int) -> dict[str, float]:
+    """Cost of an iteration of the other approximations."""
+    unit = floor(n, c, repeats)
+    solvers = (NestedEP(), IEP(), QIEP(), Laplace(), VariationalBayes())
+    times = {solver.name: iteration_time(solver, n, c, repeats) / unit for solver in solvers}
+    return {"n": n, "c": c} | {f"{name} (F)": time for name, time in times.items()}
+
+
+def measure_large(n: int = 4649, c: int = 10) -> dict[str, float]:
+    """Part of inner EP in one iteration on as many points as the full USPS digits have."""
+    k, mean, labels = problem(n, c)
+    solver = NestedEP(max_iterations=1, ladder=False)
+    whole = best_time(lambda: run(solver, k[None], mean, labels, np.zeros(2 * n * (c - 1))), 1)
+    inner = inner_time(n, c, 1)
+    return {"n": n, "c": c, "iteration (s)": whole, "inner EP (s)": inner, "inner EP (%)": 100 * inner / whole}
+
+
+def show(rows: list[dict[str, float]]) -> None:
+    """Print rows as columns."""
+    for name in rows[0]:
+        print(f"{name:24}" + "".join(f"{row[name]:12.4g}" for row in rows))
+    print()
 
 
 def main() -> None:
@@ -106,12 +156,16 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
     parser.add_argument("--json", help="file to write the figures to")
     arguments = parser.parse_args()
-    rows = [measure(n, c, arguments.repeats) for n, c in (SMALL if arguments.quick else LARGE)]
-    for name in rows[0]:
-        print(f"{name:24}" + "".join(f"{row[name]:12.4g}" for row in rows))
+    sizes = SMALL if arguments.quick else LARGE
+    results = {"nested EP": [measure(n, c, arguments.repeats) for n, c in sizes]}
+    results["an iteration of each"] = [measure_others(n, c, arguments.repeats) for n, c in sizes[:2]]
+    if not arguments.quick:
+        results["one iteration on many points"] = [measure_large()]
+    for title, rows in results.items():
+        print(title)
+        show(rows)
     if arguments.json:
-        with open(arguments.json, "w") as file:
-            json.dump(rows, file, indent=1)
+        Path(arguments.json).write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

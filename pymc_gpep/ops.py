@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
-from pymc_gpep.approximations.solution import Approximator, run
+from pymc_gpep.approximations.base import Approximator, run
 from pymc_gpep.kernels.compile import SOURCE_KEY, kernel
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 

@@ -35,11 +35,6 @@ class IEP(AcceleratedEP):
     entry: ClassVar[Entry] = iep
     posterior: ClassVar[type[Posterior]] = IndependentPosterior
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.max_inner < 1:
-            raise ValueError(f"max_inner must be at least 1, but is {self.max_inner!r}.")
-
     @property
     def options(self) -> tuple[float, ...]:
         """Options in the order that the compiled solver wants them."""

@@ -61,8 +61,6 @@ class QEP(AcceleratedEP):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order < 1:
-            raise ValueError(f"order must be at least 1, but is {self.order!r}.")
         if self.rule not in get_args(Rule):
             raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(Rule)))}, but is {self.rule!r}.")
 

@@ -3,13 +3,13 @@
 from dataclasses import fields
 from typing import Any
 
+from pymc_gpep.approximations.base import Approximator
 from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qiep import QIEP
-from pymc_gpep.approximations.solution import Approximator
 from pymc_gpep.approximations.vb import VariationalBayes
 
 __all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
@@ -51,7 +51,7 @@ def approximator(method: str, likelihood: str, options: dict[str, Any], besides:
             f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood}. "
             f"Methods that fit it: {', '.join(map(repr, fitting))}."
         )
-    known = [field.name for field in fields(fitting[method])]  # type: ignore[arg-type]  # they are dataclasses
+    known = [field.name for field in fields(fitting[method])]
     if unknown := sorted(set(options) - set(known)):
         raise TypeError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.")
     return fitting[method](**options)

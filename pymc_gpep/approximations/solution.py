@@ -1,17 +1,14 @@
-"""What every approximation promises, and what it returns."""
+"""What every approximation returns."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.kernels.entry import Entry, Outcome
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.posterior import Posterior
-from pymc_gpep.prior import check_prior
 
-__all__ = ["Approximator", "Convergence", "Solution", "run", "solve"]
+__all__ = ["Convergence", "Solution"]
 
 Array = NDArray[np.float64]
 
@@ -84,84 +81,3 @@ class Solution:
     posterior: Posterior
     sites: Array
     convergence: Convergence
-
-
-class Approximator(Protocol):
-    """An approximation with its options: a function from prior moments and labels to a `Solution`."""
-
-    name: ClassVar[str]
-    """What `pm.fit(method=...)` calls it."""
-    likelihood: ClassVar[str]
-    """Name of the likelihood that it approximates, see `pymc_gpep.structure.LIKELIHOODS`."""
-    entry: ClassVar[Entry]
-    """The compiled solver, for graphs."""
-    schemes: ClassVar[tuple[str, ...]]
-    """What the solver tries, in order."""
-    posterior: ClassVar[type[Posterior]]
-    """What its sites make of the prior."""
-
-    @property
-    def max_iterations(self) -> int:
-        """Limit on iterations."""
-        ...
-
-    @property
-    def tolerance(self) -> float:
-        """Of convergence."""
-        ...
-
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        ...
-
-    def sites_size(self, c: int, n: int) -> int:
-        """Length of the vector of sites, from which a neighbouring solve can start."""
-        ...
-
-    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
-        """Shape of the site precisions, as `posterior` wants them."""
-        ...
-
-    def solve(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None = None) -> Solution:
-        """Approximate the posterior given prior covariance (n, n) or (c, n, n), prior mean (c, n), labels (n,)."""
-        ...
-
-
-def run(
-    approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], sites: Array, gradient: bool = False
-) -> Outcome:
-    """Run the compiled solver from given sites, on C-ordered arrays of the right shapes."""
-    shape = approximator.precision_shape(*mean.shape)
-    options, limit = approximator.options, approximator.max_iterations
-    return approximator.entry(k, mean, labels, sites, options, limit, shape, gradient)
-
-
-def solve(
-    approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None
-) -> Solution:
-    """Check the input, run the compiled solver, and return what it found."""
-    k, mean, labels = check_prior(k, mean, labels)
-    sites = np.zeros(approximator.sites_size(*mean.shape))
-    if start is not None:
-        if np.shape(start) != sites.shape or not np.isfinite(start).all():
-            raise ValueError(f"start must be {sites.size} finite numbers, the sites of a solution of this size.")
-        sites[:] = start
-    outcome = run(approximator, k, mean, labels, sites)
-    evidences, residuals = outcome.history.T.copy()
-    return Solution(
-        evidence=outcome.evidence,
-        mean=outcome.mean,
-        cov=outcome.cov,
-        labels=labels,
-        posterior=approximator.posterior(k, mean, outcome.precision, outcome.weights),
-        sites=outcome.sites,
-        convergence=Convergence(
-            outcome.status,
-            outcome.iterations,
-            evidences,
-            residuals,
-            approximator.tolerance,
-            approximator.schemes[outcome.rung],
-        ),
-    )

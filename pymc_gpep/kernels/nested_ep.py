@@ -58,7 +58,7 @@ def _descent(
     problem = (carray(k_, (matrices, n, n)), carray(prior_mean_, (c, n)), carray(y_, (n,)))
     space = _space(c, n, weights_, mean_, cov_, precision_)
     evidence, status, sweeps = energy_descent(
-        problem, carray(sites_, (2, n, c - 1)), space, options[0], options[4], carray(history_, (max_iterations, 2))
+        problem, carray(sites_, (2, n, c - 1)), space, options[0], options[3], carray(history_, (max_iterations, 2))
     )
     if wanted != 0 and status == CONVERGED:
         _derivatives(matrices, space, gradient_, gradient_mean_)
@@ -80,8 +80,8 @@ def _accelerated(
 ):  # fmt: skip
     """The first two rungs, accelerated EP and the same with small steps."""
     options = carray(options_, (6,))
-    tolerance, max_inner, memory, mixing, damping = options[0], int(options[1]), int(options[2]), options[3], options[4]
-    ladder = options[5] != 0.0
+    tolerance, memory, mixing, damping = options[0], int(options[1]), options[2], options[3]
+    ladder, max_inner = options[4] != 0.0, int(options[5])
     sites = carray(sites_, (2, n, c - 1))
     history = carray(history_, (max_iterations, 2))
     problem = (carray(k_, (matrices, n, n)), carray(prior_mean_, (c, n)), carray(y_, (n,)))
@@ -141,7 +141,7 @@ descend = descent.external
 nested_ep = Entry(_nested_ep, calls=(descent,))
 """Nested EP.
 
-Its sites are α and β (2, n, c − 1); its options are tolerance, limit on inner sweeps, memory, mixing, damping, and
-whether to climb the ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last
+Its sites are α and β (2, n, c − 1); its options are tolerance, memory, mixing, damping, whether to climb the
+ladder, and the limit on inner sweeps. The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last
 one ended.
 """

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import IEP, QIEP, NestedEP
-from pymc_gpep.approximations.solution import run
+from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.independent_ep import independent_ep
@@ -112,12 +112,17 @@ def test_converges_on_the_whole_grid(kind, data):
 
 @pytest.mark.parametrize(
     "approximation",
-    [IEP(max_inner=30), IEP(memory=0), IEP(memory=8, mixing=0.5), QIEP(memory=0, damping=0.5)],
+    [
+        IEP(1e-8, max_inner=30),
+        IEP(1e-8, memory=0),
+        IEP(1e-8, memory=8, mixing=0.5),
+        QIEP(1e-8, memory=0, damping=0.5),
+    ],
     ids=str,
 )
 def test_every_schedule_has_the_same_fixed_point(approximation):
     prior = standardised(iris, 3, 1)
-    expected = type(approximation)().solve(*prior)
+    expected = type(approximation)(tolerance=1e-8).solve(*prior)
     solution = approximation.solve(*prior)
     assert solution.convergence.converged
     assert solution.evidence == pytest.approx(expected.evidence, abs=1e-8)

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_softmax, softmax
 
-from pymc_gpep.approximations import solution as solutions
+from pymc_gpep.approximations import base as solutions
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import iris, random_problem, squared_exponential, wine

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from pymc_gpep.approximations import solution as solutions
+from pymc_gpep.approximations import base as solutions
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS, TOO_LARGE
 from tests.reference.data import iris, random_problem, squared_exponential

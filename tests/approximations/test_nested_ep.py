@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import NestedEP
-from pymc_gpep.approximations.solution import run
+from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.binary_ep import binary_ep
 from tests.reference.data import iris, random_problem, squared_exponential, wine

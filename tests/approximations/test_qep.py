@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import QEP, NestedEP
-from pymc_gpep.approximations.solution import run
+from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.dense_nested_ep import inner_ep

@@ -7,7 +7,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from pymc_gpep import NestedEP
-from pymc_gpep.approximations.solution import run
+from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.blas_threads import _SMALL, limit_blas_threads, restore_blas_threads
 from tests.reference.data import random_problem
 

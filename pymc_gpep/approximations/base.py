@@ -1,0 +1,140 @@
+"""What every approximation is: options, a compiled solver, and `solve`."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations.solution import Array, Convergence, Solution
+from pymc_gpep.kernels.entry import Entry, Outcome
+from pymc_gpep.posterior import Posterior
+from pymc_gpep.prior import check_prior
+
+__all__ = ["Approximator", "run"]
+
+_LIMITS = {
+    "tolerance": (lambda value: value > 0, "positive"),
+    "max_iterations": (lambda value: value >= 1, "at least 1"),
+    "max_inner": (lambda value: value >= 1, "at least 1"),
+    "max_products": (lambda value: value >= 0, "at least 0"),
+    "max_size": (lambda value: value >= 1, "at least 1"),
+    "order": (lambda value: value >= 1, "at least 1"),
+    "memory": (lambda value: value >= 0, "at least 0"),
+    "mixing": (lambda value: 0 < value <= 1, "in (0, 1]"),
+    "damping": (lambda value: 0 < value <= 1, "in (0, 1]"),
+}
+"""Name of an option, whatever the approximation → what its value must be."""
+
+
+@dataclass(frozen=True)
+class Approximator(ABC):
+    """An approximation with its options: a function from prior moments and labels to a `Solution`.
+
+    Parameters
+    ----------
+    tolerance : float
+        Of convergence.
+    max_iterations : int
+        Limit on iterations.
+
+    Raises
+    ------
+    ValueError
+        If an option has a value that makes no sense.
+    """
+
+    tolerance: float
+    max_iterations: int
+
+    name: ClassVar[str]
+    """What `pm.fit(method=...)` calls it."""
+    likelihood: ClassVar[str]
+    """Kind of the likelihood that it approximates, see `pymc_gpep.structure.LIKELIHOODS`."""
+    schemes: ClassVar[tuple[str, ...]]
+    """What the solver tries, in order."""
+    entry: ClassVar[Entry]
+    """The compiled solver, for graphs."""
+    posterior: ClassVar[type[Posterior]]
+    """What its sites make of the prior."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            fits, must = _LIMITS.get(field.name, (None, ""))
+            value = getattr(self, field.name)
+            if fits and not fits(value):
+                raise ValueError(f"{field.name} must be {must}, but is {value!r}.")
+
+    @property
+    @abstractmethod
+    def options(self) -> tuple[float, ...]:
+        """Options in the order that the compiled solver wants them."""
+
+    @abstractmethod
+    def sites_size(self, c: int, n: int) -> int:
+        """Length of the vector of sites, from which a neighbouring solve can start.
+
+        Raises
+        ------
+        ValueError
+            If the problem is too large for the approximation.
+        """
+
+    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
+        """Shape of the site precisions, as `posterior` wants them."""
+        return c, n
+
+    def solve(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None = None) -> Solution:
+        """Approximate the posterior of the latent values.
+
+        Parameters
+        ----------
+        k : array (n, n) or (c, n, n)
+            Prior covariance, shared by the classes or one for each.
+        mean : array (c, n)
+            Prior mean.
+        labels : array (n,)
+            Classes, 0…c−1.
+        start : array, optional
+            `Solution.sites` of a neighbouring problem; a cold start if not given.
+
+        Returns
+        -------
+        Solution
+            Converged, or saying in `convergence` that it is not.
+
+        Raises
+        ------
+        ValueError
+            If an input has the wrong shape, is not finite, or holds labels that are no classes; or if the problem is
+            too large for the approximation.
+        """
+        k, mean, labels = check_prior(k, mean, labels)
+        sites = np.zeros(self.sites_size(*mean.shape))
+        if start is not None:
+            if np.shape(start) != sites.shape or not np.isfinite(start).all():
+                raise ValueError(f"start must be {sites.size} finite numbers, the sites of a solution of this size.")
+            sites[:] = start
+        outcome = run(self, k, mean, labels, sites)
+        evidences, residuals = outcome.history.T.copy()
+        return Solution(
+            evidence=outcome.evidence,
+            mean=outcome.mean,
+            cov=outcome.cov,
+            labels=labels,
+            posterior=self.posterior(k, mean, outcome.precision, outcome.weights),
+            sites=outcome.sites,
+            convergence=Convergence(
+                outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
+            ),
+        )
+
+
+def run(
+    approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], sites: Array, gradient: bool = False
+) -> Outcome:
+    """Run the compiled solver from given sites, on C-ordered arrays of the right shapes."""
+    shape = approximator.precision_shape(*mean.shape)
+    options, limit = approximator.options, approximator.max_iterations
+    return approximator.entry(k, mean, labels, sites, options, limit, shape, gradient)
