@@ -17,7 +17,7 @@ from pymc.initial_point import make_initial_point_fn
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.kernels.status import CONVERGED, MESSAGES, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
@@ -178,7 +178,7 @@ def maximise(
         If the approximation fails at the initial point.
     """
     best = log_posterior(theta)
-    if not theta.size and best.status == OUT_OF_ITERATIONS:
+    if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         return Optimum(best, True, "There is nothing to optimise.", (best,))  # and the solution says how far it got
     if not np.isfinite(best.log_posterior):
         log_posterior.check_moments(theta)

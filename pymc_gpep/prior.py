@@ -40,7 +40,8 @@ def check_prior(
     given = np.asarray(labels)
     if given.shape != (n,):
         raise ValueError(f"labels must be ({n},) to fit the mean, but have shape {given.shape}.")
-    classes = given.astype(np.int64)
-    if (classes != given).any() or classes.min() < 0 or classes.max() >= c:
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"labels must be integers 0…{c - 1}, but are of type {given.dtype}.")
+    if not ((given >= 0) & (given < c)).all() or (given.astype(np.int64) != given).any():
         raise ValueError(f"labels must be integers 0…{c - 1}, but run from {given.min()} to {given.max()}.")
-    return covariance, prior_mean, np.ascontiguousarray(classes)
+    return covariance, prior_mean, np.ascontiguousarray(given, np.int64)

@@ -23,7 +23,7 @@ from pymc_gpep.kernels.inner_ep import flat_moments, matched_site
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.site_posterior import site_posterior
-from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 __all__ = ["energy_descent", "matching_cavity"]
 
@@ -121,6 +121,8 @@ def energy_descent(problem, sites, space, tolerance, damping, history):
     ok, energy, cost, residual = _evaluate(problem, sites, space, moments, cavities, target)
     if not ok:
         return np.nan, NOT_POSITIVE_DEFINITE, sweep
+    if not np.isfinite(energy + cost + residual):
+        return np.nan, NOT_FINITE, sweep
     best = residual
     step = 0.25
     last = np.inf
@@ -140,6 +142,7 @@ def energy_descent(problem, sites, space, tolerance, damping, history):
         ok, new_energy, new_cost, new_residual = _evaluate(
             problem, trial, space, trial_moments, trial_cavities, trial_target
         )
+        ok = ok and np.isfinite(new_energy + new_cost + new_residual)
         fall = energy - new_energy
         lost_in_rounding = ok and residual < 1e-3 and abs(fall) <= rounding
         taken = ok and (lost_in_rounding or new_residual <= 0.9 * best or fall >= _ARMIJO * residual * residual)
@@ -151,6 +154,7 @@ def energy_descent(problem, sites, space, tolerance, damping, history):
             ok, new_energy, new_cost, new_residual = _evaluate(
                 problem, trial, space, trial_moments, trial_cavities, trial_target
             )
+            ok = ok and np.isfinite(new_energy + new_cost + new_residual)
             if ok:
                 predicted = _first_order(sites, moments, cavities, trial_moments)
             taken = ok and new_energy <= energy + _ARMIJO * min(predicted, 0.0) + (rounding if step < 1e-6 else 0.0)

@@ -14,12 +14,12 @@ from numba import carray
 from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_threads
 from pymc_gpep.kernels.compile import inlined_kernel
 from pymc_gpep.kernels.ep_ladder import ep_ladder
-from pymc_gpep.kernels.finite import all_finite
 from pymc_gpep.kernels.independent import add_class_gradient
 from pymc_gpep.kernels.inner_ep import gaussian_log_normaliser
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.levelled_posterior import levelled_posterior
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE
+from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["independent_ep", "independent_sweep"]
 
@@ -65,27 +65,26 @@ def independent_ep(
     evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
 ):  # fmt: skip
     """Body of an entry: `width` sites at each point; the options are those of `ep_ladder` first."""
-    k = carray(k_, (matrices, n, n))
     sites = carray(sites_, (2, n, width))
     b = carray(weights_, (c, n))
     pi = carray(precision_, (c, n))
     variance = np.empty((c, n))
     inverses = np.empty((c, n, n))
-    problem = (k, carray(prior_mean_, (c, n)), carray(y_, (n,)))
+    status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, sites.size)
     space = (pi, np.empty((c, n)), b, carray(mean_, (c, n)), variance, inverses, np.empty((n, n)))
     threads = limit_blas_threads(n)
     evidence = np.nan
-    status = NOT_FINITE
     sweeps = 0
     rung = 0
-    if all_finite(k_, matrices * n * n) and all_finite(prior_mean_, c * n) and all_finite(sites_, sites.size):
+    if status == CONVERGED:
         history = carray(history_, (max_iterations, 2))
         evidence, status, sweeps, rung = ep_ladder(sweep, settings, problem, sites, space, options, history)
-    cov = carray(cov_, (n, c, c))
-    cov[:] = 0.0
-    for i in range(n):
-        for a in range(c):
-            cov[i, a, a] = variance[a, i]
+        add_to_all(space[3], common)
+        cov = carray(cov_, (n, c, c))
+        cov[:] = 0.0
+        for i in range(n):
+            for a in range(c):
+                cov[i, a, a] = variance[a, i]
     if wanted != 0 and status == CONVERGED:
         gradient = carray(gradient_, (matrices, n, n))
         gradient[:] = 0.0

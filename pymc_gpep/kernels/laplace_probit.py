@@ -6,13 +6,13 @@ from numba import carray
 from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_threads
 from pymc_gpep.kernels.block_sites import block_gradient, block_marginals, project, smooth_blocks
 from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.finite import all_finite
 from pymc_gpep.kernels.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.multinomial_probit import log_probability_third
 from pymc_gpep.kernels.newton_probit import newton_probit
 from pymc_gpep.kernels.prior_image import prior_image
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS, TOO_LARGE
+from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS, TOO_LARGE
 
 __all__ = ["laplace_probit"]
 
@@ -23,20 +23,16 @@ def _laplace_probit(
 ):  # fmt: skip
     k = carray(k_, (matrices, n, n))
     b = carray(sites_, (c, n))
-    y = carray(y_, (n,))
     mean = carray(mean_, (c, n))
     cov = carray(cov_, (n, c, c))
     options = carray(options_, (2,))
     outcome = carray(outcome_, (3,))
     evidence = np.nan
-    status = TOO_LARGE if c * n > options[1] else NOT_FINITE
+    status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, c * n)
+    if c * n > options[1]:
+        status = TOO_LARGE
     iterations = 0
-    if (
-        status != TOO_LARGE
-        and all_finite(k_, matrices * n * n)
-        and all_finite(prior_mean_, c * n)
-        and all_finite(sites_, c * n)
-    ):
+    if status == CONVERGED:
         threads = limit_blas_threads(n * (c - 1))
         size = n * (c - 1)
         step, image = np.empty((2, c, n))
@@ -44,7 +40,6 @@ def _laplace_probit(
         lower = np.empty((size, size))
         space = (mean, step, image, carray(precision_, (n, c, c)), roots, lower)
         history = carray(history_, (max_iterations, 2))
-        problem = (k, carray(prior_mean_, (c, n)), y)
         evidence, status, iterations = newton_probit(problem, b, space, options[0], history)
         if status in (CONVERGED, OUT_OF_ITERATIONS):
             copy_into(carray(weights_, (c, n)), b)
@@ -59,7 +54,7 @@ def _laplace_probit(
                 for i in range(n):
                     for a in range(c):
                         f[a] = mean[a, i]
-                    log_probability_third(f, y[i], cov[i], third)
+                    log_probability_third(f, problem[2][i], cov[i], third)
                     for a in range(c):
                         step[a, i] = 0.5 * third[a]
                 prior_image(k, step, image)
@@ -69,6 +64,7 @@ def _laplace_probit(
                 for a in range(c):
                     for i in range(n):
                         gradient_mean[a, i] += b[a, i]
+        add_to_all(mean, common)
         restore_blas_threads(threads)
     carray(evidence_, (1,))[0] = evidence
     outcome[0] = status

@@ -6,12 +6,12 @@ from numba import carray
 from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_threads
 from pymc_gpep.kernels.coupled import evidence_gradient, latent_weights, marginal_moments
 from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.finite import all_finite
 from pymc_gpep.kernels.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.newton import newton
+from pymc_gpep.kernels.problem import add_to_all, read_problem
 from pymc_gpep.kernels.softmax import curvature_slope
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 
 __all__ = ["laplace_softmax"]
 
@@ -28,11 +28,10 @@ def _laplace_softmax(
     gradient_mean = carray(gradient_mean_, (c, n))
     weights = carray(weights_, (c, n))
     outcome = carray(outcome_, (3,))
-    problem = (k, carray(prior_mean_, (c, n)), carray(y_, (n,)))
+    status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, c * n)
     evidence = np.nan
-    status = NOT_FINITE
     iterations = 0
-    if all_finite(k_, matrices * n * n) and all_finite(prior_mean_, c * n) and all_finite(sites_, c * n):
+    if status == CONVERGED:
         threads = limit_blas_threads(n)
         step, image = np.empty((2, c, n))
         inverses = np.empty((c, n, n))
@@ -53,6 +52,7 @@ def _laplace_softmax(
                 for a in range(c):
                     for i in range(n):
                         gradient_mean[a, i] += b[a, i]
+        add_to_all(mean, common)
         restore_blas_threads(threads)
     carray(evidence_, (1,))[0] = evidence
     outcome[0] = status

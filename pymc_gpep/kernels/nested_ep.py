@@ -9,16 +9,24 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.coupled import evidence_gradient
 from pymc_gpep.kernels.energy_descent import energy_descent
 from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.finite import all_finite
 from pymc_gpep.kernels.inner_ep import inner_ep_update
 from pymc_gpep.kernels.lapack import copy_into
+from pymc_gpep.kernels.problem import add_to_all, read_problem
 from pymc_gpep.kernels.site_posterior import site_posterior
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import (
+    CONVERGED,
+    NOT_FINITE,
+    OUT_OF_DIGITS,
+    OUT_OF_ITERATIONS,
+)
 
 __all__ = ["descent", "nested_ep"]
 
 _PATIENCE = 40  # sweeps without progress before the next rung
 _SMALL = 0.3  # mixing and damping of the second rung, in units of the first one's
+# Rounding keeps residuals below this part of the trace of the prior covariance from falling further; where they still
+# are smaller than the other number, the prior variance is not to blame.
+_ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
 
 
 @kernel
@@ -55,11 +63,13 @@ def _descent(
     evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
 ):  # fmt: skip
     options = carray(options_, (6,))
-    problem = (carray(k_, (matrices, n, n)), carray(prior_mean_, (c, n)), carray(y_, (n,)))
+    sites = carray(sites_, (2, n, c - 1))
+    _, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, sites.size)
     space = _space(c, n, weights_, mean_, cov_, precision_)
     evidence, status, sweeps = energy_descent(
-        problem, carray(sites_, (2, n, c - 1)), space, options[0], options[3], carray(history_, (max_iterations, 2))
+        problem, sites, space, options[0], options[3], carray(history_, (max_iterations, 2))
     )
+    add_to_all(space[6], common)
     if wanted != 0 and status == CONVERGED:
         _derivatives(matrices, space, gradient_, gradient_mean_)
     carray(evidence_, (1,))[0] = evidence
@@ -84,14 +94,16 @@ def _accelerated(
     ladder, max_inner = options[4] != 0.0, int(options[5])
     sites = carray(sites_, (2, n, c - 1))
     history = carray(history_, (max_iterations, 2))
-    problem = (carray(k_, (matrices, n, n)), carray(prior_mean_, (c, n)), carray(y_, (n,)))
+    status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, sites.size)
     space = _space(c, n, weights_, mean_, cov_, precision_)
     evidence = np.nan
-    status = NOT_FINITE
     sweeps = 0
     rung = 0
-    finite = all_finite(k_, matrices * n * n) and all_finite(prior_mean_, c * n) and all_finite(sites_, sites.size)
-    while finite and rung < 2:
+    rounding = 0.0
+    for a in range(matrices):
+        rounding = max(rounding, _ROUNDING * np.trace(problem[0][a]))
+    sound = status == CONVERGED
+    while sound and rung < 2:
         size = 1.0 if rung == 0 else _SMALL
         patience = _PATIENCE if ladder else max_iterations
         evidence, status, more = accelerated_ep(
@@ -102,9 +114,13 @@ def _accelerated(
         stuck = status in (OUT_OF_ITERATIONS, NOT_FINITE)
         if not (ladder and stuck) or sweeps == max_iterations:
             break
+        if rung == 1 and status == OUT_OF_ITERATIONS and _NEGLIGIBLE < rounding > history[:sweeps, 1].min():
+            status = OUT_OF_DIGITS
+            break
         if status == NOT_FINITE:
             sites[:] = 0.0
         rung += 1
+    add_to_all(space[6], common)
     if wanted != 0 and status == CONVERGED:
         _derivatives(matrices, space, gradient_, gradient_mean_)
     carray(evidence_, (1,))[0] = evidence
@@ -142,6 +158,6 @@ nested_ep = Entry(_nested_ep, calls=(descent,))
 """Nested EP.
 
 Its sites are α and β (2, n, c − 1); its options are tolerance, memory, mixing, damping, whether to climb the
-ladder, and the limit on inner sweeps. The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last
-one ended.
+ladder, and the limit on inner sweeps. The ladder: accelerated EP, the same with small steps, descent on the energy,
+each from where the last one ended.
 """

@@ -5,6 +5,7 @@ __all__ = [
     "MESSAGES",
     "NOT_FINITE",
     "NOT_POSITIVE_DEFINITE",
+    "OUT_OF_DIGITS",
     "OUT_OF_ITERATIONS",
     "OUT_OF_MEMORY",
     "TOO_LARGE",
@@ -16,12 +17,14 @@ NOT_POSITIVE_DEFINITE = 2
 NOT_FINITE = 3
 OUT_OF_MEMORY = 4
 TOO_LARGE = 5
+OUT_OF_DIGITS = 6
 
 MESSAGES = {
     CONVERGED: "converged",
     OUT_OF_ITERATIONS: "ran out of iterations",
-    NOT_POSITIVE_DEFINITE: "met a prior covariance that is not positive semi-definite",
+    NOT_POSITIVE_DEFINITE: "met a prior covariance that is not symmetric and positive semi-definite",
     NOT_FINITE: "met values that are not finite",
     OUT_OF_MEMORY: "ran out of memory",
     TOO_LARGE: "met more latent values than its max_size allows",
+    OUT_OF_DIGITS: "reached the limit of rounding at so large a prior variance",
 }

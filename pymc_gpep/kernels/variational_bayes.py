@@ -36,11 +36,11 @@ from numba import carray
 from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_threads
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.finite import all_finite
 from pymc_gpep.kernels.independent import add_class_gradient, class_variance, factorise_class
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.multinomial_probit import log_probability_derivatives
 from pymc_gpep.kernels.newton_direction import inner_product, multiply_classes, newton_direction
+from pymc_gpep.kernels.problem import add_to_all, read_problem
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 __all__ = ["variational_bayes"]
@@ -139,7 +139,6 @@ def _variational_bayes(
     evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
 ):  # fmt: skip
     k = carray(k_, (matrices, n, n))
-    prior_mean = carray(prior_mean_, (c, n))
     sites = carray(sites_, (c, n))
     options = carray(options_, (2,))
     b = carray(weights_, (c, n))
@@ -151,9 +150,10 @@ def _variational_bayes(
     pi[:] = 1.0
     threads = limit_blas_threads(n)
     evidence = np.nan
-    status = NOT_FINITE
+    status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, c * n)
+    prior_mean = problem[1]
     iterations = 0
-    if all_finite(k_, matrices * n * n) and all_finite(prior_mean_, c * n) and all_finite(sites_, c * n):
+    if status == CONVERGED:
         ok = True
         log_det = 0.0
         for a in range(matrices):
@@ -167,10 +167,11 @@ def _variational_bayes(
                 for i in range(n):
                     mean[a, i] += prior_mean[a, i]
             evidence, status, iterations = _ascend(
-                (k, prior_mean, carray(y_, (n,))), inverses, -0.5 * log_det, options[0], int(options[1]), mean, b,
+                problem, inverses, -0.5 * log_det, options[0], int(options[1]), mean, b,
                 carray(history_, (max_iterations, 2)),
             )  # fmt: skip
             copy_into(sites, b)
+            add_to_all(mean, common)
             cov[:] = 0.0
             for a in range(c):
                 which = a if matrices > 1 else 0

@@ -1,0 +1,413 @@
+"""Degenerate input: either the answer is right, or it is refused; never NaN without a status, never silently wrong."""
+
+import mpmath
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from pymc_gpep import NestedEP
+from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.approximations.base import run
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
+from pymc_gpep.ops import Evidence
+from tests import models
+from tests.reference.data import iris, random_problem, squared_exponential
+from tests.reference.flat_ep import flat_ep, flat_model
+
+approximations = pytest.mark.parametrize("approximation", APPROXIMATIONS, ids=lambda kind: kind.__name__)
+LINE = np.linspace(-1.0, 2.0, 6)
+EPS = np.finfo(float).eps
+
+PROBLEM = random_problem(1, 6, 3, variance=4.0, with_mean=True)
+LABELS = np.array([0, 0, 1, 2, 0, 1])
+SINGULAR = {
+    "duplicated": np.kron(PROBLEM.K[:3, :3], np.ones((2, 2))),
+    "constant": np.ones((6, 6)),
+    "rank one": np.outer(LINE, LINE),
+    "zero": np.zeros((6, 6)),
+}
+
+
+def solve(approximation, k, mean, labels, **options):
+    solution = approximation(**{"tolerance": 1e-10} | options).solve(k, mean, labels)
+    assert solution.convergence.converged, str(solution.convergence)
+    for values in (solution.evidence, solution.mean, solution.cov, solution.sites):
+        assert np.isfinite(values).all()
+    return solution
+
+
+def assert_equals_flat_ep(k, mean, labels, scale=1.0, **options):
+    """Nested EP against a dense implementation of the same fixed point that shares none of its algebra."""
+    c, n = mean.shape
+    expected = flat_ep(k, labels, mean)
+    solution = solve(NestedEP, k, mean, labels, **options)
+    assert solution.evidence == pytest.approx(expected.evidence, abs=1e-9)
+    assert_allclose(solution.mean, expected.mean, atol=1e-8 * np.sqrt(scale))
+    cov = np.einsum("aibi->iab", expected.covariance.reshape(c, n, c, n))
+    assert_allclose(solution.cov, cov, atol=1e-8 * scale)
+    return solution
+
+
+# Singular and indefinite covariances
+
+
+@pytest.mark.parametrize("k", SINGULAR.values(), ids=SINGULAR)
+def test_singular_covariance(k):
+    assert_equals_flat_ep(k, PROBLEM.m, LABELS)
+
+
+@approximations
+@pytest.mark.parametrize("k", SINGULAR.values(), ids=SINGULAR)
+def test_singular_covariance_is_a_limit(approximation, k):
+    solution = solve(approximation, k, PROBLEM.m, LABELS)
+    near = solve(approximation, k + 1e-9 * np.eye(6), PROBLEM.m, LABELS)
+    assert solution.evidence == pytest.approx(near.evidence, abs=1e-7)
+    assert_allclose(solution.mean, near.mean, atol=1e-7)
+    assert_allclose(solution.cov, near.cov, atol=1e-7)
+
+
+@approximations
+def test_without_prior_variance_nothing_is_learnt(approximation):
+    solution = solve(approximation, np.zeros((6, 6)), PROBLEM.m, LABELS)
+    assert_allclose(solution.mean, PROBLEM.m, atol=1e-14)
+    assert not solution.cov.any()
+
+
+@approximations
+def test_copies_of_a_point_have_one_latent_value(approximation):
+    twice = np.repeat(np.arange(6), 2)
+    labels = np.ravel([LABELS, (LABELS + 1) % 3], "F")  # the two copies of a point contradict each other
+    solution = solve(approximation, PROBLEM.K[twice[:, None], twice], PROBLEM.m[:, twice], labels)
+    assert_allclose(solution.mean[:, ::2], solution.mean[:, 1::2], atol=1e-8)
+    assert_allclose(solution.cov[::2], solution.cov[1::2], atol=1e-8)
+
+
+INDEFINITE = {
+    "correlations above 1": 1.5 * np.ones((6, 6)) - 0.5 * np.eye(6),
+    "one eigenvalue of −0.001": np.eye(6) - 1.001 / 6,
+    "one class of three": np.stack([np.eye(6), np.eye(6), np.eye(6) - 0.5 * np.ones((6, 6))]),
+}
+
+
+@approximations
+@pytest.mark.parametrize("k", INDEFINITE.values(), ids=INDEFINITE)
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_indefinite_covariance_is_refused(approximation, k, scale):
+    """Also where the solver could do with it: I + D^½ K D^½ may well be positive definite."""
+    solution = approximation().solve(scale * k, PROBLEM.m, LABELS)
+    assert solution.convergence.status == NOT_POSITIVE_DEFINITE
+    assert "not symmetric and positive semi-definite" in str(solution.convergence)
+    assert np.isnan(solution.evidence)
+    assert np.isnan(solution.mean).all()
+    assert np.isnan(solution.cov).all()
+
+
+@approximations
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e4])
+def test_covariance_may_be_indefinite_in_its_last_digits(approximation, scale):
+    k = scale * SINGULAR["constant"]
+    expected = solve(approximation, k, PROBLEM.m, LABELS, tolerance=1e-8)
+    solution = solve(approximation, k - scale * 1e-12 * (np.eye(6) - 1 / 6), PROBLEM.m, LABELS, tolerance=1e-8)
+    assert solution.evidence == pytest.approx(expected.evidence, abs=1e-7)
+
+
+@approximations
+def test_asymmetric_covariance_is_refused(approximation):
+    k = PROBLEM.K.copy()
+    k[0, 1] += 1e-3
+    with pytest.raises(ValueError, match="k must be symmetric"):
+        approximation().solve(k, PROBLEM.m, LABELS)
+    outcome = run(approximation(), k[None], PROBLEM.m, LABELS, np.zeros(approximation().sites_size(3, 6)))
+    assert outcome.status == NOT_POSITIVE_DEFINITE
+    k[0, 1] = k[1, 0] + 1e-12
+    expected = solve(approximation, PROBLEM.K, PROBLEM.m, LABELS)
+    assert solve(approximation, k, PROBLEM.m, LABELS).evidence == pytest.approx(expected.evidence, abs=1e-9)
+
+
+# Magnitudes
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("scale", [1e-300, 1e-8, 1e4, 1e8])
+def test_magnitude_of_the_covariance(scale, per_class):
+    problem = random_problem(3, 6, 3, variance=1.0, per_class=per_class, with_mean=True)
+    assert_equals_flat_ep(scale * problem.K, problem.m, LABELS, max(1.0, 10 * scale))
+
+
+def precise_evidence(k, mean, labels, sites):
+    """EP's evidence and residual at given sites, from the Gaussian of the g alone, in numbers of 40 digits."""
+    model = flat_model(k, labels, mean)
+    with mpmath.workdps(40):
+        alpha, beta = (mpmath.matrix(x.tolist()) for x in sites.reshape(2, -1))
+        rows, size = mpmath.matrix(model.functionals.tolist()), len(alpha)
+        prior = rows * mpmath.matrix(model.covariance.tolist()) * rows.T
+        g0 = rows * mpmath.matrix(model.mean.tolist())
+        inner = mpmath.eye(size) + prior * mpmath.diag(list(alpha))
+        cov = mpmath.inverse(inner) * prior
+        shift = mpmath.matrix([beta[s] - alpha[s] * g0[s] for s in range(size)])
+        g = g0 + cov * shift
+        evidence = (shift.T * (g - g0))[0] / 2 - mpmath.log(mpmath.det(inner)) / 2
+        residual = mpmath.mpf(0)
+        for s in range(size):
+            evidence += beta[s] * g0[s] - alpha[s] * g0[s] ** 2 / 2
+            keep = 1 - alpha[s] * cov[s, s]
+            v, m = cov[s, s] / keep, (g[s] - beta[s] * cov[s, s]) / keep
+            z, root = m / mpmath.sqrt(1 + v), mpmath.sqrt(1 + v)
+            hazard = mpmath.npdf(z) / mpmath.ncdf(z)
+            curvature = hazard * (hazard + z)
+            precision = curvature / (1 + v * (1 - curvature))
+            location = precision * (m + v * hazard / root) + hazard / root
+            stretch = 1 + alpha[s] * v
+            site = (beta[s] ** 2 * v + 2 * beta[s] * m - alpha[s] * m**2) / (2 * stretch) - mpmath.log(stretch) / 2
+            evidence += mpmath.log(mpmath.ncdf(z)) - site
+            changes = abs(precision - alpha[s]) * cov[s, s], abs(location - beta[s]) * mpmath.sqrt(cov[s, s])
+            residual = max(residual, *changes)
+        return float(evidence), float(residual)
+
+
+@pytest.mark.parametrize("jitter", [0.0, 1e-8])
+@pytest.mark.parametrize("lengthscale", [0.1, 1.0, 10.0, 1000.0])
+@pytest.mark.parametrize("variance", [1.0, 1e8, 1e16])
+def test_digits_at_a_large_variance(variance, lengthscale, jitter):
+    """Between them the latent functions keep their digits, although each alone has hardly any."""
+    X, y = (x[::15] for x in iris())
+    k = squared_exponential(X, variance=variance, lengthscale=lengthscale) + jitter * np.eye(y.size)
+    mean = np.zeros((3, y.size))
+    solution = solve(NestedEP, k, mean, y, tolerance=1e-6)
+    evidence, residual = precise_evidence(k, mean, y, solution.sites)
+    assert residual < 2e-5
+    assert solution.evidence == pytest.approx(evidence, abs=1e-6)
+
+
+@pytest.mark.parametrize("lengthscale", [10.0, 100.0])
+def test_a_solver_lost_in_rounding_says_so(lengthscale):
+    X, y = iris()
+    k = squared_exponential(X, variance=1e10, lengthscale=lengthscale)
+    convergence = NestedEP().solve(k, np.zeros((3, y.size)), y).convergence
+    assert convergence.status == OUT_OF_DIGITS
+    assert "reached the limit of rounding at so large a prior variance" in str(convergence)
+    assert convergence.scheme == NestedEP.schemes[1]
+
+
+@approximations
+@pytest.mark.parametrize("size", [2.0**27, -(2.0**27), 2.0**40])
+def test_large_prior_mean_of_all_classes_is_not_seen(approximation, size):
+    mean = np.round(PROBLEM.m * 1024) / 1024  # so that the sum is exact
+    expected = solve(approximation, PROBLEM.K, mean, LABELS)
+    solution = solve(approximation, PROBLEM.K, mean + size, LABELS)
+    assert solution.evidence == pytest.approx(expected.evidence, abs=1e-8)
+    assert_allclose(solution.mean, size + expected.mean, rtol=2 * EPS, atol=1e-7)
+    assert_allclose(solution.cov, expected.cov, atol=1e-8)
+
+
+@pytest.mark.parametrize("label", [0, 1])
+@pytest.mark.parametrize("size", [1e-8, 1e3, 1e8])
+def test_large_prior_mean_of_one_class(size, label):
+    """One point and two classes: log Φ((m_y − m_j) / √(2 + 2 v)), in the far tail where the label is unlikely."""
+    mean = np.array([[size], [0.0]])
+    solution = solve(NestedEP, np.array([[4.0]]), mean, np.array([label]))
+    z = (1 - 2 * label) * size / mpmath.sqrt(10)
+    expected = mpmath.log1p(-mpmath.ncdf(-z)) if z > 0 else -z * z / 2 - mpmath.log(-z * mpmath.sqrt(2 * mpmath.pi))
+    if 0 > z > -1:
+        expected = mpmath.log(mpmath.ncdf(z))
+    assert solution.evidence == pytest.approx(float(expected), rel=1e-6, abs=1e-12)
+
+
+BEYOND_REASON = pytest.mark.parametrize(
+    ("k", "mean"), [(1e300, 0.0), (1e300, 1e300), (1.0, 1e160), (1.0, 1e300), (1e8, 1e100)]
+)
+
+
+@approximations
+@BEYOND_REASON
+def test_magnitudes_beyond_reason(approximation, k, mean):
+    """Where squares overflow there may be no answer; what graphs see then is NaN with a status."""
+    means = mean * np.array([[1.0], [-1.0], [0.3]]) + np.zeros(6)
+    approximation = approximation(max_iterations=200)
+    start = np.zeros(approximation.sites_size(3, 6))
+    *numbers, _, status, iterations = Evidence(approximation).evaluate(k * PROBLEM.K[None] / 4, means, LABELS, start)
+    for values in numbers:
+        assert np.isfinite(values).all() if status == CONVERGED else np.isnan(values).all()
+    assert iterations <= 200
+
+
+@BEYOND_REASON
+def test_magnitudes_beyond_reason_in_nested_ep(k, mean):
+    means = mean * np.array([[1.0], [-1.0], [0.3]]) + np.zeros(6)
+    convergence = NestedEP(max_iterations=200).solve(k * PROBLEM.K / 4, means, LABELS).convergence
+    assert not convergence.converged
+
+
+# Sizes, classes and types
+
+
+@pytest.mark.parametrize("c", [2, 3, 26])
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("scale", [1.0, 1e8])
+def test_few_points_few_and_many_classes(n, c, scale):
+    problem = random_problem(5, n, c, variance=1.0, with_mean=True)
+    assert_equals_flat_ep(scale * problem.K, problem.m, problem.y, scale)
+
+
+def test_one_point_of_two_classes_is_exact():
+    solution = solve(NestedEP, np.array([[3.0]]), np.array([[0.5], [0.0]]), np.array([0]))
+    assert solution.evidence == pytest.approx(float(mpmath.log(mpmath.ncdf(0.5 / mpmath.sqrt(8)))), abs=1e-12)
+
+
+@pytest.mark.parametrize("c", [2, 26])
+@pytest.mark.parametrize("n", [1, 6])
+@approximations
+def test_one_class_only(approximation, n, c):
+    solution = solve(approximation, PROBLEM.K[:n, :n], np.zeros((c, n)), np.full(n, c - 1))
+    assert -n * (np.log(c) + 0.5 * c * np.log1p(PROBLEM.K.max())) < solution.evidence < 0  # VB has a bound only
+    assert (solution.mean[-1] > 0).all()
+    assert_allclose(solution.mean[:-1], np.broadcast_to(solution.mean[0], (c - 1, n)), atol=1e-7)
+    assert (solution.mean[:-1] < solution.mean[-1]).all()
+
+
+@approximations
+def test_classes_never_observed(approximation):
+    """They go where the others do not, all alike, and cost some evidence."""
+    labels = np.array([0, 1, 0, 0, 1, 1])
+    observed = solve(approximation, PROBLEM.K, np.zeros((2, 6)), labels)
+    solution = solve(approximation, PROBLEM.K, np.zeros((5, 6)), labels)
+    assert solution.evidence < observed.evidence
+    assert_allclose(solution.mean[2:], np.broadcast_to(solution.mean[2], (3, 6)), atol=1e-7)
+    assert (solution.mean[2] < 0).all()
+    assert_allclose(solution.cov[:, 2:, 0], np.broadcast_to(solution.cov[:, 2:3, 0], (6, 3)), atol=1e-7)
+
+
+def test_classes_never_observed_in_nested_ep():
+    assert_equals_flat_ep(PROBLEM.K, np.zeros((5, 6)), np.array([0, 1, 0, 0, 1, 1]))
+
+
+@approximations
+def test_no_points(approximation):
+    with pytest.raises(ValueError, match="n ≥ 1 points"):
+        approximation().solve(np.zeros((0, 0)), np.zeros((3, 0)), np.zeros(0, int))
+
+
+@approximations
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint64", "float32", "float64", "bool", list])
+def test_type_of_the_labels(approximation, dtype):
+    labels = np.array([0, 1, 0, 0, 1, 1])
+    expected = solve(approximation, PROBLEM.K, PROBLEM.m[:2], labels)
+    given = labels.tolist() if dtype is list else labels.astype(dtype)
+    assert solve(approximation, PROBLEM.K, PROBLEM.m[:2], given).evidence == expected.evidence
+
+
+@approximations
+@pytest.mark.parametrize("kind", ["integers", "float32", "Fortran", "strided", "reversed"])
+def test_type_and_layout_of_the_prior(approximation, kind):
+    k, mean = np.round(8 * PROBLEM.K) + 8 * np.eye(6), np.round(PROBLEM.m)
+    k = np.stack([k, 2 * k, 3 * k])
+    expected = solve(approximation, k, mean, LABELS)
+    given = {
+        "integers": lambda x: x.astype(np.int32),
+        "float32": lambda x: x.astype(np.float32),
+        "Fortran": np.asfortranarray,
+        "strided": lambda x: np.repeat(x, 2, -1)[..., ::2],
+        "reversed": lambda x: x[..., ::-1].copy()[..., ::-1],
+    }[kind]
+    solution = solve(approximation, given(k), given(mean), LABELS)
+    assert solution.evidence == expected.evidence
+    assert_array_equal(solution.mean, expected.mean)
+
+
+@approximations
+@pytest.mark.parametrize("wrong", [0.5, -1, 3, np.nan, np.inf, 1e300, "a", None])
+def test_labels_that_are_no_classes(approximation, wrong):
+    with pytest.raises(ValueError, match=r"labels must be integers 0…2, but"):
+        approximation().solve(PROBLEM.K, PROBLEM.m, [0, 1, 2, 0, 1, wrong])
+
+
+@approximations
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("name", ["k", "mean", "start"])
+def test_values_that_are_not_finite(approximation, name, value):
+    start = np.zeros(approximation().sites_size(3, 6))
+    arguments = {"k": PROBLEM.K[None].copy(), "mean": PROBLEM.m.copy(), "labels": LABELS, "start": start}
+    arguments[name].flat[0] = value
+    with pytest.raises(ValueError, match=f"{name} must be .*finite"):
+        approximation().solve(**arguments)
+    outcome = run(approximation(), *arguments.values())
+    assert outcome.status == NOT_FINITE
+    assert np.isnan(outcome.evidence)
+
+
+# Models
+
+
+def classifier(X, labels, classes, cov_func):
+    """A model with the covariance that a function makes in it."""
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=cov_func())
+        f = gp.prior("f", X=X, n_outputs=classes)
+        gpep.MultinomialProbit("y", f.T, observed=labels)
+    return model, gp
+
+
+def fixed():
+    return 9 * pm.gp.cov.ExpQuad(2, ls=1.0)
+
+
+def test_model_with_copies_constant_columns_and_a_class_never_observed():
+    X, y = models.data()
+    twice = np.repeat(np.arange(0, 30, 3), 2)
+    X, y = np.column_stack([X, np.full(30, 7.0)])[twice], y[twice]
+    model, gp = classifier(X, y, 4, lambda: pm.HalfNormal("eta", 3) ** 2 * pm.gp.cov.ExpQuad(3, ls=1.0))
+    with model:
+        fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+    assert fit.converged
+    k = fit.hyperparameters["eta"].item() ** 2 * squared_exponential(X, variance=1.0, lengthscale=1.0)
+    expected = NestedEP().solve(k + 1e-6 * np.eye(20), np.zeros((4, 20)), y)
+    assert fit.log_evidence == pytest.approx(expected.evidence, abs=1e-5)
+    p = fit.predict(gp, X[:3])["p"].values
+    assert_allclose(p.sum(axis=1), 1, atol=1e-6)
+    assert (p[np.arange(3), y[:3]] > p[:, 3]).all()
+    assert np.isfinite(fit.sample(5, random_seed=1).posterior["f"]).all()
+
+
+def test_model_with_one_class_only():
+    X, y = models.data()
+    model, _ = classifier(X, 0 * y, 2, fixed)
+    with model:
+        fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+    assert fit.converged
+    k = squared_exponential(X, variance=9.0, lengthscale=1.0) + 1e-6 * np.eye(30)
+    assert fit.log_evidence == pytest.approx(NestedEP().solve(k, np.zeros((2, 30)), 0 * y).evidence, abs=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_missing_inputs_are_refused(value):
+    X, y = models.data()
+    X[3, 1] = value
+    model, _ = classifier(X, y, 3, fixed)
+    with model, pytest.raises(ValueError, match=r"The prior covariance must be finite.*missing values in the inputs"):
+        pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3, 0.5, np.nan])
+def test_labels_outside_the_range_are_refused(wrong):
+    X, y = models.data()
+    with pytest.raises(ValueError, match="y: 1 of 30 observed labels"):
+        classifier(X, np.append(y[:-1], wrong), 3, fixed)
+
+
+def test_nuts_goes_on_where_the_covariance_is_none():
+    """A constant below 0 in the covariance makes it indefinite: half of what the prior allows here."""
+    X, y = models.data()
+    model, _ = classifier(
+        X[::3], y[::3], 3, lambda: pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.Constant(pm.Normal("shift", initval=0.5))
+    )
+    marginal = gpep.marginalize(model)
+    assert np.isnan(marginal.compile_logp()({"shift": np.array(-2.0)}))
+    idata = pm.sample(
+        30, tune=30, chains=2, cores=1, model=marginal, random_seed=1, nuts_sampler="pymc", progressbar=False,
+        compute_convergence_checks=False,
+    )  # fmt: skip
+    assert idata.sample_stats["diverging"].any()
+    assert (idata.posterior["shift"] > -0.5).all()
+    assert idata.posterior["shift"].std() > 0.1
