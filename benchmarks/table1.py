@@ -22,7 +22,7 @@ from benchmarks.glass import covariance, glass
 from tests.reference.gibbs import draw_utilities
 
 Array = np.ndarray
-METHODS = {"nested EP": gpep.NestedEP(), "QEP": gpep.QEP(), "IEP": gpep.IEP(), "QIEP": gpep.QIEP()}
+METHODS = {"nested EP": gpep.NestedEP(), "QEP": gpep.QEP(full=False), "IEP": gpep.IEP(), "QIEP": gpep.QIEP()}
 QUANTITIES = ("means", "variances", "probabilities")
 PARTS = ("training", "test")
 

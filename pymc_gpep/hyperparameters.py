@@ -63,6 +63,8 @@ class LogPosterior:
     ) -> None:
         self.classifier = classifier
         self.approximator = approximator
+        self._cold = np.zeros(approximator.sites_size(classifier.n_classes, classifier.n_points))
+        self._sites = self._cold
         model = classifier.model
         covariance = classifier.covariance()
         moments = [pt.atleast_3d(covariance, left=True), classifier.mean()]
@@ -91,8 +93,6 @@ class LogPosterior:
         self._moments = model.compile_fn(
             [k, mean, labels], inputs=self.value_vars, point_fn=False, on_unused_input="ignore", mode="FAST_COMPILE"
         )
-        self._cold = np.zeros(approximator.sites_size(classifier.n_classes, classifier.n_points))
-        self._sites = self._cold
         self._layout: RaveledVars | None = None
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:

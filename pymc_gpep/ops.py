@@ -58,7 +58,7 @@ class Evidence(Op):
     def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None) -> Apply:
         """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated."""
         mean = _with_axes("mean", mean, 2, "float64")
-        c, n = mean.shape[0], mean.shape[1]
+        c, n = (mean.shape[i] if known is None else known for i, known in enumerate(mean.type.shape))
         size = self.approximator.sites_size(c, n)
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))

@@ -7,7 +7,8 @@ which is 2 exp(−2π²/(κ h²)) for the best η: the step follows from the dig
 is log-concave with a curvature between 1 and κ, so that it needs to be summed only around its mode.
 
 The factors are those of the classes other than `y`: `slopes` and `offsets` (c,) hold a and d, of which entry y is not
-read.
+read. The multinomial probit likelihood of one point is such an integral, and so is its average over independent latent
+values.
 """
 
 import math

@@ -10,6 +10,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.normal import log_ndtr
+from pymc_gpep.kernels.weighted_moments import centre, rescale
 
 __all__ = ["product_moments"]
 
@@ -28,8 +29,7 @@ def product_moments(mu, factor, rule, mean, cov):
     level = np.zeros(d + 1)  # log weight of the digits before each coordinate
     top = -np.inf
     total = 0.0
-    mean[:] = 0.0
-    cov[:] = 0.0
+    rescale(mean, cov, 0.0)
     changed = 0
     while changed >= 0:
         for j in range(changed, d):
@@ -41,8 +41,7 @@ def product_moments(mu, factor, rule, mean, cov):
         if level[d] > top:
             shrink = math.exp(top - level[d])
             total *= shrink
-            mean *= shrink
-            cov *= shrink
+            rescale(mean, cov, shrink)
             top = level[d]
         weight = math.exp(level[d] - top)
         total += weight
@@ -57,9 +56,5 @@ def product_moments(mu, factor, rule, mean, cov):
             changed -= 1
         if changed >= 0:
             digit[changed] += 1
-    mean /= total
-    for j in range(d):
-        for i in range(j + 1):
-            cov[j, i] = cov[j, i] / total - mean[j] * mean[i]
-            cov[i, j] = cov[j, i]
+    centre(mean, cov, total)
     return top + math.log(total)

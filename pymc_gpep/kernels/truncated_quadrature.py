@@ -21,6 +21,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.normal import log_ndtr, probit_moments
 from pymc_gpep.kernels.small_matrix import lower_factor, solve_lower
+from pymc_gpep.kernels.weighted_moments import centre, rescale
 
 __all__ = ["truncated_moments"]
 
@@ -43,8 +44,7 @@ def _orthant_moments(mu, lower, rule, mean, cov):
     level = np.zeros(d)  # log weight of the digits before each coordinate
     top = -np.inf
     total = 0.0
-    mean[:] = 0.0
-    cov[:] = 0.0
+    rescale(mean, cov, 0.0)
     changed = 0
     while changed >= 0:
         for j in range(changed, last):
@@ -62,8 +62,7 @@ def _orthant_moments(mu, lower, rule, mean, cov):
         if log_weight > top:
             shrink = math.exp(top - log_weight)
             total *= shrink
-            mean *= shrink
-            cov *= shrink
+            rescale(mean, cov, shrink)
             top = log_weight
         weight = math.exp(log_weight - top)
         total += weight
@@ -78,11 +77,7 @@ def _orthant_moments(mu, lower, rule, mean, cov):
             changed -= 1
         if changed >= 0:
             digit[changed] += 1
-    mean /= total
-    for j in range(d):
-        for i in range(j + 1):
-            cov[j, i] = cov[j, i] / total - mean[j] * mean[i]
-            cov[i, j] = cov[j, i]
+    centre(mean, cov, total)
     return top + math.log(total)
 
 
@@ -98,7 +93,9 @@ def _sort(mu, cavity, order):
         margin = 0.0
         for j in range(mu.shape[0]):
             order[j] = j
-    key = mu / np.sqrt(np.diag(cavity) + 1.0)
+    key = np.empty(mu.shape[0])
+    for j in range(mu.shape[0]):
+        key[j] = mu[j] / math.sqrt(cavity[j, j] + 1.0)
     for j in range(1, mu.shape[0]):
         moving = order[j]
         i = j
@@ -122,15 +119,16 @@ def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
     response = np.empty((d, d))
     for j in range(d):
         moved_mu[j] = mu[order[j]]
-        response[j] = factor[order[j]]
         for i in range(d):
+            response[j, i] = factor[order[j], i]
             moved[j, i] = cavity[order[j], order[i]]
         moved[j, j] += 1.0
     lower = lower_factor(moved)
-    log_z = _orthant_moments(moved_mu, lower, rule, mean, cov)
+    of_x = np.empty(d)
+    spread = np.empty((d, d))
+    log_z = _orthant_moments(moved_mu, lower, rule, of_x, spread)
     # With R = L⁻¹ F, rows of F in the order of the classes: mean Rᵀ m and covariance I − Rᵀ (I − V) R.
     solve_lower(lower, response)
-    of_x, spread = mean.copy(), cov.copy()
     for j in range(d):
         mean[j] = 0.0
         for k in range(d):

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep import NestedEP
+from pymc_gpep import QEP, NestedEP
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
@@ -28,6 +28,19 @@ SINGULAR = {
     "rank one": np.outer(LINE, LINE),
     "zero": np.zeros((6, 6)),
 }
+
+
+def refuse_if_quadrature_cannot(approximation, k, c):
+    """QEP needs cavities of full rank and few classes; it says so, and the test ends there."""
+    if approximation is QEP and c > 20:
+        with pytest.raises(ValueError, match="quadrature nodes"):
+            approximation().solve(k, np.zeros((c, len(k))), np.zeros(len(k), int))
+        pytest.skip("refused: too many classes for a quadrature")
+    if approximation is QEP and not k.any():
+        solution = approximation().solve(k, np.zeros((c, len(k))), np.zeros(len(k), int))
+        assert solution.convergence.status == NOT_FINITE
+        assert np.isnan(solution.evidence)
+        pytest.skip("refused: no prior variance")
 
 
 def solve(approximation, k, mean, labels, **options):
@@ -61,6 +74,7 @@ def test_singular_covariance(k):
 @approximations
 @pytest.mark.parametrize("k", SINGULAR.values(), ids=SINGULAR)
 def test_singular_covariance_is_a_limit(approximation, k):
+    refuse_if_quadrature_cannot(approximation, k, 3)
     solution = solve(approximation, k, PROBLEM.m, LABELS)
     near = solve(approximation, k + 1e-9 * np.eye(6), PROBLEM.m, LABELS)
     assert solution.evidence == pytest.approx(near.evidence, abs=1e-7)
@@ -70,6 +84,7 @@ def test_singular_covariance_is_a_limit(approximation, k):
 
 @approximations
 def test_without_prior_variance_nothing_is_learnt(approximation):
+    refuse_if_quadrature_cannot(approximation, np.zeros((6, 6)), 3)
     solution = solve(approximation, np.zeros((6, 6)), PROBLEM.m, LABELS)
     assert_allclose(solution.mean, PROBLEM.m, atol=1e-14)
     assert not solution.cov.any()
@@ -260,6 +275,7 @@ def test_one_point_of_two_classes_is_exact():
 @pytest.mark.parametrize("n", [1, 6])
 @approximations
 def test_one_class_only(approximation, n, c):
+    refuse_if_quadrature_cannot(approximation, PROBLEM.K[:n, :n], c)
     solution = solve(approximation, PROBLEM.K[:n, :n], np.zeros((c, n)), np.full(n, c - 1))
     assert -n * (np.log(c) + 0.5 * c * np.log1p(PROBLEM.K.max())) < solution.evidence < 0  # VB has a bound only
     assert (solution.mean[-1] > 0).all()
@@ -274,9 +290,10 @@ def test_classes_never_observed(approximation):
     observed = solve(approximation, PROBLEM.K, np.zeros((2, 6)), labels)
     solution = solve(approximation, PROBLEM.K, np.zeros((5, 6)), labels)
     assert solution.evidence < observed.evidence
-    assert_allclose(solution.mean[2:], np.broadcast_to(solution.mean[2], (3, 6)), atol=1e-7)
+    error = 2e-4 if approximation is QEP else 1e-7  # its quadrature takes the classes in an order
+    assert_allclose(solution.mean[2:], np.broadcast_to(solution.mean[2], (3, 6)), atol=error)
     assert (solution.mean[2] < 0).all()
-    assert_allclose(solution.cov[:, 2:, 0], np.broadcast_to(solution.cov[:, 2:3, 0], (6, 3)), atol=1e-7)
+    assert_allclose(solution.cov[:, 2:, 0], np.broadcast_to(solution.cov[:, 2:3, 0], (6, 3)), atol=error)
 
 
 def test_classes_never_observed_in_nested_ep():

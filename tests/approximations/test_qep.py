@@ -1,55 +1,128 @@
-"""EP by quadrature against dense implementations, and what the rules are worth."""
+"""EP by quadrature against dense implementations, and what the rules and the sites are worth."""
 
+import re
 from functools import partial
 
 import numpy as np
+import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import QEP, NestedEP
+from pymc_gpep import QEP, NestedEP, marginalize
 from pymc_gpep.approximations.base import run
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
+from pymc_gpep.ops import Evidence
+from tests import models
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.dense_nested_ep import inner_ep
 from tests.reference.quadrature_ep import quadrature_ep
 from tests.reference.tilted import cavity_of_g, full_product_rule, of_latents, product_rule, trapezium
 
+sites = pytest.mark.parametrize("full", [False, True], ids=["diagonal", "full"])
+DATA = [iris, wine]
 
+
+def precision_and_location(solution, full):
+    """Λ (n, c − 1, c − 1) and ξ (n, c − 1) from what the solver keeps them in."""
+    n, c, _ = solution.cov.shape
+    first, second = solution.sites.reshape(2, n, -1)
+    precision = np.zeros((n, c - 1, c - 1))
+    precision[:, range(c - 1), range(c - 1)] = first[:, : c - 1]
+    if full:
+        rows, columns = np.tril_indices(c - 1, -1)
+        precision[:, rows, columns] = precision[:, columns, rows] = second[:, c - 1 :]
+    return precision, second[:, : c - 1]
+
+
+def evidence_and_gradients(approximation, k, mean, y):
+    outcome = run(approximation, k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
+    assert outcome.status == CONVERGED
+    return outcome.evidence, outcome.gradient, outcome.gradient_mean
+
+
+def symmetric(rng, shape):
+    a = rng.normal(size=shape)
+    return a + a.swapaxes(-1, -2)
+
+
+@sites
 @pytest.mark.parametrize("per_class", [False, True])
 @pytest.mark.parametrize(("n", "c", "variance", "order"), [(8, 3, 1.0, 5), (6, 4, 4.0, 5), (8, 2, 10.0, 10)])
-def test_equals_dense_reference_with_the_rule_of_the_paper(n, c, variance, order, per_class):
+def test_equals_dense_reference_with_the_rule_of_the_paper(n, c, variance, order, per_class, full):
     problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
-    dense = quadrature_ep(problem.K, problem.y, problem.m, partial(product_rule, order=order))
-    approximation = QEP(order=order, rule="gauss_hermite", tolerance=1e-11)
+    dense = quadrature_ep(problem.K, problem.y, problem.m, partial(product_rule, order=order), full=full)
+    approximation = QEP(order=order, rule="gauss_hermite", tolerance=1e-11, full=full)
     solution = approximation.solve(problem.K, problem.m, problem.y)
     assert solution.convergence.converged
     assert_allclose(solution.evidence, dense.evidence, rtol=1e-9)
     assert_allclose(solution.mean, dense.mean, atol=1e-8 * np.sqrt(variance))
     assert_allclose(solution.cov, dense.covariance, atol=1e-8 * variance)
-    precision, location = solution.sites.reshape(2, n, c - 1)
+    precision, location = precision_and_location(solution, full)
     assert_allclose(precision, dense.precision, atol=1e-8)
     assert_allclose(location, dense.location, atol=1e-8)
 
 
+@sites
 @pytest.mark.parametrize(("seed", "variance"), [(0, 1.0), (1, 10.0)])
-def test_default_rule_is_close_to_exact_moments(seed, variance):
+def test_default_rule_is_close_to_exact_moments(seed, variance, full):
     problem = random_problem(seed, 8, 3, variance=variance, with_mean=True)
-    dense = quadrature_ep(problem.K, problem.y, problem.m, trapezium, tolerance=1e-10)
-    solution = QEP().solve(problem.K, problem.m, problem.y)
+    dense = quadrature_ep(problem.K, problem.y, problem.m, trapezium, tolerance=1e-10, full=full)
+    solution = QEP(full=full).solve(problem.K, problem.m, problem.y)
     scale = np.sqrt(variance)
     assert solution.evidence == pytest.approx(dense.evidence, abs=2e-5)
     assert_allclose(solution.mean, dense.mean, atol=1e-4 * scale)
     assert_allclose(solution.cov, dense.covariance, atol=3e-4 * variance)
-    hermite = QEP(rule="gauss_hermite").solve(problem.K, problem.m, problem.y)
+    hermite = QEP(rule="gauss_hermite", full=full).solve(problem.K, problem.m, problem.y)
     assert abs(hermite.evidence - dense.evidence) > 20 * abs(solution.evidence - dense.evidence)
 
 
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize(
+    ("seed", "c", "variance", "order", "error"),
+    [
+        (0, 3, 0.5, 30, 1e-6),
+        (1, 3, 30.0, 30, 1e-6),
+        (2, 4, 3.0, 24, 3e-5),
+        (3, 4, 30.0, 24, 3e-5),
+        (4, 5, 3.0, 10, 3e-4),
+    ],
+)
+def test_gradients_with_full_sites_are_those_of_the_evidence(seed, c, variance, order, error, per_class):
+    """Up to the error of the quadrature, whose moments are not quite the derivatives of its normalisers."""
+    problem = random_problem(seed, 6, c, variance=variance, per_class=per_class, with_mean=True)
+    k = problem.K.reshape(-1, 6, 6) + 0.01 * variance * np.eye(6)
+    approximation = QEP(full=True, tolerance=1e-11, order=order)
+    _, gradient, gradient_mean = evidence_and_gradients(approximation, k, problem.m, problem.y)
+    rng = np.random.default_rng(seed)
+    dk, dm = 0.1 * variance * symmetric(rng, k.shape), rng.normal(size=problem.m.shape)
+    step = 1e-4
+    for found, direction in ((np.sum(gradient * dk), (dk, 0.0)), (np.sum(gradient_mean * dm), (0.0, dm))):
+        plus, minus = (
+            evidence_and_gradients(approximation, k + h * direction[0], problem.m + h * direction[1], problem.y)[0]
+            for h in (step, -step)
+        )
+        assert found == pytest.approx((plus - minus) / (2 * step), abs=error)
+
+
+def test_diagonal_sites_are_close_to_full_ones_but_their_gradients_are_not():
+    problem = random_problem(1, 8, 4, variance=3.0, with_mean=True)
+    k = problem.K[None] + 0.01 * np.eye(8)
+    (evidence, gradient, _), (diagonal_evidence, diagonal_gradient, _) = (
+        evidence_and_gradients(QEP(full=full, order=16), k, problem.m, problem.y) for full in (True, False)
+    )
+    assert diagonal_evidence == pytest.approx(evidence, abs=1e-3)
+    assert 1e-3 < np.abs(diagonal_gradient - gradient).max() / np.abs(gradient).max() < 0.1
+
+
+@sites
 @pytest.mark.parametrize("seed", range(3))
-def test_two_classes_need_no_quadrature(seed):
+def test_two_classes_need_no_quadrature(seed, full):
     """g is then a scalar, and inner EP exact: QEP is nested EP, gradient and all."""
     problem = random_problem(seed, 12, 2, variance=10.0, per_class=True, with_mean=True)
     arguments = problem.K, problem.m, problem.y, np.zeros(24)
-    found, expected = (run(ep(tolerance=1e-11), *arguments, gradient=True) for ep in (QEP, NestedEP))
+    found, expected = (
+        run(ep(tolerance=1e-11), *arguments, gradient=True) for ep in (partial(QEP, full=full), NestedEP)
+    )
     assert found.status == CONVERGED
     assert found.evidence == pytest.approx(expected.evidence, abs=1e-9)
     assert_allclose(found.cov, expected.cov, atol=1e-8)
@@ -89,33 +162,94 @@ def test_tilted_moments_after_two_sweeps():
     assert max(covariances.values()) < 0.05
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("data", [iris, wine])
-def test_converges_on_the_whole_grid(data):
-    X, y = data()
+def assert_converges_on_the_grid(X, y, full):
     for log_variance in range(-2, 13, 2):
         for log_lengthscale in range(-2, 6):
             K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
-            solution = QEP().solve(K + 1e-8 * np.eye(y.size), np.zeros((3, y.size)), y)
+            solution = QEP(full=full).solve(K + 1e-8 * np.eye(y.size), np.zeros((3, y.size)), y)
             assert solution.convergence.converged, (log_variance, log_lengthscale, str(solution.convergence))
 
 
-def test_too_many_classes_are_refused():
+@sites
+@pytest.mark.parametrize("data", DATA)
+def test_converges_on_the_grid_with_a_third_of_the_points(data, full):
+    X, y = data()
+    assert_converges_on_the_grid(X[::3], y[::3], full)
+
+
+@sites
+@pytest.mark.slow
+@pytest.mark.parametrize("data", DATA)
+def test_converges_on_the_grid(data, full):
+    assert_converges_on_the_grid(*data(), full)
+
+
+@sites
+def test_the_start_does_not_matter(full):
+    problem = random_problem(3, 9, 4, variance=5.0, with_mean=True)
+    approximation = QEP(full=full, order=6, tolerance=1e-10)
+    cold = approximation.solve(problem.K, problem.m, problem.y)
+    anywhere = np.random.default_rng(0).normal(scale=0.3, size=cold.sites.size)
+    anywhere[: cold.sites.size // 2] = 0.2
+    if full:  # beyond d = 3 entries, the first half is not in use
+        anywhere.reshape(2, 9, 6)[0, :, 3:] = 0.0
+    warm = approximation.solve(problem.K, problem.m, problem.y, start=anywhere)
+    assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
+    assert_allclose(warm.mean, cold.mean, atol=1e-7)
+    assert approximation.solve(problem.K, problem.m, problem.y, start=cold.sites).convergence.iterations <= 2
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_too_many_classes_are_refused(full):
     with pytest.raises(ValueError, match=r"9 classes would take 10\^7 .* use nested_ep"):
-        QEP().solve(np.eye(9), np.zeros((9, 9)), np.arange(9))
-    assert QEP(order=3, max_iterations=3).solve(np.eye(9), np.zeros((9, 9)), np.arange(9)).convergence.iterations == 3
+        QEP(full=full).solve(np.eye(9), np.zeros((9, 9)), np.arange(9))
+    few = QEP(full=full, order=3, max_iterations=3)
+    assert few.solve(np.eye(9), np.zeros((9, 9)), np.arange(9)).convergence.iterations == 3
 
 
-def test_input_that_cannot_be_used_is_reported():
-    k = np.array([[1.0, 5.0, 0.0], [5.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
-    solution = QEP().solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
+def test_too_many_latent_values_are_refused():
+    problem = random_problem(0, 6, 3)
+    small = QEP(full=True, max_size=17)
+    with pytest.raises(ValueError, match=re.escape("18 latent values") + ".*nested_ep.*full=False.*max_size=18"):
+        small.solve(problem.K, problem.m, problem.y)
+    assert QEP(max_size=17, full=False).solve(problem.K, problem.m, problem.y).convergence.converged
+    outcome = run(small, problem.K[None], problem.m, problem.y, np.zeros(36))
+    assert outcome.status == TOO_LARGE
+    assert np.isnan(outcome.evidence)
+
+
+@sites
+def test_input_that_cannot_be_used_is_reported(full):
+    k = np.array([[1.0, 9.0, 0.0], [9.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    solution = QEP(full=full).solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
     assert np.isnan(solution.evidence)
     assert solution.convergence.status == NOT_POSITIVE_DEFINITE
-    outcome = run(QEP(), np.full((1, 3, 3), np.nan), np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(6))
+    nothing = np.full((1, 3, 3), np.nan)
+    outcome = run(QEP(full=full), nothing, np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(6))
     assert outcome.status == NOT_FINITE
 
 
-@pytest.mark.parametrize(("option", "value"), [("order", 0), ("rule", "simpson"), ("tolerance", 0)])
+@pytest.mark.parametrize("method", ["fit", "marginalize"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"full": True, "max_size": 89}, "90 latent values"),
+        ({"order": 1001, "rule": "gauss_hermite"}, "quadrature nodes"),
+    ],
+)
+def test_a_model_that_is_too_large_is_refused(method, options, message):
+    model, _ = models.probit()
+    integrate = {"fit": partial(pm.fit, progressbar=False, model=model), "marginalize": partial(marginalize, model)}
+    with pytest.raises(ValueError, match=message):
+        integrate[method](method="qep", **options)
+
+
+def test_a_graph_that_is_too_large_is_refused():
+    with pytest.raises(ValueError, match="90 latent values"):
+        Evidence(QEP(full=True, max_size=89))(np.eye(30)[None], np.zeros((3, 30)), np.zeros(30, np.int64))
+
+
+@pytest.mark.parametrize(("option", "value"), [("order", 0), ("rule", "simpson"), ("tolerance", 0), ("max_size", 0)])
 def test_options_are_checked(option, value):
     with pytest.raises(ValueError, match=option):
         QEP(**{option: value})

@@ -1,7 +1,7 @@
-"""EP with coupled diagonal sites by quadrature, dense: section 3.3 of the nested EP paper, plain damped updates.
+"""EP with coupled sites by quadrature, dense: section 3.3 of the nested EP paper, plain damped updates.
 
-Λ is the diagonal of Σ̂_g⁻¹ − Σ_g⁻¹ and ξ = (Λ + Σ_g⁻¹) μ̂_g − Σ_g⁻¹ μ_g (equations 19 and 21); the site of f follows from
-them as in nested EP from α and β, and the evidence is equation (28).
+Λ is Σ̂_g⁻¹ − Σ_g⁻¹, full or its diagonal, and ξ = (Λ + Σ_g⁻¹) μ̂_g − Σ_g⁻¹ μ_g (equations 19 and 21). The site of f is
+what a site on g leaves when u is integrated out, up to a constant, and the evidence is equation (28).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from tests.reference.dense_nested_ep import block_diagonal, site
-from tests.reference.tilted import Tilted, cavity_of_g
+from tests.reference.dense_nested_ep import block_diagonal
+from tests.reference.tilted import Tilted, cavity_of_g, directions
 
 __all__ = ["QuadratureEP", "quadrature_ep"]
 
@@ -29,8 +29,10 @@ class QuadratureEP:
     evidence : float
     mean : ndarray, shape (c, n)
     covariance : ndarray, shape (n, c, c)
-    precision, location : ndarray, shape (n, c − 1)
-        Λ and ξ.
+    precision : ndarray, shape (n, c − 1, c − 1)
+        Λ.
+    location : ndarray, shape (n, c − 1)
+        ξ.
     cavity_mean, cavity_covariance : ndarray, shapes (n, c) and (n, c, c)
     """
 
@@ -43,12 +45,21 @@ class QuadratureEP:
     cavity_covariance: Array
 
 
+def _site(Lambda: Array, xi: Array, y: int) -> tuple[Array, Array]:
+    """Precision and location of the site of f."""
+    B = directions(y, xi.size + 1)
+    row = Lambda.sum(axis=1)
+    shrunk = Lambda - np.outer(row, row) / (1.0 + row.sum())
+    return B @ shrunk @ B.T, B @ (xi - row * xi.sum() / (1.0 + row.sum()))
+
+
 def quadrature_ep(
     K: ArrayLike,
     y: ArrayLike,
     m: ArrayLike,
     tilted: Callable[[Array, Array], Tilted],
     *,
+    full: bool = False,
     damping: float = 0.7,
     tolerance: float = 1e-12,
     max_sweeps: int = 500,
@@ -63,6 +74,8 @@ def quadrature_ep(
     m : array_like, shape (c, n)
     tilted : callable
         Moments of g from its mean and covariance under the cavity.
+    full : bool
+        Whether all of Λ is kept.
     damping, tolerance, max_sweeps
         Step, largest change of a site in units of its marginal, and limit.
     sweeps : int, optional
@@ -76,13 +89,13 @@ def quadrature_ep(
     m, y = np.asarray(m, dtype=np.float64), np.asarray(y)
     c, n = m.shape
     prior, prior_mean = block_diagonal(np.asarray(K, dtype=np.float64), c), m.reshape(c * n)
-    Lambda, xi = np.zeros((n, c - 1)), np.zeros((n, c - 1))
+    Lambda, xi = np.zeros((n, c - 1, c - 1)), np.zeros((n, c - 1))
     where = np.arange(c)[None, :] * n + np.arange(n)[:, None]
     done = 0
     while True:
         Pi, nu = np.zeros((c * n, c * n)), np.zeros(c * n)
         for i in range(n):
-            Pi[np.ix_(where[i], where[i])], nu[where[i]] = site(Lambda[i], xi[i], int(y[i]))
+            Pi[np.ix_(where[i], where[i])], nu[where[i]] = _site(Lambda[i], xi[i], int(y[i]))
         shifted = nu - Pi @ prior_mean
         b = np.linalg.solve(np.eye(c * n) + Pi @ prior, shifted)
         mean = prior_mean + prior @ b
@@ -99,11 +112,13 @@ def quadrature_ep(
             cavity_mean[i] = cavity_covariance[i] @ (np.linalg.solve(own, own_mean) - nu[where[i]])
             mu, C = cavity_of_g(cavity_mean[i], cavity_covariance[i], int(y[i]))
             found = tilted(mu, C)
-            new_Lambda[i] = np.diag(np.linalg.inv(found.covariance) - np.linalg.inv(C))
-            new_xi[i] = new_Lambda[i] * found.mean + np.linalg.solve(C, found.mean - mu)
-            marginal = np.diag(np.linalg.inv(np.linalg.inv(C) + np.diag(Lambda[i])))
-            change = max(change, np.max(np.abs(new_Lambda[i] - Lambda[i]) * marginal))
-            change = max(change, np.max(np.abs(new_xi[i] - xi[i]) * np.sqrt(marginal)))
+            new_Lambda[i] = np.linalg.inv(found.covariance) - np.linalg.inv(C)
+            if not full:
+                new_Lambda[i] = np.diag(np.diag(new_Lambda[i]))
+            new_xi[i] = new_Lambda[i] @ found.mean + np.linalg.solve(C, found.mean - mu)
+            deviation = np.sqrt(np.diag(np.linalg.inv(np.linalg.inv(C) + Lambda[i])))
+            change = max(change, np.max(np.abs(new_Lambda[i] - Lambda[i]) * np.outer(deviation, deviation)))
+            change = max(change, np.max(np.abs(new_xi[i] - xi[i]) * deviation))
             # less log ∫ N(f | cavity) site
             evidence += found.log_normaliser
             evidence -= 0.5 * (np.linalg.slogdet(own)[1] - np.linalg.slogdet(cavity_covariance[i])[1])

@@ -14,6 +14,7 @@ from scipy.special import log_ndtr
 __all__ = [
     "Tilted",
     "cavity_of_g",
+    "directions",
     "full_product_rule",
     "independent_tilted",
     "of_latents",
@@ -45,14 +46,14 @@ def _grid(axis: Array, dimensions: int) -> Array:
     return np.stack(np.meshgrid(*[axis] * dimensions, indexing="ij"), axis=-1).reshape(-1, dimensions)
 
 
-def _directions(y: int, c: int) -> Array:
+def directions(y: int, c: int) -> Array:
     """B (c, c − 1)."""
     return np.delete(np.eye(c)[[y]].T - np.eye(c), y, axis=1)
 
 
 def cavity_of_g(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
     """Mean and covariance of g under the cavity of f."""
-    B = _directions(y, mean.size)
+    B = directions(y, mean.size)
     return B.T @ mean, B.T @ covariance @ B + 1.0
 
 
@@ -84,12 +85,12 @@ def full_product_rule(mean: Array, covariance: Array, y: int, order: int = 10) -
     c = mean.size
     x, log_weights = _hermite(order, c + 1)
     f = mean + x[:, :c] @ np.linalg.cholesky(covariance).T
-    return _weighted(log_weights + log_ndtr(f @ _directions(y, c) + x[:, c:]).sum(1), f)
+    return _weighted(log_weights + log_ndtr(f @ directions(y, c) + x[:, c:]).sum(1), f)
 
 
 def of_latents(mean: Array, covariance: Array, y: int, tilted: Tilted) -> Tilted:
     """Moments of f from those of g: given g, f is as under the cavity."""
-    B = _directions(y, mean.size)
+    B = directions(y, mean.size)
     mu, C = cavity_of_g(mean, covariance, y)
     gain = np.linalg.solve(C, B.T @ covariance).T
     return Tilted(
