@@ -153,7 +153,9 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small problems only")
-    parser.add_argument("--sizes", nargs="*", metavar="N,C", help="problems of these numbers of points and classes only")
+    parser.add_argument(
+        "--sizes", nargs="*", metavar="N,C", help="problems of these numbers of points and classes only"
+    )
     parser.add_argument("--repeats", type=int, default=3, help="of which the fastest counts")
     parser.add_argument("--json", help="file to write the figures to")
     arguments = parser.parse_args()

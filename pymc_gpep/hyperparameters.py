@@ -17,7 +17,7 @@ from pymc.initial_point import make_initial_point_fn
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.kernels.status import CONVERGED, MESSAGES, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
@@ -98,6 +98,10 @@ class LogPosterior:
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
         model = self.classifier.model
+        names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
+        if unknown := sorted(set(start or {}) - names):
+            known = ", ".join(rv.name for rv in self.classifier.hyperparameters) or "none"
+            raise ValueError(f"start names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
         point = make_initial_point_fn(
             model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
         )(random_seed)
@@ -184,9 +188,15 @@ def maximise(
         log_posterior.check_moments(theta)
         name = log_posterior.approximator.name
         point = {key: value.tolist() for key, value in log_posterior.point(theta).items()}
+        advice = "Give another start=..."
+        if best.status == NOT_POSITIVE_DEFINITE:
+            advice = (
+                "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
+                "small pm.gp.cov.WhiteNoise to it."
+            )
         raise ValueError(
             f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters, unconstrained "
-            f"{point}, where the log posterior is {best.log_posterior}. Give another start=..."
+            f"{point}, where the log posterior is {best.log_posterior}. {advice}"
         )
     history = [best]
     evaluated: dict[bytes, Evaluation] = {}

@@ -96,7 +96,7 @@ def marginalize(
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     **options
-        Of the approximation, see `pymc_gpep.approximations`.
+        Of the approximation: the parameters of its class, `NestedEP` and so on.
 
     Returns
     -------

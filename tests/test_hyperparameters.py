@@ -99,3 +99,11 @@ def test_a_failing_region_is_walked_around():
     assert optimum.best.theta[-1] <= 1.0
     with pytest.raises(ValueError, match=r"nested_ep cannot start.*eta_log__"):
         maximise(posterior, start + 2.0, 100)
+
+
+def test_start_must_name_hyperparameters():
+    model, _ = models.shared()
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    with pytest.raises(ValueError, match="start names lengthscale, but the hyperparameters of the model are: ls, eta"):
+        posterior.initial_point({"lengthscale": 2.0})
+    assert_allclose(posterior.initial_point({"eta": 2.0})[-1], np.log(2.0))

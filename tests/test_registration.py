@@ -125,7 +125,8 @@ def test_refine_goes_on(shared):
         inference.fit(2, progressbar=False)
     inference.refine(100, progressbar=False)
     assert inference.approx.converged
-    assert inference.approx.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-4)
+    found, expected = (fit.optimum.best.log_posterior for fit in (inference.approx, shared.fit))
+    assert found == pytest.approx(expected, abs=1e-5)  # which is flat there, and the evidence is not
 
 
 def test_progress_is_shown(shared, capsys):

@@ -17,8 +17,17 @@ class NestedEP(AcceleratedEP):
 
     Parameters
     ----------
-    tolerance, max_iterations, memory, mixing, damping
-        As in `AcceleratedEP`.
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the evidence, which is
+        accurate to about the square of it.
+    max_iterations : int
+        Limit on outer iterations.
+    memory : int
+        Past steps that Anderson acceleration combines; 0 is plain damped EP.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    damping : float
+        Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
         Whether to go on, where the iteration does not get closer any more, with smaller steps and then with a scheme
         that lowers EP's energy and cannot cycle.

@@ -19,7 +19,6 @@ class VariationalBayes(Approximator):
     The posterior means are the mode of the posterior of the latent values, to which Newton steps go up: from 3 to 25 of
     them on iris and wine, whatever the prior variance (up to e¹²) and the length scale. Classes are independent under
     q(f), with covariance K (K + I)⁻¹: one factorisation for each distinct prior covariance is all there is.
-    `pymc_gpep.kernels.variational_bayes` derives bound and iteration.
 
     Parameters
     ----------
