@@ -36,7 +36,7 @@ def main(picture: Path) -> None:
         f = gp.prior("f", X=X, n_outputs=3, dims=("cultivar", "wine"))
         gpep.MultinomialProbit("y", f.T, observed=y, dims="wine")
 
-        print("fitting; the first time, compiling takes up to a minute", flush=True)
+        print("fitting; the first time, compiling takes a minute or two", flush=True)
         began = time.perf_counter()
         ep = pm.fit(method="nested_ep", progressbar=False)
         seconds = time.perf_counter() - began
