@@ -22,7 +22,7 @@ from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["Evaluation", "LogPosterior", "Optimum", "maximise"]
+__all__ = ["Evaluation", "LogPosterior", "Optimum", "check_moments", "maximise", "prior_moments"]
 
 Array = NDArray[np.float64]
 
@@ -89,10 +89,7 @@ class LogPosterior:
             inputs=[*self.value_vars, start],
             **kwargs,
         )
-        # Wanted once or twice in a fit: not worth compiling to machine code, which takes seconds.
-        self._moments = model.compile_fn(
-            [k, mean, labels], inputs=self.value_vars, point_fn=False, on_unused_input="ignore", mode="FAST_COMPILE"
-        )
+        self._moments = prior_moments(classifier)
         self._layout: RaveledVars | None = None
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
@@ -130,21 +127,36 @@ class LogPosterior:
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        point = self.point(theta)
-        k, mean, labels = self._moments(*(point[v.name] for v in self.value_vars))
-        for name, values in (("covariance", k), ("mean", mean)):
-            if bad := np.count_nonzero(~np.isfinite(values)):
-                raise ValueError(
-                    f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in "
-                    "the inputs of the model, and at the hyperparameters it starts from."
-                )
-        check_prior(k, mean, labels)
+        check_moments(*self._moments(self.point(theta)))
 
     def solve(self, theta: Array) -> Solution:
         """The approximate posterior of the latent values at one point."""
         point = self.point(theta)
-        k, mean, labels = self._moments(*(point[v.name] for v in self.value_vars))
-        return self.approximator.solve(k, mean, labels, self._sites)
+        return self.approximator.solve(*self._moments(point), self._sites)
+
+
+def prior_moments(classifier: GPClassifier) -> Callable[[PointType], tuple[Array, Array, NDArray[np.int64]]]:
+    """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) as a function of a point of the model."""
+    model = classifier.model
+    moments = [pt.atleast_3d(classifier.covariance(), left=True), classifier.mean()]
+    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    # Wanted once or twice: not worth compiling to machine code, which takes seconds.
+    function = model.compile_fn(
+        [*model.replace_rvs_by_values(moments), classifier.labels], inputs=value_vars, point_fn=False,
+        on_unused_input="ignore", mode="FAST_COMPILE",
+    )  # fmt: skip
+    return lambda point: tuple(function(*(point[v.name] for v in value_vars)))
+
+
+def check_moments(k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
+    """Raise a ValueError if prior covariance or mean cannot be those of a Gaussian process."""
+    for name, values in (("covariance", k), ("mean", mean)):
+        if bad := np.count_nonzero(~np.isfinite(values)):
+            raise ValueError(
+                f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
+                "inputs of the model, and at the hyperparameters it starts from."
+            )
+    check_prior(k, mean, labels)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution, approximator
+from pymc_gpep.hyperparameters import check_moments, prior_moments
 from pymc_gpep.latent_draws import draw_latents
 from pymc_gpep.ops import Evidence
 from pymc_gpep.structure import GPClassifier, read_classifier
@@ -109,7 +110,8 @@ def marginalize(
         If the model is no Gaussian process classifier, or if a random variable or a Potential besides the likelihood
         depends on its latent values.
     ValueError
-        If there is no such method.
+        If there is no such method, if it does not fit the likelihood, or if the prior at the initial point is none, as
+        where inputs are missing.
     TypeError
         If an option is not one of the approximation's.
 
@@ -120,9 +122,9 @@ def marginalize(
     >>> idata = gpep.recover(idata, marginal)
     """
     classifier = read_classifier(model, likelihood)
-    return MarginalModel(
-        classifier, approximator(method.lower(), classifier.kind, options, ", besides method and likelihood")
-    )
+    solver = approximator(method.lower(), classifier.kind, options, ", besides method and likelihood")
+    check_moments(*prior_moments(classifier)(model.initial_point()))
+    return MarginalModel(classifier, solver)
 
 
 def recover(

@@ -351,3 +351,13 @@ def test_nuts_over_hyperparameters_agrees_with_nuts_over_everything():
     ours, theirs = (x.posterior["f"] for x in (idata, full))
     difference = ours.mean(("chain", "draw")) - theirs.mean(("chain", "draw"))
     assert_allclose(difference / theirs.std(("chain", "draw")), 0, atol=0.25)
+
+
+def test_inputs_that_are_missing_are_refused_at_once():
+    X, y = models.data()
+    X[3, 0] = np.nan
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=pm.LogNormal("ls", 0, 1)))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+    with pytest.raises(ValueError, match=r"prior covariance must be finite.*missing values in the inputs"):
+        gpep.marginalize(model)
