@@ -1,5 +1,6 @@
 """Small classifiers that the tests of fitting share."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,26 +69,24 @@ def fixed() -> tuple[pm.Model, pm.gp.Latent]:
     return model, gp
 
 
-def softmax() -> tuple[pm.Model, pm.gp.Latent]:
-    """The same with a softmax, and one hyperparameter."""
+def _one_hyperparameter(observe: Callable[[Any, np.ndarray], Any]) -> tuple[pm.Model, pm.gp.Latent]:
     X, y = data()
     with pm.Model(coords={"species": SPECIES, "flower": np.arange(y.size) + 100}) as model:
         ls = pm.InverseGamma("ls", 3, 3)
         gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls))
         f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))
-        pm.Categorical("y", logit_p=f.T, observed=y, dims="flower")
+        observe(f.T, y)
     return model, gp
+
+
+def softmax() -> tuple[pm.Model, pm.gp.Latent]:
+    """One covariance with one hyperparameter, and a softmax."""
+    return _one_hyperparameter(lambda f, y: pm.Categorical("y", logit_p=f, observed=y, dims="flower"))
 
 
 def probit() -> tuple[pm.Model, pm.gp.Latent]:
     """The same with a multinomial probit."""
-    X, y = data()
-    with pm.Model(coords={"species": SPECIES, "flower": np.arange(y.size) + 100}) as model:
-        ls = pm.InverseGamma("ls", 3, 3)
-        gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls))
-        f = gp.prior("f", X=X, n_outputs=3, dims=("species", "flower"))
-        gpep.MultinomialProbit("y", f.T, observed=y, dims="flower")
-    return model, gp
+    return _one_hyperparameter(lambda f, y: gpep.MultinomialProbit("y", f, observed=y, dims="flower"))
 
 
 def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
