@@ -29,9 +29,8 @@ from pymc_gpep.kernels.full_sites import (
     shrink_to_semidefinite,
     write_precision,
 )
-from pymc_gpep.kernels.lapack import copy_into
-from pymc_gpep.kernels.prior_image import prior_image
-from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.lapack import copy_into, multiply_classes
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
 from pymc_gpep.kernels.status import CONVERGED, TOO_LARGE
 from pymc_gpep.kernels.tilted_site import BELOW_ONE, tilted_site
 
@@ -58,9 +57,9 @@ def _posterior(problem, sites, space):
                 pull += w[i, a, e] * prior_mean[e, i]
             constant += prior_mean[a, i] * (location[a, i] - 0.5 * pull)
             mean[a, i] = location[a, i] - pull
-    prior_image(k, mean, image)
+    multiply_classes(k, mean, image)
     project(k, roots, lower, mean, image, b)
-    prior_image(k, b, image)
+    multiply_classes(k, b, image)
     for a in range(c):
         for i in range(n):
             constant += 0.5 * mean[a, i] * image[a, i]
@@ -144,11 +143,7 @@ def _full_qep(
             block_gradient(roots, lower, b, smooth[0], carray(gradient_, (matrices, n, n)))
             copy_into(carray(gradient_mean_, (c, n)), b)
         restore_blas_threads(threads)
-    carray(evidence_, (1,))[0] = evidence
-    outcome = carray(outcome_, (3,))
-    outcome[0] = status
-    outcome[1] = sweeps
-    outcome[2] = rung
+    report(evidence_, outcome_, evidence, status, sweeps, rung)
 
 
 full_qep = Entry(_full_qep)

@@ -18,7 +18,7 @@ from pymc_gpep.kernels.independent import add_class_gradient
 from pymc_gpep.kernels.inner_ep import gaussian_log_normaliser
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.levelled_posterior import levelled_posterior
-from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
 from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["independent_ep", "independent_sweep"]
@@ -92,8 +92,4 @@ def independent_ep(
             add_class_gradient(pi[a], inverses[a], b[a], gradient[a if matrices > 1 else 0])
         copy_into(carray(gradient_mean_, (c, n)), b)
     restore_blas_threads(threads)
-    carray(evidence_, (1,))[0] = evidence
-    outcome = carray(outcome_, (3,))
-    outcome[0] = status
-    outcome[1] = sweeps
-    outcome[2] = rung
+    report(evidence_, outcome_, evidence, status, sweeps, rung)

@@ -16,6 +16,7 @@ __all__ = [
     "copy_into",
     "dot",
     "inverse_from_cholesky",
+    "multiply_classes",
     "multiply_symmetric",
     "solve_right_transposed",
     "solve_with_cholesky",
@@ -129,3 +130,10 @@ def multiply_symmetric(lower, b, out):
         _UPPER.ctypes, n.ctypes, factors[:1].ctypes, lower.ctypes, n.ctypes,
         b.ctypes, step.ctypes, factors[1:].ctypes, out.ctypes, step.ctypes,
     )  # fmt: skip
+
+
+@kernel
+def multiply_classes(matrices, x, out):
+    """S_k x_k of each class into `out` (c, n); `matrices` (1 or c, n, n) are used through their lower triangles."""
+    for a in range(x.shape[0]):
+        multiply_symmetric(matrices[a if matrices.shape[0] > 1 else 0], x[a], out[a])

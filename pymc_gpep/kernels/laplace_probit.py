@@ -7,11 +7,10 @@ from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_thre
 from pymc_gpep.kernels.block_sites import block_gradient, block_marginals, project, smooth_blocks
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.implicit_gradient import add_implicit_gradient
-from pymc_gpep.kernels.lapack import copy_into
+from pymc_gpep.kernels.lapack import copy_into, multiply_classes
 from pymc_gpep.kernels.multinomial_probit import log_probability_third
 from pymc_gpep.kernels.newton_probit import newton_probit
-from pymc_gpep.kernels.prior_image import prior_image
-from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS, TOO_LARGE
 
 __all__ = ["laplace_probit"]
@@ -26,7 +25,6 @@ def _laplace_probit(
     mean = carray(mean_, (c, n))
     cov = carray(cov_, (n, c, c))
     options = carray(options_, (2,))
-    outcome = carray(outcome_, (3,))
     evidence = np.nan
     status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, c * n)
     if c * n > options[1]:
@@ -57,7 +55,7 @@ def _laplace_probit(
                     log_probability_third(f, problem[2][i], cov[i], third)
                     for a in range(c):
                         step[a, i] = 0.5 * third[a]
-                prior_image(k, step, image)
+                multiply_classes(k, step, image)
                 project(k, roots, lower, step, image, gradient_mean)
                 block_gradient(roots, lower, b, smooth[0], gradient)
                 add_implicit_gradient(b, gradient_mean, gradient)
@@ -66,10 +64,7 @@ def _laplace_probit(
                         gradient_mean[a, i] += b[a, i]
         add_to_all(mean, common)
         restore_blas_threads(threads)
-    carray(evidence_, (1,))[0] = evidence
-    outcome[0] = status
-    outcome[1] = iterations
-    outcome[2] = 0
+    report(evidence_, outcome_, evidence, status, iterations, 0)
 
 
 laplace_probit = Entry(_laplace_probit)

@@ -9,7 +9,7 @@ from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.lapack import copy_into
 from pymc_gpep.kernels.newton import newton
-from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
 from pymc_gpep.kernels.softmax import curvature_slope
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 
@@ -27,7 +27,6 @@ def _laplace_softmax(
     cov = carray(cov_, (n, c, c))
     gradient_mean = carray(gradient_mean_, (c, n))
     weights = carray(weights_, (c, n))
-    outcome = carray(outcome_, (3,))
     status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, c * n)
     evidence = np.nan
     iterations = 0
@@ -54,10 +53,7 @@ def _laplace_softmax(
                         gradient_mean[a, i] += b[a, i]
         add_to_all(mean, common)
         restore_blas_threads(threads)
-    carray(evidence_, (1,))[0] = evidence
-    outcome[0] = status
-    outcome[1] = iterations
-    outcome[2] = 0
+    report(evidence_, outcome_, evidence, status, iterations, 0)
 
 
 laplace_softmax = Entry(_laplace_softmax)

@@ -6,13 +6,11 @@ from numba import carray
 from pymc_gpep.kernels.accelerated_ep import accelerated_ep
 from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_threads
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.coupled import evidence_gradient
 from pymc_gpep.kernels.energy_descent import energy_descent
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.inner_ep import inner_ep_update
-from pymc_gpep.kernels.lapack import copy_into
-from pymc_gpep.kernels.problem import add_to_all, read_problem
-from pymc_gpep.kernels.site_posterior import site_posterior
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
+from pymc_gpep.kernels.site_posterior import posterior_space, site_posterior, write_derivatives
 from pymc_gpep.kernels.status import (
     CONVERGED,
     NOT_FINITE,
@@ -41,23 +39,6 @@ def _sweep(settings, problem, sites, space, target, scale):
     return True, gaussian + terms, residual
 
 
-@kernel
-def _space(c, n, weights_, mean_, cov_, precision_):
-    """What `site_posterior` computes; see there."""
-    return (
-        carray(precision_, (c, n)), np.empty((c, n)), np.empty((c, n, n)), np.empty((n, n)), np.empty((c, n, n)),
-        carray(weights_, (c, n)), carray(mean_, (c, n)), carray(cov_, (n, c, c)),
-    )  # fmt: skip
-
-
-@kernel
-def _derivatives(matrices, space, gradient_, gradient_mean_):
-    pi, inverses, p, work, b = space[0], space[2], space[3], space[4], space[5]
-    c, n = pi.shape
-    evidence_gradient(inverses, p, pi, b, work[0], carray(gradient_, (matrices, n, n)))
-    copy_into(carray(gradient_mean_, (c, n)), b)
-
-
 def _descent(
     matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
     evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
@@ -65,18 +46,14 @@ def _descent(
     options = carray(options_, (6,))
     sites = carray(sites_, (2, n, c - 1))
     _, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, sites.size)
-    space = _space(c, n, weights_, mean_, cov_, precision_)
+    space = posterior_space(c, n, weights_, mean_, cov_, precision_)
     evidence, status, sweeps = energy_descent(
         problem, sites, space, options[0], options[3], carray(history_, (max_iterations, 2))
     )
     add_to_all(space[6], common)
     if wanted != 0 and status == CONVERGED:
-        _derivatives(matrices, space, gradient_, gradient_mean_)
-    carray(evidence_, (1,))[0] = evidence
-    outcome = carray(outcome_, (3,))
-    outcome[0] = status
-    outcome[1] = sweeps
-    outcome[2] = 0
+        write_derivatives(matrices, space, gradient_, gradient_mean_)
+    report(evidence_, outcome_, evidence, status, sweeps, 0)
 
 
 descent = Entry(_descent, late=True)
@@ -95,7 +72,7 @@ def _accelerated(
     sites = carray(sites_, (2, n, c - 1))
     history = carray(history_, (max_iterations, 2))
     status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, sites.size)
-    space = _space(c, n, weights_, mean_, cov_, precision_)
+    space = posterior_space(c, n, weights_, mean_, cov_, precision_)
     evidence = np.nan
     sweeps = 0
     rung = 0
@@ -122,12 +99,8 @@ def _accelerated(
         rung += 1
     add_to_all(space[6], common)
     if wanted != 0 and status == CONVERGED:
-        _derivatives(matrices, space, gradient_, gradient_mean_)
-    carray(evidence_, (1,))[0] = evidence
-    outcome = carray(outcome_, (3,))
-    outcome[0] = status
-    outcome[1] = sweeps
-    outcome[2] = rung
+        write_derivatives(matrices, space, gradient_, gradient_mean_)
+    report(evidence_, outcome_, evidence, status, sweeps, rung)
 
 
 def _nested_ep(

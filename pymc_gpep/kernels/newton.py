@@ -13,8 +13,8 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.concave_line import step_length
 from pymc_gpep.kernels.coupled import factorise, latent_weights
-from pymc_gpep.kernels.lapack import copy_into
-from pymc_gpep.kernels.prior_image import prior_image, rounding
+from pymc_gpep.kernels.lapack import copy_into, multiply_classes
+from pymc_gpep.kernels.rounding import rounding
 from pymc_gpep.kernels.softmax import softmax
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
@@ -49,7 +49,7 @@ def _begin(problem, b, space):
             common += b[a, i] / c
         for a in range(c):
             b[a, i] -= common
-    prior_image(k, b, image)
+    multiply_classes(k, b, image)
     copy_into(f, prior_mean)
     cold = softmax(f, y, pi, gradient)
     quadratic = 0.0
@@ -75,7 +75,7 @@ def newton(problem, b, space, tolerance, history):
     _begin(problem, b, space)
     evidence = np.nan
     for iteration in range(history.shape[0]):
-        prior_image(k, b, image)
+        multiply_classes(k, b, image)
         quadratic = 0.0
         for a in range(c):
             for i in range(n):
@@ -92,7 +92,7 @@ def newton(problem, b, space, tolerance, history):
                 gradient[a, i] -= b[a, i]
                 largest = max(largest, abs(gradient[a, i]))
         latent_weights(inverses, p, pi, gradient, step)
-        prior_image(k, step, image)
+        multiply_classes(k, step, image)
         shrinkage = 0.0
         curvature = 0.0
         for a in range(c):

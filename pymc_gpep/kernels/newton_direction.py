@@ -7,16 +7,9 @@ W (n, c, c) holds minus the second derivatives of the log likelihood at each poi
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.lapack import copy_into, multiply_symmetric
+from pymc_gpep.kernels.lapack import copy_into, multiply_classes
 
-__all__ = ["inner_product", "multiply_classes", "newton_direction"]
-
-
-@kernel
-def multiply_classes(matrices, x, out):
-    """S_k x_k of each class into `out` (c, n); `matrices` (1 or c, n, n) are used through their lower triangles."""
-    for a in range(x.shape[0]):
-        multiply_symmetric(matrices[a if matrices.shape[0] > 1 else 0], x[a], out[a])
+__all__ = ["inner_product", "newton_direction"]
 
 
 @kernel

@@ -8,9 +8,9 @@ import numpy as np
 
 from pymc_gpep.kernels.block_sites import block_roots, factorise_blocks, project
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.lapack import copy_into
+from pymc_gpep.kernels.lapack import copy_into, multiply_classes
 from pymc_gpep.kernels.multinomial_probit import log_probability_and_gradient, log_probability_hessian
-from pymc_gpep.kernels.prior_image import prior_image, rounding
+from pymc_gpep.kernels.rounding import rounding
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 __all__ = ["newton_probit"]
@@ -55,7 +55,7 @@ def _log_posterior(problem, b, f, image, gradient):
     """log p(y | f) − ½ bᵀ K b at f = m + K b, which go to `f`, `image`; `gradient` receives that of the likelihood."""
     k, prior_mean, y = problem
     c, n = b.shape
-    prior_image(k, b, image)
+    multiply_classes(k, b, image)
     quadratic = 0.0
     for a in range(c):
         for i in range(n):
@@ -99,9 +99,9 @@ def newton_probit(problem, b, space, tolerance, history):
         for a in range(c):
             for i in range(n):
                 residual[a, i] = gradient[a, i] - b[a, i]
-        prior_image(k, residual, image)
+        multiply_classes(k, residual, image)
         project(k, roots, lower, residual, image, step)
-        prior_image(k, step, image)
+        multiply_classes(k, step, image)
         largest = 0.0
         move = 0.0
         slope = 0.0

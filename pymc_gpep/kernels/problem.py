@@ -1,4 +1,4 @@
-"""What every solver does with its input before any work: check it, and take out what all classes have in common."""
+"""What every solver begins with, its input checked and without what all classes share, and what it ends with."""
 
 import numpy as np
 from numba import carray
@@ -8,7 +8,7 @@ from pymc_gpep.kernels.definite import is_covariance
 from pymc_gpep.kernels.finite import all_finite
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 
-__all__ = ["add_to_all", "read_problem"]
+__all__ = ["add_to_all", "read_problem", "report"]
 
 
 @kernel
@@ -42,3 +42,13 @@ def add_to_all(mean, common):
     for a in range(mean.shape[0]):
         for i in range(common.shape[0]):
             mean[a, i] += common[i]
+
+
+@kernel
+def report(evidence_, outcome_, evidence, status, iterations, rung):
+    """Write how a solver ended into its outputs."""
+    carray(evidence_, (1,))[0] = evidence
+    outcome = carray(outcome_, (3,))
+    outcome[0] = status
+    outcome[1] = iterations
+    outcome[2] = rung

@@ -12,13 +12,11 @@ from numba import carray
 
 from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_threads
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.coupled import evidence_gradient
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.ep_ladder import ep_ladder
 from pymc_gpep.kernels.inner_ep import change_site, difference_moments
-from pymc_gpep.kernels.lapack import copy_into
-from pymc_gpep.kernels.problem import add_to_all, read_problem
-from pymc_gpep.kernels.site_posterior import site_posterior
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
+from pymc_gpep.kernels.site_posterior import posterior_space, site_posterior, write_derivatives
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.kernels.tilted_site import BELOW_ONE, tilted_site
 
@@ -65,13 +63,8 @@ def _qep(
     order = int(carray(options_, (7,))[6])
     options = carray(options_, (7 + 2 * order,))
     rule = options[7:].reshape(2, order)
-    b = carray(weights_, (c, n))
-    pi = carray(precision_, (c, n))
-    inverses = np.empty((c, n, n))
-    work = np.empty((c, n, n))
-    p = np.empty((n, n))
     status, problem, common = read_problem(matrices, c, n, k_, prior_mean_, y_, sites_, sites.size)
-    space = (pi, np.empty((c, n)), inverses, p, work, b, carray(mean_, (c, n)), carray(cov_, (n, c, c)))
+    space = posterior_space(c, n, weights_, mean_, cov_, precision_)
     threads = limit_blas_threads(n)
     evidence = np.nan
     sweeps = 0
@@ -82,14 +75,9 @@ def _qep(
         evidence, status, sweeps, rung = ep_ladder(_sweep, settings, problem, sites, space, options, history)
         add_to_all(space[6], common)
     if wanted != 0 and status == CONVERGED:
-        evidence_gradient(inverses, p, pi, b, work[0], carray(gradient_, (matrices, n, n)))
-        copy_into(carray(gradient_mean_, (c, n)), b)
+        write_derivatives(matrices, space, gradient_, gradient_mean_)
     restore_blas_threads(threads)
-    carray(evidence_, (1,))[0] = evidence
-    outcome = carray(outcome_, (3,))
-    outcome[0] = status
-    outcome[1] = sweeps
-    outcome[2] = rung
+    report(evidence_, outcome_, evidence, status, sweeps, rung)
 
 
 qep = Entry(_qep)

@@ -6,11 +6,13 @@ b (c, n), and the posterior mean (c, n) and marginal covariances (n, c, c) of th
 """
 
 import numpy as np
+from numba import carray
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.coupled import factorise, latent_weights, marginal_moments
+from pymc_gpep.kernels.coupled import evidence_gradient, factorise, latent_weights, marginal_moments
+from pymc_gpep.kernels.lapack import copy_into
 
-__all__ = ["site_parameters", "site_posterior"]
+__all__ = ["posterior_space", "site_parameters", "site_posterior", "write_derivatives"]
 
 
 @kernel
@@ -67,3 +69,21 @@ def site_posterior(problem, sites, space):
             constant += 0.5 * nu[a, i] * mean[a, i]
             mean[a, i] += prior_mean[a, i]
     return True, constant - 0.5 * log_det
+
+
+@kernel
+def posterior_space(c, n, weights_, mean_, cov_, precision_):
+    """A space, with a solver's outputs in it."""
+    return (
+        carray(precision_, (c, n)), np.empty((c, n)), np.empty((c, n, n)), np.empty((n, n)), np.empty((c, n, n)),
+        carray(weights_, (c, n)), carray(mean_, (c, n)), carray(cov_, (n, c, c)),
+    )  # fmt: skip
+
+
+@kernel
+def write_derivatives(matrices, space, gradient_, gradient_mean_):
+    """Derivatives of the evidence at a fixed point into a solver's outputs, from its space."""
+    pi, inverses, p, work, b = space[0], space[2], space[3], space[4], space[5]
+    c, n = pi.shape
+    evidence_gradient(inverses, p, pi, b, work[0], carray(gradient_, (matrices, n, n)))
+    copy_into(carray(gradient_mean_, (c, n)), b)

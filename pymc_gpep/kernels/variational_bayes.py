@@ -37,10 +37,10 @@ from pymc_gpep.kernels.blas_threads import limit_blas_threads, restore_blas_thre
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.independent import add_class_gradient, class_variance, factorise_class
-from pymc_gpep.kernels.lapack import copy_into
+from pymc_gpep.kernels.lapack import copy_into, multiply_classes
 from pymc_gpep.kernels.multinomial_probit import log_probability_derivatives
-from pymc_gpep.kernels.newton_direction import inner_product, multiply_classes, newton_direction
-from pymc_gpep.kernels.problem import add_to_all, read_problem
+from pymc_gpep.kernels.newton_direction import inner_product, newton_direction
+from pymc_gpep.kernels.problem import add_to_all, read_problem, report
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 __all__ = ["variational_bayes"]
@@ -189,11 +189,7 @@ def _variational_bayes(
             add_class_gradient(pi[a], inverses[which], b[a], gradient[which])
         copy_into(carray(gradient_mean_, (c, n)), b)
     restore_blas_threads(threads)
-    carray(evidence_, (1,))[0] = evidence
-    outcome = carray(outcome_, (3,))
-    outcome[0] = status
-    outcome[1] = iterations
-    outcome[2] = 0
+    report(evidence_, outcome_, evidence, status, iterations, 0)
 
 
 variational_bayes = Entry(_variational_bayes)
