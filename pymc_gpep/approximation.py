@@ -22,7 +22,7 @@ from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Convergence, Solution
 from pymc_gpep.hyperparameters import LogPosterior, Optimum
-from pymc_gpep.latent_draws import draw_latents, rows_of
+from pymc_gpep.latent_draws import draw_latents
 from pymc_gpep.prediction import CrossCovariance, predict
 from pymc_gpep.structure import GPClassifier
 
@@ -136,7 +136,7 @@ class GPApproximation(SingleGroupApproximation):
         mean, std = dict(point), {name: np.zeros_like(value) for name, value in point.items()}
         for latent in self.classifier.latents:
             centre, spread = self._moments(latent.rotated)
-            name, rows = latent.free.name, rows_of(latent)
+            name, rows = latent.free.name, latent.rows
             mean[name], std[name] = centre[rows], spread[rows]
         self.groups[0].update(mean, std, self._covariance)
 

@@ -1,21 +1,14 @@
 """Draws of latent values, under the names that the variables of the model have."""
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.posterior import Posterior
-from pymc_gpep.structure import GPClassifier, LatentGP
+from pymc_gpep.structure import GPClassifier
 
-__all__ = ["draw_latents", "rows_of"]
+__all__ = ["draw_latents"]
 
 Array = NDArray[np.float64]
-
-
-def rows_of(latent: LatentGP) -> Any:
-    """Index of a prior's latent values along the classes: a list of classes, or one class where it has no such axis."""
-    return list(latent.classes) if latent.f.ndim == 2 else latent.classes[0]
 
 
 def draw_latents(
@@ -39,5 +32,5 @@ def draw_latents(
     """
     z = posterior.draw_whitened(rng, draws, roots)
     f = posterior.prior_mean + np.matmul(roots, z.transpose(1, 2, 0)).transpose(2, 0, 1)
-    values = {latent.f.name: f[:, rows_of(latent)] for latent in classifier.latents}
-    return values | {latent.free.name: z[:, rows_of(latent)] for latent in classifier.latents if latent.rotated}
+    values = {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
+    return values | {latent.free.name: z[:, latent.rows] for latent in classifier.latents if latent.rotated}

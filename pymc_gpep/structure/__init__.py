@@ -3,5 +3,6 @@
 from pymc_gpep.structure.classifier import GPClassifier, read_classifier
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.processes import GPModel, read_processes
 
-__all__ = ["GPClassifier", "LatentGP", "StructureError", "read_classifier"]
+__all__ = ["GPClassifier", "GPModel", "LatentGP", "StructureError", "read_classifier", "read_processes"]

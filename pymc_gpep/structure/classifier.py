@@ -1,15 +1,13 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Variable, equal_computations
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import CategoricalRV
@@ -18,80 +16,44 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods import MultinomialProbitRV
 from pymc_gpep.structure.assembly import evaluate, read_assembly
-from pymc_gpep.structure.errors import StructureError, describe, listing
-from pymc_gpep.structure.latent import LatentGP, is_process, latents_among
+from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.processes import GPModel, check_priors, with_functions
 
 __all__ = ["GPClassifier", "read_classifier"]
 
 
 @dataclass(frozen=True, eq=False)
-class GPClassifier:
+class GPClassifier(GPModel):
     """What a model is, read from its graph: latent functions with Gaussian process priors and labels given them.
 
-    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
-    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+    Besides what any `GPModel` has; its functions are here numbered by class.
 
     Attributes
     ----------
-    model : pm.Model
     kind : str
         Which of `LIKELIHOODS` the likelihood is.
     likelihood : TensorVariable, shape (n,)
         The observed random variable.
     labels : TensorVariable, shape (n,)
         Its value: a constant, or the shared variable of `pm.Data`.
-    latents : tuple of LatentGP
-        The priors, each with the classes that its outputs feed.
-    n_classes, n_points : int
-        c and n.
-    hyperparameters : tuple of TensorVariable
-        All free random variables of the model that are not latent values.
     class_dim, point_dim : str or None
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
     """
 
-    model: pm.Model
     kind: str
     likelihood: TensorVariable
     labels: TensorVariable
-    latents: tuple[LatentGP, ...]
-    n_classes: int
-    n_points: int
-    hyperparameters: tuple[TensorVariable, ...]
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
 
-    @cached_property
-    def shared(self) -> bool:
-        """Whether all classes have the same prior covariance, as a computation and not by chance of values."""
-        first, *others = (latent.cov for latent in self.latents)
-        return all(equal_computations([first], [other]) for other in others)
-
-    def covariance(self) -> TensorVariable:
-        """Return the prior covariance, (n, n) if it is `shared`, else (c, n, n) in the order of the classes."""
-        if self.shared:
-            return self.latents[0].cov
-        return pt.stack(self._by_class([[latent.cov] * len(latent.classes) for latent in self.latents]))
-
-    def mean(self) -> TensorVariable:
-        """Return the prior mean, (c, n) in the order of the classes."""
-        rows = [
-            [latent.mean[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [latent.mean]
-            for latent in self.latents
-        ]
-        return pt.stack(self._by_class(rows))
-
-    def _by_class(self, rows: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
-        """Put what is listed by output of each prior into the order of the classes."""
-        by_class = {
-            k: row
-            for latent, of_outputs in zip(self.latents, rows, strict=True)
-            for k, row in zip(latent.classes, of_outputs, strict=True)
-        }
-        return [by_class[k] for k in range(self.n_classes)]
+    @property
+    def n_classes(self) -> int:
+        """Number of classes, c."""
+        return self.n_functions
 
 
 class LikelihoodReader(NamedTuple):
@@ -172,7 +134,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     n_classes = sum(map(len, assembly.classes))
     labels = model.rvs_to_values[rv]
     _check_labels(rv, labels, n_classes, assembly.n_points)
-    _check_priors(assembly.latents, model)
+    check_priors(assembly.latents, model)
     _check_hyperparameters(assembly.latents, rv, model)
     free = {latent.free for latent in assembly.latents}
     point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (assembly.dims.point_dim,)
@@ -181,8 +143,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
         kind=kind,
         likelihood=rv,
         labels=labels,
-        latents=tuple(map(_with_classes, assembly.latents, assembly.classes)),
-        n_classes=n_classes,
+        latents=tuple(map(with_functions, assembly.latents, assembly.classes)),
         n_points=assembly.n_points,
         hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
         class_dim=assembly.dims.class_dim,
@@ -239,30 +200,6 @@ def _check_labels(rv: TensorVariable, labels: Variable, n_classes: int, n_points
         )
 
 
-def _check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
-    """Refuse priors that depend on latent values, are not Gaussian, or share their free variable."""
-    own = {latent.free for latent in latents}
-    if len(own) < len(latents):
-        raise StructureError(
-            f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
-            "not independent. Give each its own."
-        )
-    for latent in latents:
-        if (transform := model.rvs_to_transforms[latent.free]) is not None:
-            raise StructureError(
-                f"{describe(latent.free)} has the transform {type(transform).__name__}, so its prior is no longer the "
-                "Gaussian process. Declare the prior without `transform`."
-            )
-        behind = list(ancestors([latent.mean, latent.cov]))
-        others = [other for other in latents_among(behind, model) if other.free in own or is_process(other)]
-        if others:
-            raise StructureError(
-                f"The prior of {latent.f.name!r} depends on latent values, {listing(other.f for other in others)}. Its "
-                "mean and covariance may depend on hyperparameters only; a prior on top of another Gaussian process "
-                "cannot be read."
-            )
-
-
 def _check_hyperparameters(latents: Sequence[LatentGP], rv: TensorVariable, model: pm.Model) -> None:
     """Refuse terms beside the likelihood that depend on latent values, and discrete hyperparameters."""
     for latent in latents:
@@ -283,10 +220,3 @@ def _check_hyperparameters(latents: Sequence[LatentGP], rv: TensorVariable, mode
             f"The model has discrete hyperparameters: {listing(discrete)}. All free variables must be continuous; sum "
             "over discrete ones, or fix them with pm.do."
         )
-
-
-def _with_classes(latent: LatentGP, classes: tuple[int, ...]) -> LatentGP:
-    """Complete a prior by the classes that it feeds, and give its mean the shape of its latent values."""
-    n = latent.cov.shape[0]
-    shape = (len(classes), n) if latent.f.ndim == 2 else (n,)
-    return replace(latent, classes=classes, mean=pt.broadcast_to(latent.mean, shape))

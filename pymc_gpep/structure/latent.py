@@ -10,7 +10,7 @@ Both are recognised by these expressions, never by the names of the variables.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import pymc as pm
 from pytensor.compile.ops import ViewOp
@@ -48,7 +48,7 @@ class LatentGP:
     cov : TensorVariable, shape (n, n)
         Prior covariance of each output with PyMC's jitter on the diagonal, a function of hyperparameters.
     classes : tuple of int
-        Class that each output is the latent function of; empty as long as the likelihood has not been read.
+        Number of the function that each output is, in a classifier its class; empty until the whole model is read.
     """
 
     f: TensorVariable
@@ -57,6 +57,11 @@ class LatentGP:
     mean: TensorVariable
     cov: TensorVariable
     classes: tuple[int, ...] = ()
+
+    @property
+    def rows(self) -> Any:
+        """Index of these latent values along all functions: a list, or one number where `f` has no axis for it."""
+        return list(self.classes) if self.f.ndim == 2 else self.classes[0]
 
 
 def read_latent(variable: Variable, model: pm.Model) -> LatentGP | None:

@@ -1,0 +1,1 @@
+"""Exact samplers for Gaussian process classifiers, as step methods of `pm.sample`."""

@@ -1,0 +1,142 @@
+"""What the step methods share: finding their variables in a model, and the prior at the current hyperparameters."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.step_methods.compound import BlockedStep, Competence
+from pymc.util import get_random_generator
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.structure import GPModel
+
+__all__ = ["LatentStep", "Prior"]
+
+Array = NDArray[np.float64]
+
+
+class Prior(NamedTuple):
+    """The Gaussian process priors at one point of the hyperparameters."""
+
+    k: Array
+    """Covariance, (1 or c, n, n)."""
+    roots: Array
+    """Its lower Cholesky factors, with zeros above the diagonal."""
+    mean: Array
+    """(c, n)."""
+
+
+class LatentStep(BlockedStep):
+    """A step that moves the latent values of a model, and hyperparameters if it is given any.
+
+    Parameters
+    ----------
+    vars : sequence of TensorVariable, optional
+        Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
+        All latent values and all hyperparameters if not given.
+    processes : GPModel
+        What was read from the model.
+    rng : int, Generator or None
+    compile_kwargs : dict, optional
+        For PyTensor's compilation.
+
+    Raises
+    ------
+    ValueError
+        If `vars` has something else in it, or not all latent values of the model.
+    """
+
+    default_blocked = True
+
+    def __init__(
+        self,
+        vars: Sequence[TensorVariable] | TensorVariable | None,
+        processes: GPModel,
+        rng: Any = None,
+        compile_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        self.processes = processes
+        self.latent_model = LatentModel(processes, compile_kwargs)
+        self.hyperparameters = _chosen(vars, processes)
+        """Value variables of the hyperparameters that this step moves."""
+        self.vars = [*self.latent_model.latent_value_vars(), *self.hyperparameters]
+        self.rng = get_random_generator(rng)
+        self.tune = True
+        self._moments = self.latent_model.function([self.latent_model.k, self.latent_model.mean])
+        self._at: tuple[list[Array], Prior] | None = None
+
+    def prior(self, point: PointType) -> Prior | None:
+        """Moments of the latent values at a point, None where their covariance is not positive definite.
+
+        Those of the last point are kept, so that steps that leave the hyperparameters alone compute nothing twice.
+        """
+        values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
+        if self._at is not None and all(map(np.array_equal, values, self._at[0])):
+            return self._at[1]
+        k, mean = self._moments(point)
+        try:
+            prior = Prior(k, np.linalg.cholesky(k), mean)
+        except np.linalg.LinAlgError:
+            return None
+        self._at = [value.copy() for value in values], prior
+        return prior
+
+    def current(self, point: PointType) -> tuple[Prior, Array]:
+        """The prior and the latent values (c, n) at the current point of a chain.
+
+        Raises
+        ------
+        ValueError
+            If the prior covariance is not positive definite there.
+        """
+        prior = self.prior(point)
+        if prior is None:
+            raise ValueError(
+                "The prior covariance of the latent values is not positive definite to working precision at "
+                f"{ {v.name: point[v.name] for v in self.latent_model.value_vars} }. Give the prior a larger jitter."
+            )
+        return prior, self.latent_model.latent_values(point, prior.mean, prior.roots)
+
+    def moved(self, point: PointType, f: Array, prior: Prior) -> PointType:
+        """The point with other latent values."""
+        return {**point, **self.latent_model.point_values(f, prior.mean, prior.roots)}
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self.tune = tune > 0
+        self._at = None
+
+    @staticmethod
+    def competence(var: TensorVariable, has_grad: bool) -> Competence:
+        """Never chosen automatically: what a variable is for cannot be seen from it alone."""
+        return Competence.INCOMPATIBLE
+
+
+def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: GPModel) -> list[TensorVariable]:
+    """Value variables of the hyperparameters among `vars`; refuses what is neither these nor latent values."""
+    model = processes.model
+    value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}
+    if vars is None:
+        return list(value_of.values())
+    given = list(vars) if isinstance(vars, Sequence) else [vars]
+    holders = {
+        v: latent.f for latent in processes.latents for v in (latent.f, latent.free, model.rvs_to_values[latent.free])
+    }
+    left = [v for v in given if v not in holders]
+    wanted = [latent.f for latent in processes.latents if latent.f not in {holders.get(v) for v in given}]
+    chosen = [value for rv, value in value_of.items() if any(v is rv or v is value for v in left)]
+    known = {*value_of, *value_of.values()}
+    if unknown := [v for v in left if v not in known]:
+        raise ValueError(
+            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are no free variables of the model. It has "
+            f"{', '.join(repr(rv.name) for rv in (*[lt.f for lt in processes.latents], *value_of))}."
+        )
+    if wanted:
+        raise ValueError(
+            f"vars leaves out latent values, {', '.join(repr(f.name) for f in wanted)}. They are moved together: give "
+            "all of them, or no vars at all."
+        )
+    return chosen

@@ -1,0 +1,151 @@
+"""The Gaussian process priors of a model, whatever depends on their latent values."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.graph.basic import equal_computations
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.latent import LatentGP, is_process, latents_among
+
+__all__ = ["GPModel", "check_priors", "read_processes", "with_functions"]
+
+
+@dataclass(frozen=True, eq=False)
+class GPModel:
+    """Latent functions with Gaussian process priors, all at the same number of points, and the other variables.
+
+    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
+    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+
+    Attributes
+    ----------
+    model : pm.Model
+    latents : tuple of LatentGP
+        The priors, each with the functions that its outputs are.
+    n_points : int
+        n.
+    hyperparameters : tuple of TensorVariable
+        All free random variables of the model that are not latent values.
+    """
+
+    model: pm.Model
+    latents: tuple[LatentGP, ...]
+    n_points: int
+    hyperparameters: tuple[TensorVariable, ...]
+
+    @property
+    def n_functions(self) -> int:
+        """Number of latent functions, c."""
+        return sum(len(latent.classes) for latent in self.latents)
+
+    @cached_property
+    def shared(self) -> bool:
+        """Whether all functions have the same prior covariance, as a computation and not by chance of values."""
+        first, *others = (latent.cov for latent in self.latents)
+        return all(equal_computations([first], [other]) for other in others)
+
+    def covariance(self) -> TensorVariable:
+        """Return the prior covariance, (n, n) if it is `shared`, else (c, n, n) in the order of the functions."""
+        if self.shared:
+            return self.latents[0].cov
+        return pt.stack(self._by_function([[latent.cov] * len(latent.classes) for latent in self.latents]))
+
+    def mean(self) -> TensorVariable:
+        """Return the prior mean, (c, n) in the order of the functions."""
+        return pt.stack(self._by_function([rows(latent, latent.mean) for latent in self.latents]))
+
+    def latent_values(self) -> TensorVariable:
+        """Return the latent values, (c, n) in the order of the functions."""
+        return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
+
+    def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
+        """Put what is listed by output of each prior into the order of the functions."""
+        by_function = {
+            k: row
+            for latent, of_outputs in zip(self.latents, listed, strict=True)
+            for k, row in zip(latent.classes, of_outputs, strict=True)
+        }
+        return [by_function[k] for k in range(self.n_functions)]
+
+
+def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
+    """A variable that has the shape of a prior's latent values, one output at a time."""
+    return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
+
+
+def read_processes(model: pm.Model) -> GPModel:
+    """Read which variables of a model are latent values with `pm.gp.Latent` priors.
+
+    Parameters
+    ----------
+    model : pm.Model
+
+    Raises
+    ------
+    StructureError
+        If there are none, or if they differ in their number of points, share a variable or depend on each other.
+    """
+    found = latents_among([*model.free_RVs, *model.deterministics], model)
+    latents = list({latent.free: latent for latent in found if is_process(latent)}.values())
+    if not latents:
+        raise StructureError(
+            f"The model has no pm.gp.Latent prior. Its free variables are {listing(model.free_RVs)}; linear models, "
+            "Student-t processes (pm.gp.TP), Kronecker (pm.gp.LatentKron) and low-rank (pm.gp.HSGP) priors cannot be "
+            "read."
+        )
+    check_priors(latents, model)
+    shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
+    if len({int(shape[-1]) for shape in shapes}) > 1:
+        sizes = ", ".join(f"{latent.f.name!r} {shape[-1]}" for latent, shape in zip(latents, shapes, strict=True))
+        raise StructureError(f"Latent functions have different numbers of points: {sizes}. Give all priors the same X.")
+    outputs = [int(shape[0]) if len(shape) == 2 else 1 for shape in shapes]
+    ends = [sum(outputs[: i + 1]) for i in range(len(outputs))]
+    free = {latent.free for latent in latents}
+    return GPModel(
+        model=model,
+        latents=tuple(
+            with_functions(latent, tuple(range(end - count, end)))
+            for latent, count, end in zip(latents, outputs, ends, strict=True)
+        ),
+        n_points=int(shapes[0][-1]),
+        hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
+    )
+
+
+def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
+    """Refuse priors that depend on latent values, are not Gaussian, or share their free variable."""
+    own = {latent.free for latent in latents}
+    if len(own) < len(latents):
+        raise StructureError(
+            f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
+            "not independent. Give each its own."
+        )
+    for latent in latents:
+        if (transform := model.rvs_to_transforms[latent.free]) is not None:
+            raise StructureError(
+                f"{describe(latent.free)} has the transform {type(transform).__name__}, so its prior is no longer the "
+                "Gaussian process. Declare the prior without `transform`."
+            )
+        behind = list(ancestors([latent.mean, latent.cov]))
+        others = [other for other in latents_among(behind, model) if other.free in own or is_process(other)]
+        if others:
+            raise StructureError(
+                f"The prior of {latent.f.name!r} depends on latent values, {listing(other.f for other in others)}. Its "
+                "mean and covariance may depend on hyperparameters only; a prior on top of another Gaussian process "
+                "cannot be read."
+            )
+
+
+def with_functions(latent: LatentGP, classes: tuple[int, ...]) -> LatentGP:
+    """Complete a prior by the functions that its outputs are, and give its mean the shape of its latent values."""
+    n = latent.cov.shape[0]
+    shape = (len(classes), n) if latent.f.ndim == 2 else (n,)
+    return replace(latent, classes=classes, mean=pt.broadcast_to(latent.mean, shape))
