@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods import MultinomialProbit
     from pymc_gpep.marginal import MarginalModel, marginalize, recover
     from pymc_gpep.probabilities import class_probabilities
+    from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
+    from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 
 _HOME = {
+    "EllipticalSlice": "sampling.elliptical_slice",
     "GPApproximation": "approximation",
     "GPClassifier": "structure",
+    "GuidedHMC": "sampling.guided_hmc",
     "IEP": "approximations",
     "Laplace": "approximations",
     "LaplaceProbit": "approximations",
@@ -42,8 +46,10 @@ __all__ = [
     "IEP",
     "QEP",
     "QIEP",
+    "EllipticalSlice",
     "GPApproximation",
     "GPClassifier",
+    "GuidedHMC",
     "Laplace",
     "LaplaceProbit",
     "MarginalModel",

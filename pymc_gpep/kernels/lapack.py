@@ -18,7 +18,9 @@ __all__ = [
     "inverse_from_cholesky",
     "multiply_classes",
     "multiply_symmetric",
+    "multiply_triangular",
     "solve_right_transposed",
+    "solve_triangular",
     "solve_with_cholesky",
 ]
 
@@ -41,6 +43,8 @@ _trsm = scipy_function(
 _syrk = scipy_function(
     "linalg.cython_blas", "dsyrk", _void(_char, _char, _int, _int, _double, _double, _int, _double, _double, _int)
 )
+_trsv = scipy_function("linalg.cython_blas", "dtrsv", _void(_char, _char, _char, _int, _double, _int, _double, _int))
+_trmv = scipy_function("linalg.cython_blas", "dtrmv", _void(_char, _char, _char, _int, _double, _int, _double, _int))
 
 _copy = scipy_function("linalg.cython_blas", "dcopy", _void(_int, _double, _int, _double, _int))
 _dot = scipy_function("linalg.cython_blas", "ddot", types.float64(_int, _double, _int, _double, _int))
@@ -137,3 +141,21 @@ def multiply_classes(matrices, x, out):
     """S_k x_k of each class into `out` (c, n); `matrices` (1 or c, n, n) are used through their lower triangles."""
     for a in range(x.shape[0]):
         multiply_symmetric(matrices[a if matrices.shape[0] > 1 else 0], x[a], out[a])
+
+
+@kernel
+def solve_triangular(lower, x, transposed):
+    """Overwrite `x` (n,) with L⁻¹ x, or L⁻ᵀ x, where the lower triangle of `lower` holds L."""
+    n = np.array([lower.shape[0]], np.int32)
+    step = np.ones(1, np.int32)
+    how = _NORMAL if transposed else _TRANSPOSED
+    _trsv(_UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
+
+
+@kernel
+def multiply_triangular(lower, x, transposed):
+    """Overwrite `x` (n,) with L x, or Lᵀ x, where the lower triangle of `lower` holds L."""
+    n = np.array([lower.shape[0]], np.int32)
+    step = np.ones(1, np.int32)
+    how = _NORMAL if transposed else _TRANSPOSED
+    _trmv(_UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)

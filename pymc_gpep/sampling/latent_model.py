@@ -97,6 +97,19 @@ class LatentModel:
         compiled.trust_input = True
         return _AtPoint(compiled, names)
 
+    def theta(self, point: PointType) -> Array:
+        """All hyperparameters of a point, flat and unconstrained."""
+        return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in self.value_vars)])
+
+    def with_theta(self, point: PointType, theta: Array) -> PointType:
+        """The point with other hyperparameters."""
+        values, begin = {}, 0
+        for v in self.value_vars:
+            size = np.size(point[v.name])
+            values[v.name] = theta[begin : begin + size].reshape(np.shape(point[v.name]))
+            begin += size
+        return {**point, **values}
+
     def latent_values(self, point: PointType, mean: Array, roots: Array) -> Array:
         """Latent values f (c, n) that a point stands for, given the prior's mean and its Cholesky factors."""
         f = np.empty_like(mean)

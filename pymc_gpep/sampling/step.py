@@ -1,5 +1,6 @@
 """What the step methods share: finding their variables in a model, and the prior at the current hyperparameters."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +12,7 @@ from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.sampling.threads import one_thread
 from pymc_gpep.structure import GPModel
 
 __all__ = ["LatentStep", "Prior"]
@@ -81,8 +83,12 @@ class LatentStep(BlockedStep):
             prior = Prior(k, np.linalg.cholesky(k), mean)
         except np.linalg.LinAlgError:
             return None
-        self._at = [value.copy() for value in values], prior
+        self.remember(point, prior)
         return prior
+
+    def remember(self, point: PointType, prior: Prior) -> None:
+        """Keep the prior at a point for the next call of `prior`."""
+        self._at = [np.array(point[v.name]) for v in self.latent_model.value_vars], prior
 
     def current(self, point: PointType) -> tuple[Prior, Array]:
         """The prior and the latent values (c, n) at the current point of a chain.
@@ -103,6 +109,15 @@ class LatentStep(BlockedStep):
     def moved(self, point: PointType, f: Array, prior: Prior) -> PointType:
         """The point with other latent values."""
         return {**point, **self.latent_model.point_values(f, prior.mean, prior.roots)}
+
+    @abstractmethod
+    def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
+        """One draw: the next point and the statistics of getting there."""
+
+    def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
+        with one_thread():
+            after, statistics = self.advance(point)
+        return after, [statistics]
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         super().setup_chain(rng, tune, draws)

@@ -1,0 +1,60 @@
+"""Elliptical slice sampling (Murray, Adams and MacKay 2010): one update of a Gaussian vector, without a step size."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["elliptical_slice"]
+
+Array = NDArray[np.float64]
+
+_NOTHING = 1e-10  # a bracket of this width, in radians, moves nothing: what is left of it is the current state
+
+
+def elliptical_slice(
+    x: Array, direction: Array, log_ratio: Callable[[Array], float], current: float, rng: np.random.Generator
+) -> tuple[Array, float, int]:
+    """Move x so that the density N(x; 0, Σ) exp(log_ratio(x)), normalised, is left invariant.
+
+    Points on the ellipse through x and the direction are tried, from a bracket of angles that shrinks towards x, until
+    one lies above the slice (figure 2 of the paper).
+
+    Parameters
+    ----------
+    x : array
+        Current state, of any shape; where the Gaussian has a mean, less that mean.
+    direction : array, shape of x
+        A fresh draw from N(0, Σ), independent of x.
+    log_ratio : callable
+        Log of what the density has besides the Gaussian. States where it is NaN or −inf are rejected.
+    current : float
+        Its value at x.
+    rng : Generator
+
+    Returns
+    -------
+    x : array
+        New state; the current one if the bracket shrinks to nothing.
+    value : float
+        `log_ratio` there.
+    evaluations : int
+        How often it was evaluated.
+    """
+    # With no density at the current state, which only a starting point can have, any state that has some will do.
+    level = current - rng.standard_exponential() if current > -np.inf else -np.inf
+    angle = 2.0 * np.pi * rng.random()
+    low, high = angle - 2.0 * np.pi, angle
+    evaluations = 0
+    while high - low > _NOTHING:
+        proposal = np.cos(angle) * x + np.sin(angle) * direction
+        value = float(log_ratio(proposal))
+        evaluations += 1
+        if value > level:
+            return proposal, value, evaluations
+        if angle < 0.0:
+            low = angle
+        else:
+            high = angle
+        angle = low + (high - low) * rng.random()
+    return x, current, evaluations

@@ -1,0 +1,82 @@
+"""Elliptical slice sampling of latent values, guided by an approximation."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_gpep.sampling.ellipse import elliptical_slice
+from pymc_gpep.sampling.guided import GuidedStep
+from pymc_gpep.sampling.whitening import Whitening
+
+__all__ = ["EllipticalSlice"]
+
+Array = NDArray[np.float64]
+
+
+class EllipticalSlice(GuidedStep):
+    """Sample latent values by elliptical slice sampling, and the hyperparameters with them.
+
+    The ellipses are those of a Gaussian that an approximation guides to where the posterior is (Fagan, Bhandari and
+    Cunningham 2016), or of the prior (Murray, Adams and MacKay 2010). There is nothing to tune for the latent values,
+    and their likelihood need not have a derivative. The result is exact: the guide decides on the ellipses only.
+
+    Parameters
+    ----------
+    vars, guide, hyper_moves, likelihood, model, rng, compile_kwargs
+        See `GuidedStep`.
+    sweeps : int
+        Ellipses in each draw.
+
+    Notes
+    -----
+    Sampler statistics are `ellipse_evaluations`, the mean number of evaluations of the likelihood for one ellipse, and
+    where hyperparameters are moved `hyper_acceptance` and `hyper_scale`.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=gpep.EllipticalSlice())
+    """
+
+    name = "elliptical_slice"
+    default_tune_steps = 500
+    stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
+        "ellipse_evaluations": (np.float64, []),
+        "hyper_acceptance": (np.float64, []),
+        "hyper_scale": (np.float64, []),
+        "tune": (bool, []),
+    }
+
+    def __init__(self, vars: Any = None, *, sweeps: int = 10, **options: Any) -> None:
+        if sweeps < 1:
+            raise ValueError(f"sweeps must be at least 1, but is {sweeps}.")
+        super().__init__(vars, **options)
+        self.sweeps = sweeps
+
+    def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
+        def log_ratio(x: Array) -> float:
+            return self.log_ratio(point, whitening, whitening.centre + x)[0]
+
+        x, total = f - whitening.centre, 0
+        current = log_ratio(x)
+        for _ in range(self.sweeps):
+            direction = whitening.latent(self.rng.standard_normal(whitening.shape)) - whitening.centre
+            x, current, evaluations = elliptical_slice(x, direction, log_ratio, current, self.rng)
+            total += evaluations
+        return whitening.centre + x, {"ellipse_evaluations": total / self.sweeps}
+
+    @staticmethod
+    def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
+        columns = [
+            TextColumn("{task.fields[ellipse_evaluations]:.1f}", table_column=Column("Evaluations", ratio=1)),
+            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper accept.", ratio=1)),
+        ]
+        return columns, {name: [0.0] * n_chains for name in ("ellipse_evaluations", "hyper_acceptance")}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Any, ...]:
+        return (lambda stats: {n: stats[n] for n in ("ellipse_evaluations", "hyper_acceptance")},)

@@ -1,0 +1,195 @@
+"""What guided samplers share: whitened latent values, and moves of the hyperparameters that leave those alone.
+
+As θ moves with z held, the latent values follow the posterior that the sites describe. If they describe it well, θ and
+z are nearly independent, and a random walk in θ crosses its whole posterior; with f held, or the utilities of a Gibbs
+sampler, it would move within the little that these leave open.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.model import modelcontext
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
+from pymc_gpep.sampling.sites import LinearSites, fit_sites
+from pymc_gpep.sampling.step import LatentStep, Prior
+from pymc_gpep.sampling.whitening import PriorWhitening, SiteWhitening, Whitening
+from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
+
+__all__ = ["GuidedStep", "GuidedStepState"]
+
+Array = NDArray[np.float64]
+
+GUIDES = {"multinomial_probit": "nested_ep", "softmax": "laplace"}
+"""Kind of likelihood → the approximation that guides where the user names none."""
+
+
+@dataclass_state
+class GuidedStepState(StepMethodState):
+    """What is learned of the hyperparameters."""
+
+    tune: bool
+    walk: RandomWalkState
+
+
+class GuidedStep(LatentStep):
+    """A step for latent values, and for hyperparameters by a random walk with the whitened latent values held.
+
+    Parameters
+    ----------
+    vars : sequence of TensorVariable, optional
+        See `LatentStep`.
+    guide : str, optional
+        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. Nested
+        EP for the multinomial probit, Laplace's for a softmax and the prior for any other likelihood if not given.
+    hyper_moves : int
+        Proposals for the hyperparameters in each draw.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several that an approximation could be of.
+    model : pm.Model, optional
+    rng : int, Generator or None
+    compile_kwargs : dict, optional
+        For PyTensor's compilation.
+
+    Raises
+    ------
+    StructureError
+        If the model has no Gaussian process priors, or if it is no classifier that the guide can approximate.
+    ValueError
+        If an option makes no sense.
+    """
+
+    _state_class = GuidedStepState
+
+    def __init__(
+        self,
+        vars: Sequence[TensorVariable] | TensorVariable | None = None,
+        *,
+        guide: str | None = None,
+        hyper_moves: int = 6,
+        likelihood: str | None = None,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if hyper_moves < 1:
+            raise ValueError(f"hyper_moves must be at least 1, but is {hyper_moves}.")
+        model = modelcontext(model)
+        classifier, guide = _guided_classifier(model, guide, likelihood)
+        super().__init__(vars, classifier or read_processes(model), rng, compile_kwargs)
+        self.guide = guide
+        self.hyper_moves = hyper_moves
+        self._sites: LinearSites | None = None
+        if classifier is not None and guide != "prior":
+            solver = approximator(guide, classifier.kind, {}, ", as a guide")
+            self._sites = fit_sites(classifier, solver, compile_kwargs)
+        f = pt.dmatrix("f")
+        log_likelihood = self.latent_model.log_likelihood(f)
+        self._log_likelihood = self.latent_model.function([log_likelihood, pytensor.grad(log_likelihood, f)], f)
+        self._log_prior = self.latent_model.function([self.latent_model.log_prior])
+        self._moved = np.concatenate(
+            [
+                np.full(model.initial_point()[v.name].size, v in self.hyperparameters, dtype=bool)
+                for v in self.latent_model.value_vars
+            ]
+            or [np.zeros(0, dtype=bool)]
+        )
+        moved = self._moved
+        self.walk = RandomWalk(np.eye(moved.sum()) if self._sites is None else self._sites.covariance[moved][:, moved])
+        self._whitened: Whitening | None = None
+
+    def whitening(self, prior: Prior, point: PointType) -> Whitening | None:
+        """The map between whitened and latent values, None where a matrix is not positive definite."""
+        if self._whitened is not None and self._whitened.prior is prior:
+            return self._whitened
+        if self._sites is None:
+            return PriorWhitening(prior)
+        try:
+            return SiteWhitening(prior, *self._sites.at(self.latent_model.theta(point)))
+        except np.linalg.LinAlgError:
+            return None
+
+    def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
+        """Log likelihood less log sites, and its derivative with respect to f (c, n)."""
+        value, slope = self._log_likelihood(point, f)
+        log_sites, sites_slope = whitening.log_sites(f)
+        return float(value) - log_sites, slope - sites_slope
+
+    def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
+        prior, f = self.current(point)
+        whitening = self.whitening(prior, point)
+        if whitening is None:
+            raise ValueError(f"The sites of {self.guide} fail at the current point; guide by another approximation.")
+        f, statistics = self.move_latent_values(point, whitening, f)
+        if self.hyperparameters:
+            point, whitening, f, acceptance = self._move_hyperparameters(point, whitening, f)
+        else:
+            acceptance = np.nan
+        statistics |= {"hyper_acceptance": acceptance, "hyper_scale": float(np.exp(self.walk.log_scale))}
+        self.remember(point, whitening.prior)
+        self._whitened = whitening
+        return self.moved(point, f, whitening.prior), statistics | {"tune": self.tune}
+
+    def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
+        """Latent values (c, n) moved at fixed hyperparameters, and the statistics of it."""
+        raise NotImplementedError
+
+    def _move_hyperparameters(
+        self, point: PointType, whitening: Whitening, f: Array
+    ) -> tuple[PointType, Whitening, Array, float]:
+        z = whitening.whitened(f, self.rng)
+        current = self._log_density(point, whitening, f)
+        total = 0.0
+        for _ in range(self.hyper_moves):
+            theta = self.latent_model.theta(point)
+            theta[self._moved] += self.walk.step(self.rng)
+            acceptance = 0.0
+            proposed = self.latent_model.with_theta(point, theta)
+            prior = self.prior(proposed)
+            there = None if prior is None else self.whitening(prior, proposed)
+            if there is not None:
+                f_there = there.latent(z)
+                density = self._log_density(proposed, there, f_there)
+                acceptance = float(np.exp(min(0.0, density - current))) if np.isfinite(density) else 0.0
+                if self.rng.random() < acceptance:
+                    point, whitening, f, current = proposed, there, f_there, density
+            total += acceptance
+            if self.tune:
+                self.walk.learn_scale(acceptance)
+        if self.tune:
+            self.walk.learn_directions(self.latent_model.theta(point)[self._moved])
+        return point, whitening, f, total / self.hyper_moves
+
+    def _log_density(self, point: PointType, whitening: Whitening, f: Array) -> float:
+        """Log density of the hyperparameters and of whitened latent values, less that of the latter's normal."""
+        (log_prior,) = self._log_prior(point)
+        return float(log_prior) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self.walk.reset()
+        self._whitened = None
+
+
+def _guided_classifier(model: pm.Model, guide: str | None, likelihood: str | None) -> tuple[GPClassifier | None, str]:
+    """The classifier that is to be approximated, and by what; none where the prior is to guide."""
+    if guide == "prior":
+        return None, "prior"
+    try:
+        classifier = read_classifier(model, likelihood)
+    except StructureError:
+        if guide is None and likelihood is None:
+            return None, "prior"
+        raise
+    return classifier, guide or GUIDES[classifier.kind]

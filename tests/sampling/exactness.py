@@ -1,0 +1,107 @@
+"""A problem of four points, as a model and as draws from its prior, to hold samplers against."""
+
+from typing import Any, NamedTuple
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import xarray as xr
+
+import pymc_gpep as gpep
+from tests.reference.prior_sampling import posterior_moments
+
+X = np.array([[-1.0], [-0.2], [0.5], [1.4]])
+JITTER = 1e-6
+
+
+class Problem(NamedTuple):
+    """One likelihood, one way to write the prior down."""
+
+    kind: str
+    rotated: bool
+    per_class: bool
+
+    @property
+    def labels(self) -> np.ndarray:
+        return np.array([0, 1, 1, 0]) if self.kind == "bernoulli" else np.array([2, 0, 0, 1])
+
+    @property
+    def n_functions(self) -> int:
+        return 1 if self.kind == "bernoulli" else 3
+
+
+PROBLEMS = {
+    "probit": Problem("multinomial_probit", rotated=True, per_class=False),
+    "probit-per-class": Problem("multinomial_probit", rotated=False, per_class=True),
+    "softmax": Problem("softmax", rotated=False, per_class=False),
+    "softmax-per-class": Problem("softmax", rotated=True, per_class=True),
+    "bernoulli": Problem("bernoulli", rotated=True, per_class=False),
+}
+
+
+def build(problem: Problem) -> pm.Model:
+    """The model; with a prior for each class the second has a mean and twice the length scale."""
+    with pm.Model() as model:
+        eta = pm.HalfNormal("eta", 2)
+        ls = pm.LogNormal("ls", 0, 0.5)
+        if problem.per_class:
+            rows = []
+            for k in range(3):
+                gp = pm.gp.Latent(
+                    mean_func=pm.gp.mean.Constant(0.5 if k == 1 else 0.0),
+                    cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls * (2 if k == 1 else 1)),
+                )
+                rows.append(gp.prior(f"f_{k}", X=X, reparameterize=problem.rotated if k else not problem.rotated))
+            f = pm.Deterministic("f", pt.stack(rows))
+        else:
+            gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+            outputs: dict[str, Any] = {} if problem.kind == "bernoulli" else {"n_outputs": 3}
+            f = gp.prior("f", X=X, reparameterize=problem.rotated, **outputs)
+        if problem.kind == "bernoulli":
+            pm.Bernoulli("y", logit_p=f, observed=problem.labels)
+        elif problem.kind == "softmax":
+            pm.Categorical("y", logit_p=f.T, observed=problem.labels)
+        else:
+            gpep.MultinomialProbit("y", f.T, observed=problem.labels)
+    return model
+
+
+def expected(problem: Problem, draws: int = 400_000) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior means of log η, log ℓ, f and f², and their standard errors."""
+    rng = np.random.default_rng(0)
+    eta, ls = np.abs(2.0 * rng.standard_normal(draws)), np.exp(0.5 * rng.standard_normal(draws))
+    squared = (X - X.T) ** 2
+    f = np.empty((draws, problem.n_functions, len(X)))
+    for k in range(problem.n_functions):
+        second = problem.per_class and k == 1
+        scale = ls * (2.0 if second else 1.0)
+        K = eta[:, None, None] ** 2 * np.exp(-0.5 * squared / scale[:, None, None] ** 2) + JITTER * np.eye(len(X))
+        noise = rng.standard_normal((draws, len(X), 1))
+        f[:, k] = (np.linalg.cholesky(K) @ noise)[..., 0] + (0.5 if second else 0.0)
+    logs = np.log(np.column_stack([eta, ls]))
+    mean, error, effective = posterior_moments(problem.kind, problem.labels, logs, f)
+    assert effective > 2000
+    return mean, error
+
+
+def found(idata: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
+    """The same of the draws of a sampler, with the Monte Carlo errors of its chains."""
+    posterior = idata["posterior"].to_dataset()
+    chains, draws = posterior.sizes["chain"], posterior.sizes["draw"]
+    f = posterior["f"].values.reshape(chains, draws, -1)
+    logs = np.log(np.stack([posterior["eta"].values, posterior["ls"].values], axis=-1))
+    values = np.concatenate([logs, f, f**2], axis=-1)
+    errors = np.array([float(az.mcse(values[..., j])) for j in range(values.shape[-1])])
+    return values.mean(axis=(0, 1)), errors
+
+
+def assert_exact(idata: xr.DataTree, problem: Problem, least_effective: float = 100.0) -> None:
+    """Compare the two, coordinate by coordinate, within 4.5 standard errors (30 and more are looked at)."""
+    mean, error = expected(problem)
+    sampled, monte_carlo = found(idata)
+    assert np.isfinite(monte_carlo).all()
+    z = (sampled - mean) / np.hypot(error, monte_carlo)
+    assert np.abs(z).max() < 4.5, z
+    # Errors have to be small for this to say anything: those of log η and log ℓ, whose deviations are near 1 and 0.5.
+    assert (monte_carlo[:2] < 1.5 / np.sqrt(least_effective)).all(), monte_carlo[:2]

@@ -1,0 +1,155 @@
+"""What guided samplers share: variables, guides, reproducibility, state."""
+
+import pickle
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from tests import models
+from tests.sampling.exactness import PROBLEMS, build
+
+STEPS = [gpep.GuidedHMC, gpep.EllipticalSlice]
+
+
+def draw(model, step, draws=12, tune=8, **options):
+    with model:
+        return pm.sample(
+            draws, tune=tune, step=step, random_seed=3, progressbar=False, compute_convergence_checks=False, **options
+        )
+
+
+@pytest.fixture(scope="module")
+def model():
+    return models.shared()[0]
+
+
+@pytest.fixture(scope="module", params=STEPS)
+def step(request, model):
+    with model:
+        return request.param()
+
+
+def test_all_variables_are_moved_without_vars(model, step):
+    assert {v.name for v in step.vars} == {"f_rotated_", "ls_log__", "eta_log__"}
+    posterior = draw(model, step, chains=1, cores=1).posterior
+    for name in ("f", "ls", "eta", "eta_squared"):
+        assert np.ptp(posterior[name].values, axis=1).min() > 0
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_draws_depend_on_the_seed_alone(model, step, context):
+    one = draw(model, step, chains=2, cores=1)
+    two = draw(model, step, chains=2, cores=2, mp_ctx=context)
+    for name in ("f", "ls", "eta"):
+        np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
+
+
+def test_state_goes_on_where_it_was(model, step):
+    step.setup_chain(np.random.default_rng(0), 100, 100)
+    point = model.initial_point()
+    for _ in range(5):
+        point, _ = step.step(point)
+    state = step.sampling_state
+    first, _ = step.step(point)
+    step.setup_chain(np.random.default_rng(1), 0, 100)
+    step.sampling_state = state
+    second, _ = step.step(point)
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_pickles(model, step):
+    copy = pickle.loads(cloudpickle.dumps(step))
+    results = []
+    for each in (step, copy):
+        each.setup_chain(np.random.default_rng(0), 10, 10)
+        results.append(each.step(model.initial_point())[0])
+    np.testing.assert_array_equal(results[0]["f_rotated_"], results[1]["f_rotated_"])
+
+
+def test_nothing_is_learned_after_tuning(model, step):
+    statistics = draw(model, step, draws=10, tune=10, chains=1, cores=1).sample_stats
+    assert np.ptp(statistics["hyper_scale"].values) == 0
+    step.setup_chain(np.random.default_rng(0), 2, 10)
+    point = model.initial_point()
+    for _ in range(2):
+        point, _ = step.step(point)
+    step.stop_tuning()
+    before = step.sampling_state
+    step.step(point)
+    after = step.sampling_state
+    np.testing.assert_array_equal(before.walk.covariance, after.walk.covariance)
+    assert before.walk.log_scale == after.walk.log_scale
+
+
+def test_hyperparameters_can_be_left_to_others(model):
+    with model:
+        step = gpep.GuidedHMC([model["f"], model["eta"]])
+        assert {v.name for v in step.vars} == {"f_rotated_", "eta_log__"}
+        idata = pm.sample(
+            10, tune=5, chains=1, step=[step, pm.Slice([model["ls"]])], random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert np.ptp(idata.posterior["ls"].values) > 0
+    assert np.ptp(idata.posterior["eta"].values) > 0
+
+
+def test_no_hyperparameters_to_move(model):
+    fixed, _ = models.fixed()
+    with fixed:
+        step = gpep.EllipticalSlice(guide="prior")
+    idata = draw(fixed, step, chains=1, cores=1)
+    assert np.isnan(idata.sample_stats["hyper_acceptance"].values).all()
+    assert np.ptp(idata.posterior["f"].values, axis=1).min() > 0
+
+
+def test_guide_is_chosen_by_the_likelihood():
+    for name, guide in (("probit", "nested_ep"), ("softmax", "laplace"), ("bernoulli", "prior")):
+        with build(PROBLEMS[name]):
+            assert gpep.EllipticalSlice().guide == guide
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"guide": "iep"}, "iep cannot guide a sampler"),
+        ({"guide": "laplace"}, "laplace"),
+        ({"guide": "nobody"}, "nobody"),
+        ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
+        ({"path_length": 0.0}, "path_length must be positive"),
+        ({"target_accept": 1.0}, "target_accept must be between 0 and 1"),
+        ({"max_leapfrog": 0}, "max_leapfrog must be at least 1"),
+    ],
+)
+def test_bad_options_are_refused(model, options, message):
+    with model, pytest.raises(ValueError, match=message):
+        gpep.GuidedHMC(**options)
+
+
+def test_bad_sweeps_are_refused(model):
+    with model, pytest.raises(ValueError, match="sweeps must be at least 1"):
+        gpep.EllipticalSlice(sweeps=0)
+
+
+def test_a_guide_needs_a_classifier():
+    with build(PROBLEMS["bernoulli"]), pytest.raises(gpep.StructureError, match="no likelihood to read"):
+        gpep.GuidedHMC(guide="nested_ep")
+
+
+def test_a_model_without_processes_is_refused():
+    with pm.Model():
+        pm.Normal("x")
+        with pytest.raises(gpep.StructureError, match=r"no pm\.gp\.Latent prior"):
+            gpep.GuidedHMC()
+
+
+def test_unknown_variables_are_refused(model):
+    with pm.Model():
+        other = pm.Normal("other")
+    with model, pytest.raises(ValueError, match="'other', which are no free variables"):
+        gpep.EllipticalSlice([model["f"], other])
+    with model, pytest.raises(ValueError, match="leaves out latent values, 'f'"):
+        gpep.EllipticalSlice([model["eta"]])
