@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods import MultinomialProbit
     from pymc_gpep.marginal import MarginalModel, marginalize, recover
     from pymc_gpep.probabilities import class_probabilities
+    from pymc_gpep.sampling.annealed_evidence import AnnealedEvidence, annealed_evidence
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
+    from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
+    from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 
 _HOME = {
+    "AnnealedEvidence": "sampling.annealed_evidence",
     "EllipticalSlice": "sampling.elliptical_slice",
     "GPApproximation": "approximation",
     "GPClassifier": "structure",
@@ -35,6 +39,9 @@ _HOME = {
     "QIEP": "approximations",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
+    "ProbitGibbs": "sampling.probit_gibbs",
+    "ScaledMetropolis": "sampling.scaled_metropolis",
+    "annealed_evidence": "sampling.annealed_evidence",
     "class_probabilities": "probabilities",
     "marginalize": "marginal",
     "read_classifier": "structure",
@@ -46,6 +53,7 @@ __all__ = [
     "IEP",
     "QEP",
     "QIEP",
+    "AnnealedEvidence",
     "EllipticalSlice",
     "GPApproximation",
     "GPClassifier",
@@ -55,8 +63,11 @@ __all__ = [
     "MarginalModel",
     "MultinomialProbit",
     "NestedEP",
+    "ProbitGibbs",
+    "ScaledMetropolis",
     "StructureError",
     "VariationalBayes",
+    "annealed_evidence",
     "class_probabilities",
     "marginalize",
     "read_classifier",

@@ -94,3 +94,16 @@ def test_slices_of_a_stack_are_worked_on_in_place(n):
     assert lapack.cholesky(stack[1])
     assert_allclose(np.tril(stack[1]), np.linalg.cholesky(stack[0]), rtol=1e-11, atol=1e-11)
     assert (stack[0] == stack[2]).all()
+
+
+@sizes
+@pytest.mark.parametrize("transposed", [False, True])
+def test_triangular_products_and_solves(n, transposed):
+    factor = np.linalg.cholesky(positive_definite(n))
+    matrix = factor.T if transposed else factor
+    x = np.random.default_rng(6).standard_normal(n)
+    product = x.copy()
+    lapack.multiply_triangular(lower_of(factor), product, transposed)
+    assert_allclose(product, matrix @ x, rtol=1e-12, atol=1e-12)
+    lapack.solve_triangular(lower_of(factor), product, transposed)
+    assert_allclose(product, x, rtol=1e-9, atol=1e-11)

@@ -1,0 +1,206 @@
+"""The augmented multinomial probit sampler: utilities and latent values in turn, hyperparameters by NUTS."""
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType, StatsDict
+from pymc.model import modelcontext
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.hmc.nuts import NUTS, NUTSState
+from pymc.step_methods.state import dataclass_state
+from pytensor.tensor.variable import TensorVariable
+from scipy.linalg import solve_triangular
+
+from pymc_gpep.kernels.cone import draw_in_cone
+from pymc_gpep.kernels.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
+from pymc_gpep.sampling.conditional_nuts import (
+    centred,
+    collapsed,
+    conditional_nuts,
+    move_hyperparameters,
+    whitened,
+)
+from pymc_gpep.sampling.step import LatentStep, Prior
+from pymc_gpep.structure import read_classifier
+
+__all__ = ["ProbitGibbs"]
+
+Array = NDArray[np.float64]
+
+_DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
+_OF_THE_MODEL = {"model_logp", "energy"}  # statistics that would be taken for those of the joint density
+
+
+@dataclass_state
+class ProbitGibbsState(StepMethodState):
+    """What a chain needs to be continued; utilities are drawn anew in each step and need not be kept."""
+
+    tune: bool
+    nuts: NUTSState | None
+
+
+class ProbitGibbs(LatentStep):
+    r"""Exact Gibbs sampling of Gaussian process classifiers with a multinomial probit.
+
+    The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`. Utilities given
+    latent values and latent values given utilities are drawn in turn, each in one piece and without tuning (Girolami
+    and Rogers 2006, appendix D); what the utilities of a point have in common, on which the labels have no say, is
+    drawn with the latent values integrated out. Hyperparameters are moved by PyMC's NUTS before the sweeps.
+
+    Parameters
+    ----------
+    vars : sequence of TensorVariable, optional
+        All latent values of the model, and the hyperparameters to move. Both all if not given; hyperparameters that are
+        left out are for other steps, such as NUTS, which `pm.sample` adds by itself.
+    hyper : {"whitened", "collapsed", "centred"}
+        What is held fixed while hyperparameters move: the latent values as the prior's Cholesky factor makes them from
+        white noise; the utilities, with latent values integrated out; or the latent values. Any is exact.
+    sweeps : int
+        Sweeps of utilities and latent values in each draw.
+    likelihood : str, optional
+        Name of the likelihood, needed if the model has several.
+    model : pm.Model, optional
+        The one on the context stack if not given.
+    rng : int, Generator or None
+    compile_kwargs : dict, optional
+        For PyTensor's compilation.
+    blocked : bool
+        As for other step methods; latent values are always moved together.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    ValueError
+        If its likelihood is not `MultinomialProbit`, or an option or `vars` makes no sense.
+
+    Notes
+    -----
+    Statistics are those of NUTS, of the hyperparameters' density given what is held fixed, and `draw_time`, the
+    seconds that a whole draw took.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with model:
+            idata = pm.sample(step=gpep.ProbitGibbs())
+    """
+
+    name = "probit_gibbs"
+    stats_dtypes_shapes: dict[str, Any] = {  # noqa: RUF012  # an instance may have its own
+        **{name: kind for name, kind in NUTS.stats_dtypes_shapes.items() if name not in _OF_THE_MODEL},
+        "draw_time": (np.float64, []),
+    }
+    _state_class = ProbitGibbsState
+
+    def __init__(
+        self,
+        vars: Sequence[TensorVariable] | TensorVariable | None = None,
+        *,
+        hyper: str = "whitened",
+        sweeps: int = 30,
+        likelihood: str | None = None,
+        model: Any = None,
+        rng: Any = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if hyper not in _DENSITIES:
+            raise ValueError(f"hyper is {hyper!r}; it must be one of {', '.join(map(repr, sorted(_DENSITIES)))}.")
+        if isinstance(sweeps, bool) or not hasattr(sweeps, "__index__") or sweeps < 1:
+            raise ValueError(f"sweeps is {sweeps!r}; it must be a whole number, at least 1.")
+        classifier = read_classifier(modelcontext(model), likelihood)
+        if classifier.kind != "multinomial_probit":
+            raise ValueError(
+                f"The likelihood {classifier.likelihood.name!r} is a {classifier.kind}, and ProbitGibbs is for "
+                "gpep.MultinomialProbit only: no other has these utilities. Use NUTS for this model, or change it."
+            )
+        super().__init__(vars, classifier, rng, compile_kwargs)
+        self.hyper = hyper
+        self.sweeps = int(sweeps)
+        self.blocked = blocked
+        self._labels = self.latent_model.function([classifier.labels.astype("int64")])
+        self._factors: tuple[Prior, Array, Array] | None = None
+        self.nuts: NUTS | None = None
+        if self.hyperparameters:
+            density = _DENSITIES[hyper](self.latent_model)
+            own = self.rng.spawn(1)[0]
+            self.nuts = conditional_nuts(self.latent_model, self.hyperparameters, density, own, compile_kwargs)
+        else:
+            self.stats_dtypes_shapes = {"draw_time": (np.float64, [])}
+            self.stats_dtypes = [{"draw_time": np.float64}]
+
+    def advance(self, point: PointType) -> tuple[PointType, StatsDict]:
+        begun = perf_counter()
+        (labels,) = self._labels(point)
+        prior, f = self.current(point)
+        stats: StatsDict = {}
+        if self.nuts is not None:
+            self.nuts.tune = self.tune
+            point, prior, f, stats = self._move_hyperparameters(self.nuts, point, labels, prior, f)
+        precisions, total = self._precisions(prior)
+        v = np.empty_like(f)
+        gibbs_sweeps(self.rng, self.sweeps, labels, prior.mean, prior.roots, precisions, total, f, v)
+        stats["draw_time"] = perf_counter() - begun
+        return self.moved(point, f, prior), stats
+
+    def _move_hyperparameters(
+        self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: Prior, f: Array
+    ) -> tuple[PointType, Prior, Array, StatsDict]:
+        """Move hyperparameters, and latent values with them; where the prior is none there, nothing moves."""
+        match self.hyper:
+            case "centred":
+                given = f
+            case "whitened":
+                given = _white(f - prior.mean, prior.roots)
+            case _:
+                given = np.empty_like(f)
+                draw_in_cone(self.rng, f, labels, given)
+        moved, all_stats = move_hyperparameters(nuts, point, given)
+        stats = {name: value for name, value in all_stats.items() if name in self.stats_dtypes_shapes}
+        new = self.prior(moved)
+        if new is None:
+            return point, prior, f, stats
+        match self.hyper:
+            case "whitened":
+                f = new.mean + (new.roots @ given[..., None])[..., 0]
+            case "collapsed":
+                draw_latent_values(self.rng, new.mean, new.roots, *self._precisions(new), f, given)
+        return moved, new, f, stats
+
+    def _precisions(self, prior: Prior) -> tuple[Array, Array]:
+        """What sweeps need of a prior; kept until the prior is another."""
+        if self._factors is None or self._factors[0] is not prior:
+            precisions, total = np.empty_like(prior.k), np.empty(prior.k.shape[1:])
+            utility_precisions(prior.k, precisions, total)
+            self._factors = prior, precisions, total
+        return self._factors[1:]
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self._factors = None
+        if self.nuts is not None:
+            self.nuts.setup_chain(self.rng.spawn(1)[0], tune, draws)
+
+    def _progressbar_config(self, n_chains: int = 1) -> Any:
+        return NUTS._progressbar_config(n_chains) if self.nuts is not None else ([], {})
+
+    def _make_progressbar_update_functions(self) -> Any:
+        return NUTS._make_progressbar_update_functions() if self.nuts is not None else (_no_columns,)
+
+
+def _white(residual: Array, roots: Array) -> Array:
+    """L_k⁻¹ r_k of each class; `residual` (c, n), `roots` (1 or c, n, n)."""
+    if len(roots) == 1:
+        return np.ascontiguousarray(solve_triangular(roots[0], residual.T, lower=True, check_finite=False).T)
+    return np.stack(
+        [solve_triangular(root, r, lower=True, check_finite=False) for root, r in zip(roots, residual, strict=True)]
+    )
+
+
+def _no_columns(stats: StatsDict) -> StatsDict:
+    return {}

@@ -1,0 +1,160 @@
+"""Neal's scaled Metropolis-Hastings sampling of latent values, for any likelihood (Neal 1998)."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.step_methods.compound import StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pytensor.tensor.variable import TensorVariable
+from rich.progress import TextColumn
+from rich.table import Column
+
+from pymc_gpep.sampling.step import LatentStep
+from pymc_gpep.structure import read_processes
+
+__all__ = ["ScaledMetropolis"]
+
+Array = NDArray[np.float64]
+
+_FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning moves log ε by at most k^-0.6
+
+
+@dataclass_state
+class ScaledMetropolisState(StepMethodState):
+    """What a chain goes on from."""
+
+    tune: bool
+    scale: float
+    tuned: int
+
+
+class ScaledMetropolis(LatentStep):
+    """Latent values by Metropolis-Hastings steps that leave their Gaussian process prior invariant.
+
+    From f the step proposes m + √(1 − ε²) (f − m) + ε L n, with n ~ N(0, I) and the prior N(m, L Lᵀ), and accepts by
+    the ratio of the likelihoods alone: O(c n²) and one evaluation of the likelihood each. Hyperparameters are left to
+    other steps, NUTS if none is given.
+
+    Parameters
+    ----------
+    vars : sequence of TensorVariable, optional
+        The latent values, all that the model has.
+    scale : float
+        ε, in (0, 1], to begin with.
+    updates : int
+        Proposals for each draw.
+    target_accept : float
+        Rate of acceptance that ε is adapted to during tuning, in (0, 1). Without tuning ε stays as it is.
+    model : pm.Model, optional
+    rng : int, Generator or None
+    compile_kwargs : dict, optional
+        For PyTensor's compilation.
+    blocked : bool
+        Latent values are always moved together.
+
+    Raises
+    ------
+    StructureError
+        If the model has no `pm.gp.Latent` prior, or if other free variables depend on latent values.
+    ValueError
+        If `vars` names anything but latent values or leaves some out, or if an option has a value that makes no sense.
+
+    Notes
+    -----
+    Sampler statistics: `metropolis_acceptance`, the part of the proposals of a draw that were accepted, and
+    `metropolis_scale`, ε.
+    """
+
+    name = "scaled_metropolis"
+    stats_dtypes_shapes: ClassVar[dict[str, tuple[Any, list[int]]]] = {
+        "metropolis_acceptance": (np.float64, []),
+        "metropolis_scale": (np.float64, []),
+        "tune": (bool, []),
+    }
+    _state_class = ScaledMetropolisState
+
+    def __init__(
+        self,
+        vars: Sequence[TensorVariable] | TensorVariable | None = None,
+        *,
+        scale: float = 0.2,
+        updates: int = 20,
+        target_accept: float = 0.3,
+        model: pm.Model | None = None,
+        rng: Any = None,
+        compile_kwargs: dict[str, Any] | None = None,
+        blocked: bool = True,
+    ) -> None:
+        if not 0 < scale <= 1:
+            raise ValueError(f"scale must be in (0, 1], but is {scale!r}.")
+        if updates < 1:
+            raise ValueError(f"updates must be at least 1, but is {updates!r}.")
+        if not 0 < target_accept < 1:
+            raise ValueError(f"target_accept must be in (0, 1), but is {target_accept!r}.")
+        processes = read_processes(pm.modelcontext(model))
+        if vars is None:
+            vars = [latent.f for latent in processes.latents]
+        super().__init__(vars, processes, rng, compile_kwargs)
+        if self.hyperparameters:
+            names = ", ".join(repr(processes.model.values_to_rvs[v].name) for v in self.hyperparameters)
+            raise ValueError(
+                f"vars names {names}, but ScaledMetropolis moves latent values only. Leave out the hyperparameters: "
+                "pm.sample gives them to NUTS, or to the step methods of yours that stand beside this one."
+            )
+        f = pt.dmatrix("f")
+        self._log_likelihood = self.latent_model.function([self.latent_model.log_likelihood(f)], f)
+        self.updates = updates
+        self.target_accept = target_accept
+        self._initial_scale = float(scale)
+        self.scale = float(scale)
+        self.tuned = 0
+
+    def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
+        prior, f = self.current(point)
+        x = f - prior.mean
+        noise = self.rng.standard_normal((self.updates, *x.shape))
+        steps = self.scale * np.matmul(prior.roots, noise.transpose(1, 2, 0)).transpose(2, 0, 1)
+        levels = -self.rng.standard_exponential(self.updates)
+        shrink = np.sqrt(1.0 - self.scale**2)
+        height = self._log_likelihood(point, f)[0]
+        accepted = 0
+        for step, level in zip(steps, levels, strict=True):
+            proposal = shrink * x + step
+            proposed = self._log_likelihood(point, prior.mean + proposal)[0]
+            if proposed > height + level:  # never where it is NaN
+                x, height = proposal, proposed
+                accepted += 1
+        acceptance = accepted / self.updates
+        stats = {"metropolis_acceptance": acceptance, "metropolis_scale": self.scale, "tune": self.tune}
+        if self.tune:
+            self._adapt(acceptance)
+        return (self.moved(point, prior.mean + x, prior) if accepted else point), stats
+
+    def _adapt(self, acceptance: float) -> None:
+        """One step of Robbins and Monro's towards the scale with the acceptance that is wanted."""
+        self.tuned += 1
+        self.scale *= float(np.exp((acceptance - self.target_accept) * self.tuned**-_FORGETTING))
+        self.scale = min(self.scale, 1.0)
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self.scale = self._initial_scale
+        self.tuned = 0
+
+    @staticmethod
+    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+        columns = [
+            TextColumn("{task.fields[metropolis_acceptance]:.2f}", table_column=Column("Acceptance", ratio=1)),
+            TextColumn("{task.fields[metropolis_scale]:.3f}", table_column=Column("Scale", ratio=1)),
+        ]
+        return columns, {"metropolis_acceptance": [0.0] * n_chains, "metropolis_scale": [0.0] * n_chains}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Callable[[dict[str, Any]], dict[str, Any]], ...]:
+        names = ("metropolis_acceptance", "metropolis_scale")
+        return (lambda stats: {name: stats[name] for name in names},)

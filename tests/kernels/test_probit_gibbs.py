@@ -1,0 +1,143 @@
+"""The compiled sampler at fixed hyperparameters: one draw against its exact law, chains against exact posteriors."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.kernels.cone import draw_in_cone
+from pymc_gpep.kernels.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
+from tests.reference.exact import quadrature_posterior
+from tests.reference.gibbs import gibbs
+
+shared_or_not = pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per class"])
+
+
+def problem(n, c, per_class, seed=1):
+    """Covariances (1 or c, n, n), a prior mean and labels."""
+    rng = np.random.default_rng(seed)
+    x = rng.uniform(-2, 2, n)
+    scales = np.arange(1.0, c + 1.0 if per_class else 2.0)[:, None, None]
+    k = (2.0 + 2.0 * scales) * np.exp(-0.5 * scales * (x[:, None] - x) ** 2) + 1e-6 * np.eye(n)
+    return k, 0.5 * rng.standard_normal((c, n)), rng.integers(0, c, n)
+
+
+def prepared(k):
+    precisions, total = np.empty_like(k), np.full(k.shape[1:], np.nan)
+    for matrix in precisions:
+        matrix[:] = np.nan
+    assert utility_precisions(k, precisions, total)
+    return np.linalg.cholesky(k), precisions, total
+
+
+def chain(k, mean, labels, draws, seed=2):
+    """Latent values after every sweep, (draws, c, n)."""
+    rng = np.random.default_rng(seed)
+    roots, precisions, total = prepared(k)
+    f, v = mean.copy(), np.empty_like(mean)
+    gibbs_sweeps(rng, 200, labels, mean, roots, precisions, total, f, v)
+    kept = np.empty((draws, *f.shape))
+    for i in range(draws):
+        gibbs_sweeps(rng, 1, labels, mean, roots, precisions, total, f, v)
+        kept[i] = f
+    return kept
+
+
+def batch_error(values, batches=25):
+    """Monte Carlo standard error of the average over the first axis."""
+    means = values.reshape(batches, -1, *values.shape[1:]).mean(axis=1)
+    return means.std(axis=0, ddof=1) / np.sqrt(batches)
+
+
+@shared_or_not
+def test_precisions(per_class):
+    k, _, _ = problem(20, 3, per_class)
+    _, precisions, total = prepared(k)
+    exact = np.linalg.inv(k + np.eye(20))
+    assert_allclose(np.tril(precisions), np.tril(exact), rtol=1e-10, atol=1e-13)
+    if per_class:
+        assert_allclose(np.tril(total), np.linalg.cholesky(exact.sum(axis=0)), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_precisions_of_what_is_no_covariance(count):
+    k = np.stack([np.eye(2)] * count)
+    k[-1] = [[-3.0, 0.0], [0.0, 1.0]]
+    assert not utility_precisions(k, np.empty_like(k), np.empty((2, 2)))
+
+
+@shared_or_not
+def test_law_of_one_draw_of_latent_values(per_class):
+    n, c, draws = 3, 2, 60_000
+    k, mean, _ = problem(n, c, per_class)
+    roots, precisions, total = prepared(k)
+    rng = np.random.default_rng(3)
+    given = mean + 2.0 * rng.standard_normal((c, n))
+    f, sampled = np.empty((c, n)), np.empty((draws, 2 * c * n))
+    for i in range(draws):
+        v = given.copy()
+        draw_latent_values(rng, mean, roots, precisions, total, f, v)
+        sampled[i] = np.concatenate([f.ravel(), v.ravel()])
+
+    s = np.broadcast_to(np.linalg.inv(k + np.eye(n)), (c, n, n))
+    gain = np.eye(n) - s
+    spread = np.linalg.inv(s.sum(axis=0))
+    shift = -spread @ np.einsum("kij,kj->i", s, given - mean)
+    expected = np.concatenate(
+        [(mean + np.einsum("kij,kj->ki", gain, given + shift - mean)).ravel(), (given + shift).ravel()]
+    )
+    loading = np.concatenate([*gain, *([np.eye(n)] * c)])  # of latent values and utilities on the shift
+    covariance = loading @ spread @ loading.T
+    for a in range(c):
+        covariance[a * n : (a + 1) * n, a * n : (a + 1) * n] += gain[a]
+
+    sd = np.sqrt(np.diag(covariance))
+    assert (abs(sampled.mean(axis=0) - expected) < 4.5 * sd / np.sqrt(draws)).all()
+    error = np.sqrt((np.outer(sd, sd) ** 2 + covariance**2) / draws)
+    assert (abs(np.cov(sampled.T) - covariance) < 4.5 * error).all()
+
+
+@shared_or_not
+def test_posterior_of_few_points(per_class):
+    k, mean, labels = problem(3, 2, per_class, seed=4)
+    f = chain(k, mean, labels, 40_000)
+    exact = quadrature_posterior(k if per_class else k[0], labels, mean, c=2)
+    assert (abs(f.mean(axis=0) - exact.mean) < 4.5 * batch_error(f)).all()
+    deviations = (f - exact.mean).reshape(len(f), -1)
+    products = deviations[:, :, None] * deviations[:, None, :]
+    assert (abs(products.mean(axis=0) - exact.covariance) < 4.5 * batch_error(products)).all()
+
+
+@shared_or_not
+def test_moments_as_the_reference(per_class):
+    k, mean, labels = problem(20, 3, per_class, seed=5)
+    f = chain(k, mean, labels, 20_000)
+    reference = gibbs(k if per_class else k[0], labels, mean, sweeps=1500, burn=100)
+    error = np.hypot(batch_error(f), reference.mean_error)
+    assert (abs(f.mean(axis=0) - reference.mean) < 4.5 * error).all()
+    squares = (f - f.mean(axis=0)) ** 2
+    error = np.hypot(batch_error(squares), reference.variance_error)
+    assert (abs(squares.mean(axis=0) - reference.variance) < 4.5 * error).all()
+
+
+def test_what_classes_have_in_common_is_independent_of_the_last_draw():
+    # The labels say nothing about it: it is drawn from its prior, however large the prior variance is.
+    k, mean, labels = problem(10, 3, False)
+    common = chain(1e4 * k, mean, labels, 2000).mean(axis=1) - mean.mean(axis=0)
+    first, last = common[:-1], common[1:]
+    correlation = (first * last).sum(axis=0) / (common**2).sum(axis=0)
+    assert abs(correlation).max() < 4.5 / np.sqrt(len(common))
+    assert_allclose(common.var(axis=0), 1e4 * np.diag(k[0]) / 3, rtol=4.5 * np.sqrt(2 / len(common)))
+
+
+def test_sweeps_are_utilities_then_latent_values():
+    k, mean, labels = problem(6, 3, False)
+    roots, precisions, total = prepared(k)
+    rng, other = np.random.default_rng(7), np.random.default_rng(7)
+    f, v, g, w = mean.copy(), np.empty_like(mean), mean.copy(), np.empty_like(mean)
+    gibbs_sweeps(rng, 2, labels, mean, roots, precisions, total, f, v)
+    for sweep in range(2):
+        draw_in_cone(other, g, labels, w)
+        draw_latent_values(other, mean, roots, precisions, total, g, w)
+    np.testing.assert_array_equal(f, g)
+    np.testing.assert_array_equal(v, w)
+    assert (v.argmax(axis=0) == labels).all()

@@ -1,0 +1,266 @@
+"""The Gibbs sampler as a step method: exact posteriors, other steps, states, messages."""
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_array_equal
+
+import pymc_gpep as gpep
+from tests import models
+from tests.reference.exact import quadrature_posterior
+from tests.reference.gibbs import gibbs
+
+WAYS = ("centred", "collapsed", "whitened")
+every_way = pytest.mark.parametrize("hyper", WAYS)
+
+
+def step_of(model, *args, seed=1, **options):
+    with model:
+        return gpep.ProbitGibbs(*args, rng=seed, **options)
+
+
+def chain(step, model, draws, tune=300):
+    """Points of the model's value variables, stacked by name."""
+    point = model.initial_point(0)
+    step.setup_chain(np.random.default_rng(2), tune, draws)
+    kept = []
+    for i in range(tune + draws):
+        if i == tune:
+            step.stop_tuning()
+        point, stats = step.step(point)
+        if i >= tune:
+            kept.append({**point, "f": step.current(point)[1], **stats[0]})
+    return {name: np.array([p[name] for p in kept]) for name in kept[0] if name != "warning"}
+
+
+def average(values, batches=20):
+    """Mean over the first axis and its Monte Carlo standard error."""
+    means = values.reshape(batches, -1, *values.shape[1:]).mean(axis=1)
+    return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(batches)
+
+
+def tiny(rotated=True):
+    """Two classes, two points, one hyperparameter."""
+    X = np.array([[-0.7], [0.7]])
+    with pm.Model() as model:
+        eta = pm.LogNormal("eta", 0.5, 0.7)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=1.0))
+        f = gp.prior("f", X=X, n_outputs=2, reparameterize=rotated)
+        gpep.MultinomialProbit("y", f.T, observed=[0, 1])
+    return model
+
+
+def exact_of_tiny():
+    """Posterior mean and variance of log eta, and mean of f, with eta on a grid."""
+    X = np.array([-0.7, 0.7])
+    gaussian = np.exp(-0.5 * (X[:, None] - X) ** 2)
+    log_eta = np.linspace(0.5 - 3.0, 0.5 + 3.0, 31)
+    found = [quadrature_posterior(np.exp(2 * g) * gaussian + 1e-6 * np.eye(2), [0, 1], c=2) for g in log_eta]
+    log_weights = np.array([p.evidence for p in found]) - 0.5 * ((log_eta - 0.5) / 0.7) ** 2
+    weights = np.exp(log_weights - log_weights.max())
+    weights /= weights.sum()
+    mean = weights @ log_eta
+    return mean, weights @ (log_eta - mean) ** 2, sum(w * p.mean for w, p in zip(weights, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def exact():
+    return exact_of_tiny()
+
+
+@every_way
+@pytest.mark.parametrize("rotated", [True, False])
+def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, exact):
+    model = tiny(rotated)
+    drawn = chain(step_of(model, hyper=hyper, sweeps=1), model, 4000)
+    mean, variance, f = exact
+    log_eta = drawn["eta_log__"]
+    for values, expected in ((log_eta, mean), ((log_eta - mean) ** 2, variance), (drawn["f"], f)):
+        estimate, error = average(values)
+        assert (abs(estimate - expected) < 4.5 * error).all()
+        assert (error < 0.2 * values.std(axis=0)).all()
+
+
+@pytest.mark.parametrize("build", [models.fixed, models.per_class], ids=["shared", "per class"])
+def test_latent_values_given_hyperparameters(build):
+    model, _ = build()
+    latents = [v for v in model.deterministics + model.free_RVs if v.name in ("f", *(f"f_{s}" for s in models.SPECIES))]
+    step = step_of(model, latents, sweeps=3)
+    assert step.hyperparameters == []
+    drawn = chain(step, model, 3000, tune=50)
+    prior = step.prior(model.initial_point(0))
+    labels = models.data()[1]
+    reference = gibbs(prior.k if len(prior.k) > 1 else prior.k[0], labels, prior.mean, sweeps=800, burn=100)
+    estimate, error = average(drawn["f"])
+    assert (abs(estimate - reference.mean) < 4.5 * np.hypot(error, reference.mean_error)).all()
+    assert drawn.keys() == {*model.initial_point(0), "f", "draw_time"}
+    assert (drawn["draw_time"] > 0).all()
+
+
+@every_way
+def test_models_with_a_covariance_per_class_and_prior_means(hyper):
+    model, _ = models.per_class()
+    step = step_of(model, hyper=hyper)
+    point, (stats,) = step.step(model.initial_point(0))
+    assert all(np.isfinite(value).all() for value in point.values())
+    assert all(not np.array_equal(value, point[name]) for name, value in model.initial_point(0).items())
+    assert stats.keys() == step.stats_dtypes_shapes.keys()
+    # What is in the point are the latent values that the step thinks it drew.
+    prior, f = step.current(point)
+    again = step.moved(point, f, prior)
+    assert all(np.allclose(again[name], value, rtol=1e-6, atol=1e-6) for name, value in point.items())
+
+
+def sampled(model, step, cores, **options):
+    with model:
+        return pm.sample(
+            15, tune=15, chains=2, cores=cores, step=step, random_seed=3, progressbar=False,
+            compute_convergence_checks=False, **options,
+        )  # fmt: skip
+
+
+def test_cores_change_nothing():
+    model, _ = models.shared()
+    with model:
+        one, two = (sampled(model, gpep.ProbitGibbs(), cores) for cores in (1, 2))
+    for name in ("eta", "ls", "f", "f_of_virginica"):
+        assert_array_equal(one["posterior"][name], two["posterior"][name])
+    first, second = one["posterior"]["f"].values
+    assert not np.isin(first, second).any()
+    stats = one["sample_stats"]
+    assert {"diverging", "step_size", "n_steps", "acceptance_rate", "tree_depth", "draw_time"} <= set(stats.data_vars)
+    assert not {"lp", "energy"} & set(stats.data_vars)
+    assert stats["diverging"].shape == (2, 15)
+    assert np.ptp(stats["step_size"].values, axis=1).max() == 0.0  # adapted in tuning only
+
+
+def test_beside_other_steps():
+    model, _ = models.shared()
+    with model:
+        idata = sampled(model, gpep.ProbitGibbs([model["f"], model["eta"]]), 1)
+    for name in ("eta", "ls", "f"):
+        values = idata["posterior"][name].values
+        assert np.isfinite(values).all()
+        assert np.ptp(values, axis=1).min() > 0.0
+
+
+def test_progress_bar():
+    model, _ = models.shared()
+    headers = [
+        [column.get_table_column().header for column in step_of(model, *vars)._progressbar_config(2)[0]]
+        for vars in ((), ([model["f"]],))
+    ]
+    assert headers == [["Divergences", "Step size", "Grad evals"], []]
+    with model:  # with the bar
+        pm.sample(3, tune=3, chains=1, step=gpep.ProbitGibbs(), random_seed=1, compute_convergence_checks=False)
+        pm.sample(
+            3, tune=3, chains=1, step=[gpep.ProbitGibbs([model["f"]]), pm.Slice([model["eta"], model["ls"]])],
+            random_seed=1, compute_convergence_checks=False,
+        )  # fmt: skip
+
+
+@every_way
+def test_state_and_pickle_resume_a_chain(hyper):
+    model, _ = models.shared()
+    step = step_of(model, hyper=hyper, sweeps=2)
+    point = model.initial_point(0)
+    for _ in range(8):
+        point, _ = step.step(point)
+    state = step.sampling_state
+    copy = cloudpickle.loads(cloudpickle.dumps(step))
+    other = step_of(model, hyper=hyper, sweeps=2, seed=9)
+    other.sampling_state = state
+    futures = []
+    for continued in (step, copy, other):
+        at = point
+        for _ in range(4):
+            at, (stats,) = continued.step(at)
+        futures.append({**at, "step_size": stats["step_size"]})
+    for future in futures[1:]:
+        for name, value in futures[0].items():
+            assert_array_equal(future[name], value)
+    assert futures[0]["step_size"] > 0
+
+
+def test_labels_in_data_are_followed():
+    X, y = models.data(10)
+    with pm.Model() as model:
+        labels = pm.Data("labels", y)
+        gp = pm.gp.Latent(cov_func=25.0 * pm.gp.cov.ExpQuad(2, ls=1.0))
+        f = gp.prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=labels)
+    step = step_of(model, sweeps=20)
+    pm.set_data({"labels": np.zeros_like(y)}, model=model)
+    drawn = chain(step, model, 200, tune=20)["f"].mean(axis=0)
+    assert (drawn.argmax(axis=0) == 0).all()
+
+
+def signed(mean):
+    """The scale of the covariance may be negative, where it is none."""
+    X, y = models.data(10)
+    with pm.Model() as model:
+        scale = pm.Normal("scale", mean, 0.2, initval=0.1)
+        gp = pm.gp.Latent(cov_func=scale * pm.gp.cov.ExpQuad(2, ls=1.0))
+        f = gp.prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    return model
+
+
+@every_way
+def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
+    model = signed(-0.1)
+    step = step_of(model, hyper=hyper)
+    prior = step.prior
+    refused = []
+
+    def watched(point):
+        found = prior(point)
+        refused.append(found is None)
+        return found
+
+    step.prior = watched
+    drawn = chain(step, model, 200, tune=100)
+    assert (drawn["scale"] > -1e-6).all()
+    assert np.isfinite(drawn["f"]).all()
+    # Only collapsed, with its K + I, has a density where K is no covariance.
+    assert any(refused) == (hyper == "collapsed")
+
+
+def test_refuses_other_likelihoods():
+    model, _ = models.softmax()
+    with pytest.raises(ValueError, match=r"'y' is a softmax.*MultinomialProbit"):
+        step_of(model)
+
+
+@pytest.mark.parametrize("hyper", ["whiten", None, 1])
+def test_refuses_other_ways(hyper):
+    with pytest.raises(ValueError, match="'centred', 'collapsed', 'whitened'"):
+        step_of(models.fixed()[0], hyper=hyper)
+
+
+@pytest.mark.parametrize("sweeps", [0, -1, 2.0, "many", True, None])
+def test_refuses_other_numbers_of_sweeps(sweeps):
+    with pytest.raises(ValueError, match=r"sweeps is .*at least 1"):
+        step_of(models.fixed()[0], sweeps=sweeps)
+
+
+def test_is_public():
+    assert gpep.ProbitGibbs.__module__ == "pymc_gpep.sampling.probit_gibbs"
+    assert "ProbitGibbs" in gpep.__all__
+
+
+@pytest.mark.slow
+def test_agrees_with_nuts():
+    model, _ = models.probit()
+    with model:
+        nuts = pm.sample(
+            2000, tune=1000, chains=2, cores=1, nuts_sampler="pymc", random_seed=4, progressbar=False,
+            compute_convergence_checks=False, target_accept=0.95,
+        )  # fmt: skip
+    log_ls, f = np.log(nuts["posterior"]["ls"].values).ravel(), nuts["posterior"]["f"].values.reshape(4000, 3, -1)
+    for hyper in WAYS:
+        drawn = chain(step_of(model, hyper=hyper, sweeps=10), model, 10_000, tune=1000)
+        for ours, theirs in ((drawn["ls_log__"], log_ls), (drawn["f"], f)):
+            (estimate, error), (expected, their_error) = average(ours, 10), average(theirs, 10)
+            assert (abs(estimate - expected) < 5.0 * np.hypot(error, their_error)).all()

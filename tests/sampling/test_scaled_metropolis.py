@@ -1,0 +1,226 @@
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_gpep as gpep
+from tests import models
+from tests.sampling import small
+
+ETA = 2.0
+
+
+def sample(model, draws=1500, tune=500, chains=2, cores=1, step=None, **options):
+    with model:
+        return pm.sample(
+            draws, tune=tune, chains=chains, cores=cores, random_seed=7, progressbar=False,
+            compute_convergence_checks=False, step=gpep.ScaledMetropolis() if step is None else step, **options,
+        )  # fmt: skip
+
+
+def check_mean(draws, expected):
+    """Compare the mean of draws (chains, draws, ...) with what it should be, by means of 40 batches."""
+    chains, length = draws.shape[:2]
+    batches = draws.reshape(40, chains * length // 40, *draws.shape[2:]).mean(axis=1)
+    error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
+    np.testing.assert_array_less(np.abs(batches.mean(axis=0) - expected), 4 * error)
+    assert (error < 0.15).all()
+
+
+def test_bernoulli_posterior():
+    def moments(f):
+        return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
+
+    total, *expected = small.integrate(moments, np.full(2, small.MEAN), small.covariance(ETA))
+    f = sample(small.bernoulli(ETA)).posterior["f"].values
+    check_mean(np.concatenate([f, f**2], axis=-1), np.array(expected) / total)
+
+
+def test_softmax_posterior_with_a_prior_for_each_class():
+    k, mean = np.zeros((3, 2, 3, 2)), np.zeros((3, 2))
+    for a in range(3):
+        k[a, :, a, :] = small.covariance(ETA + a)
+        mean[a] = 0.3 * a
+
+    def moments(f):
+        p = np.exp(f.reshape(-1, 3, 2))
+        p /= p.sum(axis=1, keepdims=True)
+        likelihood = p[:, small.Y, [0, 1]].prod(axis=1)
+        return likelihood[:, None] * np.column_stack([np.ones(len(f)), f])
+
+    total, *expected = small.integrate(moments, mean.ravel(), k.reshape(6, 6))
+    posterior = sample(small.fixed_softmax(ETA), draws=2000).posterior
+    f = np.concatenate([posterior[f"f_{a}"].values for a in range(3)], axis=-1)
+    check_mean(f, np.array(expected) / total)
+
+
+def test_scale_is_adapted_in_tuning_and_fixed_after():
+    model, _ = models.fixed()
+    with model:
+        step = gpep.ScaledMetropolis(scale=1.0, updates=5, target_accept=0.4)
+    stats = sample(model, draws=200, tune=300, step=step).sample_stats
+    scale, acceptance = stats["metropolis_scale"].values, stats["metropolis_acceptance"].values
+    assert (scale == scale[:, :1]).all()
+    assert (scale < 0.9).all()
+    assert scale[0, 0] != scale[1, 0]
+    assert np.abs(acceptance.mean(axis=1) - 0.4).max() < 0.12
+
+
+def test_scale_stays_without_tuning():
+    stats = sample(small.bernoulli(ETA), draws=20, tune=0, step=None).sample_stats
+    assert (stats["metropolis_scale"] == 0.2).all()
+
+
+def test_scale_is_at_most_one_where_the_likelihood_says_little():
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=small.X)
+        pm.Normal("y", f, 100.0, observed=[0.0, 1.0])
+    posterior = sample(model, draws=50, tune=50)
+    assert (posterior.sample_stats["metropolis_scale"] == 1).all()
+    assert (posterior.sample_stats["metropolis_acceptance"] > 0.9).all()
+
+
+@pytest.mark.parametrize("vars_of", [lambda model: None, lambda model: [model["f"]]], ids=["all", "f"])
+def test_leaves_hyperparameters_to_nuts(vars_of):
+    model = small.bernoulli()
+    with model:
+        vars = vars_of(model)
+        step = gpep.ScaledMetropolis() if vars is None else gpep.ScaledMetropolis(vars)
+        assert [v.name for v in step.vars] == ["f_rotated_"]
+        data = sample(model, draws=20, tune=20, chains=1, step=step)
+    assert {"metropolis_scale", "metropolis_acceptance", "step_size"} < set(data.sample_stats)
+    assert np.unique(data.posterior["eta"]).size > 5
+
+
+@pytest.mark.parametrize("rotated", [True, False])
+def test_moves_latent_values_only_and_alike_however_they_are_held(rotated):
+    model = small.classifier("softmax", rotated)
+    with model:
+        step = gpep.ScaledMetropolis(updates=50, rng=3)
+    point = model.initial_point()
+    moved, [stats] = step.step(point)
+    assert moved["eta_log__"] == point["eta_log__"]
+    assert stats["metropolis_scale"] == 0.2
+    assert 0 < stats["metropolis_acceptance"] <= 1
+    _, f = step.current(moved)
+    assert (f != step.current(point)[1]).all()
+    twin = small.classifier("softmax", not rotated)
+    with twin:
+        other = gpep.ScaledMetropolis(updates=50, rng=3)
+    np.testing.assert_allclose(other.current(other.step(twin.initial_point())[0])[1], f, rtol=1e-8)
+
+
+@pytest.mark.parametrize("nowhere", [-np.inf, np.nan])
+def test_never_goes_where_there_is_no_likelihood(nowhere):
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=small.X, reparameterize=False)
+        pm.Potential("positive", pt.switch(f.sum() > 0, 0.0, nowhere))
+        step = gpep.ScaledMetropolis(scale=0.9, updates=30, rng=1)
+    point = {"f": np.array([0.1, 0.1])}
+    sums, acceptance = [], []
+    for _ in range(30):
+        point, [stats] = step.step(point)
+        sums.append(point["f"].sum())
+        acceptance.append(stats["metropolis_acceptance"])
+    assert min(sums) > 0
+    assert np.unique(sums).size > 20
+    assert 0 < np.mean(acceptance) < 1
+
+
+@pytest.mark.parametrize("rotated", [True, False])
+def test_small_proposals_stay_near_whatever_the_mean(rotated):
+    model = small.bernoulli(ETA, rotated)
+    with model:
+        step = gpep.ScaledMetropolis(scale=1e-8, rng=1)
+    point = model.initial_point()
+    moved, [stats] = step.step(point)
+    before, after = step.current(point)[1], step.current(moved)[1]
+    assert 0 < np.abs(after - before).max() < 1e-6
+    assert stats["metropolis_acceptance"] == 1
+
+
+def test_goes_on_from_its_state():
+    model = small.bernoulli(ETA)
+    with model:
+        first, second = gpep.ScaledMetropolis(rng=1), gpep.ScaledMetropolis(rng=2, scale=0.7)
+    point = model.initial_point()
+    for _ in range(5):
+        point, _ = first.step(point)
+    second.sampling_state = first.sampling_state
+    for _ in range(3):
+        (point, [stats]), (twin, [same]) = first.step(point), second.step(point)
+        np.testing.assert_array_equal(twin["f_rotated_"], point["f_rotated_"])
+        assert same == stats
+    assert first.scale == second.scale != 0.2
+    first.stop_tuning()
+    scale = first.scale
+    first.step(point)
+    assert first.scale == scale
+    first.setup_chain(np.random.default_rng(1), tune=10, draws=10)
+    assert (first.scale, first.tuned, first.tune) == (0.2, 0, True)
+
+
+@pytest.mark.parametrize(
+    "mp_ctx", ["fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
+)
+def test_draws_do_not_depend_on_cores(mp_ctx):
+    model = small.bernoulli(ETA)
+    one, two = (sample(model, draws=10, tune=10, cores=cores, mp_ctx=mp_ctx).posterior["f"].values for cores in (1, 2))
+    np.testing.assert_array_equal(one, two)
+    assert (one[0] != one[1]).any()
+
+
+def test_shows_acceptance_and_scale(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with small.bernoulli(ETA):
+        pm.sample(
+            100, tune=5, chains=1, cores=1, step=gpep.ScaledMetropolis(), random_seed=1, progressbar=True,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    shown = capsys.readouterr().out
+    assert "Acceptance" in shown
+    assert "Scale" in shown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"scale": 0.0}, r"scale must be in \(0, 1\], but is 0.0"),
+        ({"scale": 1.5}, r"scale must be in \(0, 1\], but is 1.5"),
+        ({"updates": 0}, "updates must be at least 1"),
+        ({"target_accept": 1.0}, r"target_accept must be in \(0, 1\)"),
+    ],
+)
+def test_refuses_options_that_make_no_sense(options, message):
+    with small.bernoulli(ETA), pytest.raises(ValueError, match=message):
+        gpep.ScaledMetropolis(**options)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["f", "eta"], "vars names 'eta', but ScaledMetropolis moves latent values only. Leave out"),
+        (["eta"], "vars leaves out latent values, 'f'"),
+    ],
+)
+def test_refuses_hyperparameters(names, message):
+    with small.bernoulli() as model, pytest.raises(ValueError, match=message):
+        gpep.ScaledMetropolis([model[name] for name in names])
+
+
+def test_refuses_a_model_without_latent_values():
+    with pm.Model():
+        x = pm.Normal("x")
+        pm.Normal("y", x, 1, observed=0.0)
+        with pytest.raises(gpep.StructureError, match=r"The model has no pm\.gp\.Latent prior"):
+            gpep.ScaledMetropolis()
+
+
+@pytest.mark.slow
+def test_hyperparameter_and_latent_values_with_nuts():
+    grid = np.linspace(0.005, 12, 600)
+    prior = np.exp(-0.5 * (grid / 2) ** 2)
+    weights = prior * np.exp([small.bernoulli_evidence(eta) for eta in grid])
+    expected = (weights * grid).sum() / weights.sum()
+    data = sample(small.bernoulli(), draws=6000, tune=1000)
+    check_mean(data.posterior["eta"].values, expected)
