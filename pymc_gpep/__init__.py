@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING, Any
 from pymc_gpep.registration import register
 
 if TYPE_CHECKING:
+    from pymc_gpep import plots
     from pymc_gpep.approximation import GPApproximation
     from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
+    from pymc_gpep.bootstrap import bayesian_bootstrap
+    from pymc_gpep.comparison import compare_methods
+    from pymc_gpep.draw_prediction import predict_draws
+    from pymc_gpep.grid import evidence_grid
+    from pymc_gpep.leave_one_out import CavityELPD
     from pymc_gpep.likelihoods import MultinomialProbit
     from pymc_gpep.marginal import MarginalModel, marginalize, recover
     from pymc_gpep.probabilities import class_probabilities
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AnnealedEvidence": "sampling.annealed_evidence",
+    "CavityELPD": "leave_one_out",
     "EllipticalSlice": "sampling.elliptical_slice",
     "GPApproximation": "approximation",
     "GPClassifier": "structure",
@@ -35,25 +42,31 @@ _HOME = {
     "MarginalModel": "marginal",
     "MultinomialProbit": "likelihoods",
     "NestedEP": "approximations",
+    "ProbitGibbs": "sampling.probit_gibbs",
     "QEP": "approximations",
     "QIEP": "approximations",
+    "ScaledMetropolis": "sampling.scaled_metropolis",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
-    "ProbitGibbs": "sampling.probit_gibbs",
-    "ScaledMetropolis": "sampling.scaled_metropolis",
     "annealed_evidence": "sampling.annealed_evidence",
+    "bayesian_bootstrap": "bootstrap",
     "class_probabilities": "probabilities",
+    "compare_methods": "comparison",
+    "evidence_grid": "grid",
     "marginalize": "marginal",
+    "plots": "plots",
+    "predict_draws": "draw_prediction",
     "read_classifier": "structure",
     "recover": "marginal",
 }
-"""Public name → the module that defines it."""
+"""Public name → the module that defines it, or that it is."""
 
 __all__ = [
     "IEP",
     "QEP",
     "QIEP",
     "AnnealedEvidence",
+    "CavityELPD",
     "EllipticalSlice",
     "GPApproximation",
     "GPClassifier",
@@ -68,8 +81,13 @@ __all__ = [
     "StructureError",
     "VariationalBayes",
     "annealed_evidence",
+    "bayesian_bootstrap",
     "class_probabilities",
+    "compare_methods",
+    "evidence_grid",
     "marginalize",
+    "plots",
+    "predict_draws",
     "read_classifier",
     "recover",
 ]
@@ -82,7 +100,8 @@ register()
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    module = import_module(f"{__name__}.{_HOME[name]}")
+    value = module if _HOME[name] == name else getattr(module, name)
     globals()[name] = value
     return value
 

@@ -29,18 +29,23 @@ class BlockPosterior(Posterior):
         return roots
 
     @cached_property
-    def _factor(self) -> Array:
-        """G with M = G Gᵀ, (c, n, n (c − 1))."""
-        roots = self._roots
-        n, c, rank = roots.shape
+    def _lower(self) -> Array:
+        """Lower Cholesky factor L of I + Rᵀ K R, (n (c − 1), n (c − 1))."""
+        n, _, rank = self._roots.shape
         lower = np.zeros((n * rank, n * rank))
-        ok, _ = factorise_blocks(self.k, roots, lower)
+        ok, _ = factorise_blocks(self.k, self._roots, lower)
         if not ok:
             raise np.linalg.LinAlgError("The prior covariance is not positive semi-definite.")
+        return lower
+
+    @cached_property
+    def _factor(self) -> Array:
+        """G = R L⁻ᵀ with M = G Gᵀ, (c, n, n (c − 1))."""
+        n, c, rank = self._roots.shape
         g = np.zeros((c, n, n, rank))
-        g[:, range(n), range(n)] = roots.swapaxes(0, 1)
+        g[:, range(n), range(n)] = self._roots.swapaxes(0, 1)
         flat = g.reshape(c * n, n * rank)
-        return solve_triangular(lower, flat.T, lower=True).T.reshape(c, n, n * rank)
+        return solve_triangular(self._lower, flat.T, lower=True).T.reshape(c, n, n * rank)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         smoothed = np.matmul(k_cross, self._factor)
@@ -61,6 +66,11 @@ class BlockPosterior(Posterior):
         smoothed = np.matmul(left.swapaxes(1, 2), self._factor)
         own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), self.weights.shape)
         return own - np.einsum("kij,kij->ki", smoothed, smoothed)
+
+    def site_blocks(self) -> tuple[Array, Array]:
+        n, _, rank = self._roots.shape
+        inverse = solve_triangular(self._lower, np.eye(n * rank), lower=True).reshape(n * rank, n, rank)
+        return self._roots, np.einsum("jip,jiq->ipq", inverse, inverse, optimize=True)
 
     def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
         c, n = self.weights.shape

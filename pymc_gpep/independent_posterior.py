@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 
 from pymc_gpep.kernels.independent import factorise_class
-from pymc_gpep.posterior import Array, Posterior, scaled_symmetric
+from pymc_gpep.posterior import FLOOR, Array, Posterior, scaled_symmetric
 
 __all__ = ["IndependentPosterior"]
 
@@ -47,6 +47,12 @@ class IndependentPosterior(Posterior):
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         explained = np.einsum("kji,kji->ki", *np.broadcast_arrays(left, self._b @ left))
         return np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1) - explained, self.precision.shape)
+
+    def site_blocks(self) -> tuple[Array, Array]:
+        unit = np.eye(len(self.precision))
+        own = self._b.diagonal(axis1=1, axis2=2) / np.maximum(self.precision, FLOOR)
+        kept = np.where(self.precision > FLOOR, own, 1.0)
+        return np.sqrt(self.precision).T[:, :, None] * unit, kept.T[:, :, None] * unit
 
     def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
         c, n = self.precision.shape

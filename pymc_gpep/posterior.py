@@ -13,9 +13,12 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.kernels.coupled import factorise
 
-__all__ = ["CoupledPosterior", "Posterior", "scaled_symmetric"]
+__all__ = ["FLOOR", "CoupledPosterior", "Posterior", "scaled_symmetric"]
 
 Array = NDArray[np.float64]
+
+FLOOR = 1e-200
+"""A site precision below this one does nothing."""
 
 
 class Posterior(ABC):
@@ -56,6 +59,25 @@ class Posterior(ABC):
         mean = prior_mean + np.einsum("kmn,kn->km", np.broadcast_to(k_cross, shape), self.weights)
         return mean, self._covariance_at(k_cross, np.broadcast_to(k_new, prior_mean.shape))
 
+    def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
+        """Mean (n, c) and covariance (n, c, c) of the latent values of each point when its own site is left out.
+
+        With E_i from `site_blocks` the covariance is Σ_i + Σ_i R_i E_i⁻¹ R_iᵀ Σ_i, a sum without cancellation, and no
+        Σ_i is inverted. The site pulls with the force b_i, ν_i − Π_i μ_i for a location ν_i, so that without it the
+        mean is μ_i less that covariance times b_i.
+
+        Parameters
+        ----------
+        mean : array (c, n)
+            Posterior means μ at the points of the data.
+        cov : array (n, c, c)
+            Posterior covariances Σ_i between the classes there.
+        """
+        roots, kept = self.site_blocks()
+        half = cov @ roots
+        wide = cov + half @ np.linalg.solve(kept, half.swapaxes(1, 2))
+        return mean.T - np.einsum("iab,bi->ia", wide, self.weights), wide
+
     @abstractmethod
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         """Covariance between classes (m, c, c) at new points, from prior variances (c, m)."""
@@ -71,6 +93,14 @@ class Posterior(ABC):
     @abstractmethod
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         """Diagonal (c, n) of `joint_covariance`, cheaper where that is possible."""
+
+    @abstractmethod
+    def site_blocks(self) -> tuple[Array, Array]:
+        """Roots R_i (n, c, r) of the site precisions, Π_i = R_i R_iᵀ, and E_i = I − R_iᵀ Σ_i R_i (n, r, r).
+
+        With Σ_i the marginal covariance of f_i, E_i is what the site leaves of the cavity's covariance, as 1 − πσ² is
+        for one class. It comes from M, R_i E_i R_iᵀ = M_ii, since the difference has no digits left where it is small.
+        """
 
     @abstractmethod
     def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
@@ -137,6 +167,19 @@ class CoupledPosterior(Posterior):
         own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (c, n))
         own = own - np.einsum("kij,kji->ki", left_b, np.broadcast_to(left, (c, n, n)))
         return own + np.einsum("ji,ji->i", shared, shared).reshape(c, n)
+
+    def site_blocks(self) -> tuple[Array, Array]:
+        # R = D^½ (I − uuᵀ) with u = (π / 1ᵀπ)^½, and E = uuᵀ + D^{-½} M_ii D^{-½}, in which nothing cancels.
+        b, p = self._factors
+        c, n = self.precision.shape
+        root = np.sqrt(np.maximum(self.precision, FLOOR))
+        unit = (root / np.sqrt((root**2).sum(0))).T
+        shared = solve_triangular(p, b.reshape(c * n, n).T, lower=True).reshape(n, c, n) / root
+        outer = unit[:, :, None] * unit[:, None, :]
+        kept = outer - np.einsum("jki,jli->ikl", shared, shared, optimize=True)
+        own = b.diagonal(axis1=1, axis2=2) / root**2
+        kept[:, range(c), range(c)] += np.where(self.precision > FLOOR, own, 1.0).T
+        return root.T[:, :, None] * (np.eye(c) - outer), kept
 
     def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
         b, p = self._factors

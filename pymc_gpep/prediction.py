@@ -19,7 +19,7 @@ from pymc_gpep.softmax_probabilities import softmax_probabilities
 from pymc_gpep.structure import GPClassifier, LatentGP
 from pymc_gpep.tierney_kadane import tierney_kadane_probabilities
 
-__all__ = ["CrossCovariance", "predict"]
+__all__ = ["CrossCovariance", "labelled", "new_inputs", "predict"]
 
 Array = NDArray[np.float64]
 
@@ -61,8 +61,8 @@ class CrossCovariance:
     ) -> None:
         matched = _match(classifier, gps)
         model = classifier.model
-        inputs = [pt.as_tensor_variable(maker.X) for _, maker in matched]
-        self.columns = int(graph_replace([inputs[0].shape[1]], data, strict=False)[0].eval())
+        (self._inputs,) = graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False)
+        self.columns = int(self._inputs.shape[1].eval())
         x = pt.dmatrix("Xnew")
         rows: dict[int, tuple[Any, Any, Any]] = {}
         for latent, maker in matched:
@@ -88,12 +88,18 @@ class CrossCovariance:
             on_unused_input="ignore",
         )
 
+    @property
+    def inputs(self) -> Array:
+        """Inputs of the model, (n, d)."""
+        return np.asarray(self._inputs.eval(), dtype=np.float64)
+
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         """Evaluate at the inputs `x` (m, d)."""
         return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them
 
 
-def _inputs(x: ArrayLike, columns: int) -> Array:
+def new_inputs(x: ArrayLike, columns: int) -> Array:
+    """Check new inputs against the number of columns of the model's; (m, columns)."""
     values = np.asarray(x, dtype=np.float64)
     if values.ndim != 2:
         raise ValueError(
@@ -139,7 +145,7 @@ def predict(
 
     See `GPApproximation.predict`.
     """
-    inputs = _inputs(x, prior.columns)
+    inputs = new_inputs(x, prior.columns)
     probabilities = _check_method(classifier.kind, solution, probabilities, correction)
     posterior = solution.posterior
     chunk = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points))
@@ -160,21 +166,26 @@ def predict(
         ps.append(p)
         errors.append(error)
     c = classifier.n_classes
+    return labelled(
+        classifier,
+        x,
+        dim,
+        p=np.concatenate(ps) if ps else np.empty((0, c)),
+        mean=np.concatenate(means) if means else np.empty((0, c)),
+        cov=np.concatenate(covs) if covs else np.empty((0, c, c)),
+        error=np.concatenate(errors) if errors else np.empty(0),
+    ).assign_attrs({"probabilities": probabilities} | ({"correction": correction} if correction else {}))
+
+
+def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, **arrays: Array) -> xr.Dataset:
+    """Arrays (m, ...) of what is predicted at new inputs `x`, by name; their other axes, if any, are over classes."""
     class_dim = classifier.class_dim or "class"
     other_dim = f"{class_dim}_other"
-    classes = list(classifier.class_labels or range(c))
+    classes = list(classifier.class_labels or range(classifier.n_classes))
     coords: dict[str, Any] = {class_dim: classes, other_dim: classes}
     if isinstance(x, xr.DataArray):
         dim = str(x.dims[0])
         if dim in x.coords:
             coords[dim] = x.coords[dim].values
-    return xr.Dataset(
-        {
-            "p": ((dim, class_dim), np.concatenate(ps) if ps else np.empty((0, c))),
-            "mean": ((dim, class_dim), np.concatenate(means) if means else np.empty((0, c))),
-            "cov": ((dim, class_dim, other_dim), np.concatenate(covs) if covs else np.empty((0, c, c))),
-            "error": ((dim,), np.concatenate(errors) if errors else np.empty(0)),
-        },
-        coords=coords,
-        attrs={"probabilities": probabilities} | ({"correction": correction} if correction else {}),
-    )
+    dims = (dim, class_dim, other_dim)
+    return xr.Dataset({name: (dims[: array.ndim], array) for name, array in arrays.items()}, coords=coords)

@@ -31,3 +31,26 @@ def per_class():
 @pytest.fixture(scope="session")
 def fixed():
     return _fit(models.fixed)
+
+
+@pytest.fixture(scope="session")
+def shared_iep(shared):
+    """A second fit of the same model."""
+    with shared.model:
+        return pm.fit(method="iep", progressbar=False, random_seed=1)
+
+
+@pytest.fixture(scope="session")
+def shared_mcmc(shared):
+    """A few draws by PyMC's own NUTS of the same model."""
+    with shared.model:
+        return pm.sample(
+            50,
+            tune=50,
+            chains=2,
+            cores=1,
+            nuts_sampler="pymc",
+            progressbar=False,
+            random_seed=1,
+            compute_convergence_checks=False,
+        )

@@ -130,6 +130,13 @@ class Approximator(ABC):
             ),
         )
 
+    def response(self, solution: Solution) -> Posterior:
+        """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
+
+        It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself.
+        """
+        return solution.posterior
+
 
 def run(
     approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], sites: Array, gradient: bool = False

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.independent_posterior import IndependentPosterior
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.iep import iep
+from pymc_gpep.linear_response import tilted_response
 from pymc_gpep.posterior import Posterior
 
 __all__ = ["IEP"]
@@ -53,3 +55,7 @@ class IEP(AcceleratedEP):
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites, outer and inner."""
         return 2 * n * (2 * c - 1)
+
+    def response(self, solution: Solution) -> Posterior:
+        """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
+        return tilted_response(solution.posterior, solution.mean, solution.cov, solution.labels)

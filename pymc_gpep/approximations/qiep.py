@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.independent_posterior import IndependentPosterior
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.qiep import qiep
+from pymc_gpep.linear_response import tilted_response
 from pymc_gpep.posterior import Posterior
 
 __all__ = ["QIEP"]
@@ -44,3 +46,7 @@ class QIEP(AcceleratedEP):
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""
         return 2 * n * c
+
+    def response(self, solution: Solution) -> Posterior:
+        """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
+        return tilted_response(solution.posterior, solution.mean, solution.cov, solution.labels)

@@ -4,9 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.base import Approximator
+from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.independent_posterior import IndependentPosterior
 from pymc_gpep.kernels.entry import Entry
 from pymc_gpep.kernels.variational_bayes import variational_bayes
+from pymc_gpep.linear_response import curvature_response
 from pymc_gpep.posterior import Posterior
 
 __all__ = ["VariationalBayes"]
@@ -49,3 +51,7 @@ class VariationalBayes(Approximator):
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""
         return c * n
+
+    def response(self, solution: Solution) -> Posterior:
+        """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""
+        return curvature_response(solution.posterior, solution.mean, solution.labels)

@@ -1,0 +1,42 @@
+"""Hyperparameters on their natural scale, as users and draws have them, for functions of a model's value variables."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pytensor
+from pymc.blocking import PointType
+from pytensor.graph.replace import graph_replace
+
+from pymc_gpep.structure import GPModel
+
+__all__ = ["unconstrain"]
+
+
+def unconstrain(processes: GPModel) -> Callable[[Mapping[str, Any]], PointType]:
+    """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.
+
+    The values have the shapes of the hyperparameters. Names of other variables may be among them.
+    """
+    model = processes.model
+    rvs = list(processes.hyperparameters)
+    given = {rv: rv.type(rv.name) for rv in rvs}
+    transforms = [model.rvs_to_transforms[rv] for rv in rvs]
+    values = [
+        rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+        for rv, transform in zip(rvs, transforms, strict=True)
+    ]
+    # Arithmetic on a few numbers: not worth compiling to machine code.
+    function = pytensor.function(
+        list(given.values()),
+        graph_replace(values, given, strict=False) if values else [],
+        on_unused_input="ignore",
+        mode="FAST_COMPILE",
+    )
+    names = [model.rvs_to_values[rv].name for rv in rvs]
+
+    def point(of: Mapping[str, Any]) -> PointType:
+        arguments = (np.asarray(of[rv.name], dtype=rv.dtype) for rv in rvs)
+        return dict(zip(names, function(*arguments), strict=True))
+
+    return point

@@ -1,0 +1,25 @@
+"""The pictures that people of this field draw, with matplotlib, which is needed only once one is drawn.
+
+Every function takes the axes to draw on, or makes a figure, and returns the axes. Nothing is shown or saved.
+"""
+
+from pymc_gpep.plots.convergence import plot_convergence
+from pymc_gpep.plots.evidence import plot_evidence_grid
+from pymc_gpep.plots.inputs import input_grid
+from pymc_gpep.plots.latent import plot_latent_pair, plot_latent_pairs
+from pymc_gpep.plots.probabilities import plot_probabilities
+from pymc_gpep.plots.relevance import plot_relevance
+from pymc_gpep.plots.scatter import plot_probability_comparison
+from pymc_gpep.plots.scores import plot_scores
+
+__all__ = [
+    "input_grid",
+    "plot_convergence",
+    "plot_evidence_grid",
+    "plot_latent_pair",
+    "plot_latent_pairs",
+    "plot_probabilities",
+    "plot_probability_comparison",
+    "plot_relevance",
+    "plot_scores",
+]

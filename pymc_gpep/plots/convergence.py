@@ -1,0 +1,102 @@
+"""How fits and their iterations converged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximation import GPApproximation
+from pymc_gpep.approximations import Convergence, Solution
+from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
+
+__all__ = ["plot_convergence"]
+
+Array = NDArray[np.float64]
+
+
+def plot_convergence(
+    results: Any,
+    of: Literal["hyperparameters", "sites"] = "hyperparameters",
+    *,
+    axes: Any = None,
+    legend: bool = True,
+    line_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw the log evidence at each iteration, and how far from the end each was (Figure 8 of the nested EP paper).
+
+    Parameters
+    ----------
+    results : GPApproximation, Solution or Convergence, or dict of str to them
+        What `pm.fit` returned, or for "sites" also what an approximation's `solve` returned.
+    of : {"hyperparameters", "sites"}
+        Iterations of the optimiser, each with its hyperparameters; or those of the approximation, for a fit at the
+        hyperparameters that it ended with and from a cold start: it is solved once more.
+    axes : array of two matplotlib.axes.Axes, optional
+    legend : bool
+    line_kwargs : dict, optional
+        For `Axes.plot`.
+
+    Returns
+    -------
+    array (2,) of matplotlib.axes.Axes
+        The log evidence; and for "hyperparameters" the largest slope of the log posterior in the unconstrained space,
+        for "sites" the residual, see `Convergence`, with the tolerance as a dotted line.
+
+    Raises
+    ------
+    TypeError
+        If a result is not one of these.
+    ValueError
+        If `of` is unknown.
+    """
+    if of not in ("hyperparameters", "sites"):
+        raise ValueError(f"of must be 'hyperparameters' or 'sites', but is {of!r}.")
+    named = dict(results) if isinstance(results, Mapping) else {"": results}
+    axes = panels(axes, 1, 2, (4.6, 3.4))[0]
+    tolerances = set()
+    for i, ((name, result), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):
+        if of == "sites":
+            convergence = _convergence(name, result)
+            start, evidence, distance = 1, convergence.evidence, convergence.residual
+            tolerances.add(convergence.tolerance)
+        elif isinstance(result, GPApproximation):
+            start, evidence = 0, result.history["evidence"].values
+            distance = np.array([np.abs(each.gradient).max(initial=0.0) for each in result.optimum.history])
+        else:
+            raise TypeError(f"{name!r} must be what pm.fit returned, not a {type(result).__name__}.")
+        style = {
+            "color": colour, "linestyle": LINE_STYLES[i % len(LINE_STYLES)], "marker": MARKERS[i % len(MARKERS)],
+            "markersize": 4, "label": name,
+        } | dict(line_kwargs or {})  # fmt: skip
+        for ax, values in zip(axes, (evidence, distance), strict=True):
+            ax.plot(start + np.arange(len(values)), values, **style)
+    for tolerance in tolerances:
+        axes[1].axhline(tolerance, color=NEUTRAL, linewidth=0.8, linestyle=":")
+    axes[1].set_yscale("log")
+    axes[0].set_ylabel("log evidence")
+    axes[1].set_ylabel("residual" if of == "sites" else "largest slope of the log posterior")
+    for ax in axes:
+        ax.set_xlabel("iteration" if of == "sites" else "iteration of the optimiser")
+        ax.xaxis.get_major_locator().set_params(integer=True)
+    if legend and len(named) > 1:
+        axes[0].legend()
+    return np.asarray(axes)
+
+
+def _convergence(name: str, result: Any) -> Convergence:
+    if isinstance(result, GPApproximation):
+        prior = result.solution.posterior
+        solver = result.log_posterior.approximator
+        return solver.solve(prior.k, prior.prior_mean, result.solution.labels).convergence
+    if isinstance(result, Solution):
+        return result.convergence
+    if isinstance(result, Convergence):
+        return result
+    raise TypeError(
+        f"{name!r} must be what pm.fit or an approximation's solve returned, or the convergence of either, not a "
+        f"{type(result).__name__}."
+    )

@@ -1,0 +1,160 @@
+"""The evidence, and scores of held-out points, over a grid of hyperparameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours, label_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_evidence_grid"]
+
+Array = NDArray[np.float64]
+
+_TITLES = {
+    "evidence": "log evidence",
+    "mlpd": "mean log predictive density",
+    "accuracy": "accuracy",
+    "iterations": "iterations",
+}
+_STEPS = ("accuracy", "iterations")
+"""What takes few values: drawn in cells, not as contours."""
+
+
+def plot_evidence_grid(
+    grids: xr.Dataset | Mapping[str, xr.Dataset],
+    quantities: Sequence[str] | None = None,
+    *,
+    levels: int | Sequence[float] = 12,
+    axes: Any = None,
+    contour_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw what `gpep.evidence_grid` computed, as in Figure 7 of the nested EP paper.
+
+    Over two hyperparameters: contours, or cells for what takes few values, a row for each quantity and a column for
+    each method; the best point of the grid is marked, and what did not converge is left white. Over one: lines.
+
+    Parameters
+    ----------
+    grids : Dataset or dict of str to Dataset
+        What `gpep.evidence_grid` returned, by name of the method.
+    quantities : sequence of str, optional
+        What to draw: "evidence", "mlpd", "accuracy" or "iterations"; the first three, where they were computed.
+    levels : int or sequence of float
+        Contours: so many, close together near the best value, or at these values.
+    axes : array of matplotlib.axes.Axes, optional
+        One for each quantity and method; over one hyperparameter one for each quantity.
+    contour_kwargs : dict, optional
+        For `Axes.contourf`, or `Axes.plot` over one hyperparameter.
+
+    Returns
+    -------
+    array (quantities, methods) of matplotlib.axes.Axes
+        Over one hyperparameter (quantities, 1).
+
+    Raises
+    ------
+    ValueError
+        If a quantity was not computed, if the grids have different dims, or more than two.
+    """
+    named = {"": grids} if isinstance(grids, xr.Dataset) else dict(grids)
+    dims = {tuple(grid["evidence"].dims) for grid in named.values()}
+    if len(dims) != 1 or len(next(iter(dims))) not in (1, 2):
+        raise ValueError(f"grids must be over the same one or two hyperparameters, but are over {sorted(dims)}.")
+    (over,) = dims
+    first = next(iter(named.values()))
+    quantities = (
+        [name for name in ("evidence", "mlpd", "accuracy") if name in first] if quantities is None else quantities
+    )
+    for name, grid in named.items():
+        if missing := [quantity for quantity in quantities if quantity not in grid]:
+            raise ValueError(
+                f"The grid {name!r} has no {', '.join(missing)}, only {', '.join(map(str, grid.data_vars))}."
+            )
+    options = dict(contour_kwargs or {})
+    if len(over) == 1:
+        axes = panels(axes, len(quantities), 1, (5.5, 3.0), sharex=True)
+        for ax, quantity in zip(axes[:, 0], quantities, strict=True):
+            _draw_lines(ax, named, quantity, str(over[0]), options)
+        axes[-1, 0].set_xlabel(label_of(over[0]))
+        if len(named) > 1:
+            axes[0, 0].legend()
+        return np.asarray(axes)
+    own = axes is None
+    axes = panels(axes, len(quantities), len(named), (4.4, 3.4), sharex=True, sharey=True)
+    for row, quantity in zip(axes, quantities, strict=True):
+        for ax, (name, grid) in zip(row, named.items(), strict=True):
+            _draw_contours(ax, grid, quantity, levels, options)
+            title = _TITLES.get(quantity, quantity)
+            ax.set_title(f"{name}: {title}" if name else title, fontsize="medium")
+            ax.set(xlabel=label_of(over[0]), ylabel=label_of(over[1]))
+            if own:
+                ax.label_outer()
+    return np.asarray(axes)
+
+
+def _geometric(values: Array) -> bool:
+    """Whether the steps between values are more nearly equal on a logarithmic scale."""
+    if len(values) < 3 or (values <= 0).any():
+        return False
+    plain, logarithmic = np.diff(values), np.diff(np.log(values))
+    return bool(np.ptp(logarithmic) / np.abs(logarithmic).mean() < np.ptp(plain) / np.abs(plain).mean())
+
+
+def _where_converged(grid: xr.Dataset, quantity: str) -> xr.DataArray:
+    return grid[quantity].where(grid["converged"])
+
+
+def _draw_lines(ax: Axes, named: Mapping[str, xr.Dataset], quantity: str, over: str, options: Any) -> None:
+    for i, ((name, grid), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):
+        values = _where_converged(grid, quantity).values
+        style = {
+            "color": colour, "linestyle": LINE_STYLES[i % len(LINE_STYLES)], "marker": MARKERS[i % len(MARKERS)],
+            "markersize": 4, "label": name,
+        }  # fmt: skip
+        ax.plot(grid[over].values, values, **style | options)
+    if _geometric(next(iter(named.values()))[over].values):
+        ax.set_xscale("log")
+    ax.set_ylabel(_TITLES.get(quantity, quantity))
+
+
+def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, options: Any) -> None:
+    over = [str(dim) for dim in grid[quantity].dims]
+    x, y = (grid[dim].values for dim in over)
+    values = np.ma.masked_invalid(_where_converged(grid, quantity).values.T)
+    for dim, set_scale in zip(over, (ax.set_xscale, ax.set_yscale), strict=True):
+        if _geometric(grid[dim].values):
+            set_scale("log")
+    ax.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
+    if values.mask.all():
+        return
+    at = _levels(values.compressed(), levels)
+    if quantity in _STEPS:
+        ax.figure.colorbar(ax.pcolormesh(x, y, values, shading="nearest", cmap="viridis"), ax=ax)
+    elif len(at) > 1:
+        filled = ax.contourf(x, y, values, **{"levels": at, "cmap": "viridis", "extend": "both"} | options)
+        lines = ax.contour(x, y, values, levels=at, colors="black", linewidths=0.5, linestyles="solid")
+        ax.clabel(lines, np.asarray(lines.levels)[::-2], fmt="%g", fontsize=7)
+        ax.figure.colorbar(filled, ax=ax, format="%g")
+    if quantity != "iterations":
+        best = np.unravel_index(np.argmax(values), values.shape)
+        ax.plot(x[best[1]], y[best[0]], "*", color="white", markeredgecolor="black", markersize=12, clip_on=False)
+
+
+def _levels(values: Array, levels: int | Sequence[float]) -> Array:
+    """Levels as given, or so many between the extremes whose distance grows away from the best value."""
+    if not isinstance(levels, int | np.integer):
+        return np.unique(levels)
+    best, worst = values.max(), values.min()
+    if best == worst:
+        return np.array([best])
+    at = best - (best - worst) * (np.arange(1, levels + 1) / (levels + 1)) ** 2
+    return np.unique(np.round(at, int(np.ceil(-np.log10(np.ptp(at[:2]))))) if levels > 1 else at)

@@ -1,0 +1,96 @@
+"""How relevant each input is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pymc_gpep.approximation import GPApproximation
+from pymc_gpep.plots.canvas import single
+from pymc_gpep.plots.style import MARKERS, colours, label_of
+from pymc_gpep.results import Result, by_name, hyperparameter_draws
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_relevance"]
+
+
+def plot_relevance(
+    results: Mapping[str, Result] | Result,
+    var_name: str = "ls",
+    *,
+    prob: float = 0.9,
+    sort: bool = True,
+    ax: Axes | None = None,
+    legend: bool = True,
+    point_kwargs: Mapping[str, Any] | None = None,
+) -> Axes:
+    """Draw the inverse of the length scale of each input: how relevant it is (automatic relevance determination).
+
+    Inputs are comparable where they have the same scale. A fit is a point for each input; draws from MCMC are medians
+    with central intervals.
+
+    Parameters
+    ----------
+    results : GPApproximation or DataTree, or dict of str to them
+        What `pm.fit` returned, and draws.
+    var_name : str
+        Name of the length scales, a vector in the model.
+    prob : float
+        Probability of the intervals.
+    sort : bool
+        Whether the input that is most relevant to the first result is on top; otherwise they are in their order.
+    ax : matplotlib.axes.Axes, optional
+    legend : bool
+    point_kwargs : dict, optional
+        For `Axes.errorbar`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError
+        If a result is neither a fit nor a DataTree.
+    ValueError
+        If there is no such variable, if it is no vector, or if `prob` is no probability.
+    """
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be in (0, 1), but is {prob}.")
+    named = by_name(results)
+    summaries = {}
+    for name, result in named.items():
+        draws = 1.0 / hyperparameter_draws(result, var_name)
+        if draws.ndim != 2:
+            raise ValueError(
+                f"{var_name!r} must be a vector with an element for each input, but has {draws.ndim - 1} axes."
+            )
+        summaries[name] = draws.quantile([(1 - prob) / 2, 0.5, (1 + prob) / 2], dim="sample")
+    first = next(iter(summaries.values()))
+    if any(summary.shape != first.shape for summary in summaries.values()):
+        raise ValueError(f"{var_name!r} has different lengths: { {n: s.shape[1] for n, s in summaries.items()} }.")
+    dim = first.dims[1]
+    labels = [label_of(name) for name in first[dim].values] if dim in first.coords else list(range(first.shape[1]))
+    order = np.argsort(first.values[1]) if sort else np.arange(len(labels))[::-1]
+    ax = single(ax, (6.0, 1.2 + (0.25 + 0.12 * len(named)) * len(labels)))
+    heights = np.arange(len(labels))
+    for i, ((name, summary), colour) in enumerate(zip(summaries.items(), colours(len(named)), strict=True)):
+        low, middle, high = summary.values[:, order]
+        shift = 0.0 if len(named) == 1 else 0.25 - 0.5 * i / (len(named) - 1)
+        style = {
+            "fmt": MARKERS[i % len(MARKERS)], "color": colour, "markersize": 5, "elinewidth": 1.4, "label": name,
+            "xerr": None if isinstance(named[name], GPApproximation) else [middle - low, high - middle],
+        }  # fmt: skip
+        ax.errorbar(middle, heights + shift, **style | dict(point_kwargs or {}))
+    ax.set_yticks(heights, [labels[j] for j in order])
+    ax.set_ylim(-0.6, len(labels) - 0.4)
+    ax.set_xlim(left=0)
+    ax.grid(axis="y", linewidth=0.4, alpha=0.5)
+    ax.set_xlabel(f"relevance, 1 / {label_of(var_name)}")
+    if legend and len(named) > 1:
+        ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
+    return ax

@@ -1,0 +1,61 @@
+"""How well methods predict held-out points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.style import NEUTRAL, colours
+
+__all__ = ["plot_scores"]
+
+_SCORES = {"mlpd": "mean log predictive density", "accuracy": "accuracy"}
+
+
+def plot_scores(
+    table: pd.DataFrame, *, axes: Any = None, point_kwargs: Mapping[str, Any] | None = None
+) -> NDArray[Any]:
+    """Draw scores of held-out points with their intervals, and their differences to the reference.
+
+    As in Figures 9 and 10 of the nested EP paper.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `gpep.compare_methods` returned for held-out points.
+    axes : array of four matplotlib.axes.Axes, optional
+    point_kwargs : dict, optional
+        For `Axes.errorbar`.
+
+    Returns
+    -------
+    array (2, 2) of matplotlib.axes.Axes
+        Mean log predictive density and accuracy, and to the right of each the differences.
+
+    Raises
+    ------
+    ValueError
+        If the table has no scores.
+    """
+    if missing := [name for name in _SCORES if name not in table]:
+        raise ValueError(
+            f"The table has no {' and no '.join(missing)}. gpep.compare_methods computes them given Xnew and ynew."
+        )
+    axes = panels(axes, 2, 2, (4.2, 1.2 + 0.3 * len(table)), sharey=True)
+    heights = np.arange(len(table))[::-1]
+    for row, (score, label) in zip(axes, _SCORES.items(), strict=True):
+        for ax, name in zip(row, (score, f"{score}_difference"), strict=True):
+            low, middle, high = (table[f"{name}{which}"].to_numpy() for which in ("_low", "", "_high"))
+            for height, left, x, right, colour in zip(heights, low, middle, high, colours(len(table)), strict=True):
+                style = {"fmt": "o", "color": colour, "xerr": [[x - left], [right - x]], "elinewidth": 1.6}
+                ax.errorbar([x], [height], **style | dict(point_kwargs or {}))
+            ax.set_xlabel(label if name == score else f"{label},\ndifference to the reference")
+        row[1].axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=0)
+        row[0].set_yticks(heights, list(table.index))
+        row[0].set_ylim(-0.6, len(table) - 0.4)
+    return np.asarray(axes)

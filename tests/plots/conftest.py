@@ -1,0 +1,28 @@
+"""No picture opens a window, none is left over, and none changes what matplotlib does elsewhere."""
+
+import matplotlib
+import matplotlib.pyplot as plt
+import pytest
+
+matplotlib.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def clean_matplotlib():
+    settings = dict(matplotlib.rcParams)
+    yield
+    plt.close("all")
+    assert dict(matplotlib.rcParams) == settings
+
+
+@pytest.fixture
+def given():
+    """Make axes, which then must be all that there are."""
+    made = []
+
+    def subplots(*shape):
+        made.append(plt.subplots(*shape)[1])
+        return made[-1]
+
+    yield subplots
+    assert len(plt.get_fignums()) == len(made)

@@ -1,0 +1,41 @@
+"""Axes, colours, and what happens without matplotlib."""
+
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from pymc_gpep.plots.canvas import panels, single
+from pymc_gpep.plots.style import colours
+
+
+def test_without_matplotlib_an_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.pyplot", None)
+    with pytest.raises(ImportError, match=r"pymc-gpep\[plot\]"):
+        single(None)
+
+
+def test_given_axes_are_used(given):
+    ax = given()
+    assert single(ax) is ax
+    axes = given(2, 3)
+    assert (panels(axes, 2, 3) == axes).all()
+    assert (panels(list(axes.flat), 2, 3) == axes).all()
+    with pytest.raises(ValueError, match="6 were given, but 2 × 2 are needed"):
+        panels(axes, 2, 2)
+
+
+def test_new_axes_belong_to_one_new_figure():
+    axes = panels(None, 2, 3)
+    assert axes.shape == (2, 3)
+    assert {ax.figure for ax in axes.flat} == {plt.figure(plt.get_fignums()[0])}
+
+
+@pytest.mark.parametrize("count", [1, 3, 6, 10])
+def test_colours_differ(count):
+    found = [to_rgb(colour) for colour in colours(count)]
+    assert len(found) == count
+    apart = [np.abs(np.subtract(a, b)).sum() for i, a in enumerate(found) for b in found[:i]]
+    assert min(apart, default=1.0) > 0.1

@@ -1,0 +1,117 @@
+"""Pairs of latent values."""
+
+import numpy as np
+import pytest
+from matplotlib.colors import to_hex
+from numpy.testing import assert_allclose
+from scipy.stats import chi2
+
+from pymc_gpep.plots import plot_latent_pair, plot_latent_pairs
+
+POINT = 114
+PAIR = ("versicolor", "virginica")
+
+
+@pytest.fixture(scope="module")
+def draws(shared):
+    return shared.fit.sample(4000, chains=2, random_seed=1)
+
+
+def ellipses(ax, name):
+    return [line.get_xydata() for line in ax.lines if line.get_label() == name]
+
+
+def test_ellipses_hold_the_given_probability(shared, given):
+    ax = given()
+    assert plot_latent_pair(shared.fit, POINT, PAIR, masses=(0.5, 0.9), ax=ax) is ax
+    latent = shared.fit.latent.sel(flower=POINT, species=list(PAIR), species_other=list(PAIR))
+    precision = np.linalg.inv(latent["cov"].values)
+    for mass, drawn in zip((0.5, 0.9), ellipses(ax, "fit"), strict=True):
+        away = drawn - latent["mean"].values
+        assert_allclose(np.einsum("si,ij,sj->s", away, precision, away), chi2(2).ppf(mass))
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent value, versicolor", "latent value, virginica")
+
+
+def test_contours_of_draws_hold_the_given_probability(shared, draws):
+    """The draws are those of the Gaussian, so that its ellipses are what the contours must be close to."""
+    ax = plot_latent_pair({"draws": draws, "Gaussian": shared.fit}, POINT, PAIR, masses=(0.5, 0.9))
+    (drawn,) = [each for each in ax.collections if hasattr(each, "levels")]
+    latent = shared.fit.latent.sel(flower=POINT, species=list(PAIR), species_other=list(PAIR))
+    precision = np.linalg.inv(latent["cov"].values)
+    for mass, path in zip((0.9, 0.5), drawn.get_paths(), strict=True):
+        away = path.vertices - latent["mean"].values
+        radius = np.sqrt(np.einsum("si,ij,sj->s", away, precision, away))
+        assert np.median(radius) == pytest.approx(np.sqrt(chi2(2).ppf(mass)), rel=0.1)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["draws", "Gaussian"]
+
+
+def test_points_are_draws_of_these_two_values(shared, draws):
+    ax = plot_latent_pair({"draws": draws}, POINT, PAIR, model=shared.model, draws_kwargs={"s": 7})
+    scattered = next(each for each in ax.collections if not hasattr(each, "levels"))
+    chosen = draws.posterior["f"].sel(flower=POINT, species=list(PAIR)).transpose(..., "species").values.reshape(-1, 2)
+    assert {tuple(row) for row in scattered.get_offsets()} <= {tuple(row) for row in chosen}
+    assert 900 < len(scattered.get_offsets()) <= 1000
+    assert scattered.get_sizes() == [7]
+
+
+def test_scales_are_equal_and_hold_all_that_is_drawn(shared):
+    ax = plot_latent_pair(shared.fit, POINT, PAIR)
+    assert ax.get_aspect() == 1
+    (outermost,) = ellipses(ax, "fit")[-1:]
+    for limits, values in ((ax.get_xlim(), outermost[:, 0]), (ax.get_ylim(), outermost[:, 1])):
+        assert limits[0] < values.min() < values.max() < limits[1]
+    assert np.ptp(ax.get_xlim()) == pytest.approx(np.ptp(ax.get_ylim()))
+    assert np.ptp(ax.get_xlim()) < 1.2 * np.ptp(outermost, axis=0).max()
+
+
+def test_classes_of_a_model_without_names_are_numbers(fixed, per_class):
+    for fitted in (fixed, per_class):
+        draws = fitted.fit.sample(300, random_seed=1)
+        ax = plot_latent_pair({"Gaussian": fitted.fit, "draws": draws}, 3, (0, 2))
+        assert ax.get_xlabel() == "latent value, 0"
+        centre = ellipses(ax, "Gaussian")[0].mean(axis=0)
+        assert_allclose(centre, fitted.fit.solution.mean[[0, 2], 3], atol=0.1)
+
+
+def test_a_row_for_each_pair_and_a_column_for_each_method(shared, shared_iep, draws, given):
+    axes = given(3, 3)
+    results = {"EP": shared.fit, "draws": draws, "IEP": shared_iep}
+    assert (plot_latent_pairs(results, POINT, axes=axes) == axes).all()
+    assert [ax.get_title() for ax in axes[0]] == ["EP", "draws", "IEP"]
+    assert [ax.get_ylabel().split()[-1] for ax in axes[:, 0]] == ["versicolor", "virginica", "virginica"]
+    for row in axes:
+        assert len({ax.get_xlim() for ax in row}) == len({ax.get_ylim() for ax in row}) == 1
+        # The draws are the reference: in grey under the others, with their points only in their own panel.
+        assert [len(ax.collections) for ax in row] == [1, 2, 1]
+        assert to_hex(row[0].collections[0].get_edgecolors()[0]) == "#a6a6a6"
+        assert {line.get_color() for line in row[2].lines if line.get_label() == "IEP"} == {"black"}
+
+
+def test_a_fit_may_be_the_reference(shared, shared_iep):
+    axes = plot_latent_pairs({"EP": shared.fit, "IEP": shared_iep}, POINT, pairs=[PAIR])
+    assert axes.shape == (1, 2)
+    assert len(ellipses(axes[0, 1], "EP")) == len(ellipses(axes[0, 1], "IEP")) == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"point": 3}, "There is no point 3; their labels run from 100 to 129"),
+        ({"classes": ("versicolor", "rose")}, "There is no class 'rose'"),
+        ({"masses": (0.5, 1.0)}, r"masses must be probabilities"),
+        ({"results": {}}, "results is empty"),
+    ],
+)
+def test_refuses(shared, change, message):
+    arguments = {"results": shared.fit, "point": POINT, "classes": PAIR} | change
+    with pytest.raises(ValueError, match=message):
+        plot_latent_pair(**arguments)
+
+
+def test_refuses_draws_without_a_model_and_unknown_references(shared, draws):
+    with pytest.raises(ValueError, match="model="):
+        plot_latent_pair(draws, POINT, PAIR)
+    with pytest.raises(ValueError, match="reference is 'NUTS'"):
+        plot_latent_pairs({"EP": shared.fit}, POINT, reference="NUTS")
+    with pytest.raises(TypeError, match=r"'EP' must be what pm\.fit returned"):
+        plot_latent_pair({"EP": 3}, POINT, PAIR)

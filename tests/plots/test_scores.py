@@ -1,0 +1,34 @@
+"""Pictures of scores of held-out points."""
+
+import pandas as pd
+import pytest
+
+from pymc_gpep.plots import plot_scores
+
+TABLE = pd.DataFrame(
+    {
+        f"{score}{of}{which}": [base + shift, base - 0.1 + shift]
+        for base, score in ((-0.3, "mlpd"), (0.9, "accuracy"))
+        for of in ("", "_difference")
+        for shift, which in ((0.0, ""), (-0.05, "_low"), (0.02, "_high"))
+    },
+    index=["EP", "VB"],
+)
+
+
+def test_points_and_intervals(given):
+    axes = given(2, 2)
+    assert (plot_scores(TABLE, axes=axes) == axes).all()
+    for row, score in zip(axes, ("mlpd", "accuracy"), strict=True):
+        for ax, name in zip(row, (score, f"{score}_difference"), strict=True):
+            for container, method in zip(ax.containers, TABLE.index, strict=True):
+                point, _, (interval,) = container.lines
+                assert point.get_xdata() == TABLE[name][method]
+                low, high = interval.get_segments()[0][:, 0]
+                assert (low, high) == pytest.approx((TABLE[f"{name}_low"][method], TABLE[f"{name}_high"][method]))
+        assert [text.get_text() for text in row[0].get_yticklabels()] == ["EP", "VB"]
+
+
+def test_refuses_a_table_without_scores():
+    with pytest.raises(ValueError, match="has no accuracy"):
+        plot_scores(TABLE[["mlpd"]])
