@@ -174,7 +174,7 @@ def test_moves_what_it_is_told_to_and_nothing_else(kind):
     (chosen,) = [v for v in latent_model.value_vars if v.name.startswith("eta")]
     nuts = conditional_nuts(latent_model, [chosen], DENSITIES[kind](latent_model), rng=1)
     moved = point
-    for _ in range(5):
+    for _ in range(40):
         moved, stats = move_hyperparameters(nuts, moved, x)
     assert moved.keys() == point.keys()
     assert moved[chosen.name] != point[chosen.name]

@@ -70,6 +70,7 @@ def exact():
 
 
 @every_way
+@pytest.mark.slow
 @pytest.mark.parametrize("rotated", [True, False])
 def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, exact):
     model = tiny(rotated)
