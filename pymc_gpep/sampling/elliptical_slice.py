@@ -73,7 +73,7 @@ class EllipticalSlice(GuidedStep):
     def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
         columns = [
             TextColumn("{task.fields[ellipse_evaluations]:.1f}", table_column=Column("Evaluations", ratio=1)),
-            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper accept.", ratio=1)),
+            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper", ratio=1)),
         ]
         return columns, {name: [0.0] * n_chains for name in ("ellipse_evaluations", "hyper_acceptance")}
 

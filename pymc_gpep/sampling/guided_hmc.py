@@ -128,7 +128,7 @@ class GuidedHMC(GuidedStep):
         columns = [
             TextColumn("{task.fields[step_size]:.3f}", table_column=Column("Step size", ratio=1)),
             TextColumn("{task.fields[acceptance_rate]:.2f}", table_column=Column("Acceptance", ratio=1)),
-            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper accept.", ratio=1)),
+            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper", ratio=1)),
         ]
         return columns, {name: [0.0] * n_chains for name in ("step_size", "acceptance_rate", "hyper_acceptance")}
 
