@@ -305,7 +305,7 @@ class GPApproximation(SingleGroupApproximation):
 
         return leave_one_out(self, refit_above=refit_above, tolerance=tolerance)
 
-    def inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
+    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
         """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
         return self._cross_covariance(gp).inputs
 

@@ -75,7 +75,7 @@ def plot_probabilities(
         if gp is None:
             raise ValueError("Predictions of a fit need gp, the pm.gp.Latent that made the latent values of its model.")
         if X is None:
-            X, y = source.inputs(gp), source.solution.labels
+            X, y = source.fitted_inputs(gp), source.solution.labels
         if Xnew is None:
             Xnew = input_grid(X)
         p = source.predict(gp, Xnew)["p"]
