@@ -12,12 +12,17 @@ from tests.sampling import small
 ETA = 1.5
 
 STARTS = [
-    ("multinomial_probit", "prior"),
     ("multinomial_probit", "nested_ep"),
-    ("multinomial_probit", "laplace"),
-    ("multinomial_probit", "iep"),
     ("softmax", "prior"),
-    ("softmax", "laplace"),
+    *(
+        pytest.param(kind, start, marks=pytest.mark.slow)
+        for kind, start in (
+            ("multinomial_probit", "prior"),
+            ("multinomial_probit", "laplace"),
+            ("multinomial_probit", "iep"),
+            ("softmax", "laplace"),
+        )
+    ),
 ]
 
 

@@ -22,7 +22,11 @@ BUILDS = {
     "per class": models.per_class,
 }
 every_density = pytest.mark.parametrize("kind", DENSITIES)
-every_model = pytest.mark.parametrize("latent_model", BUILDS, indirect=True)
+every_model = pytest.mark.parametrize(
+    "latent_model",
+    [pytest.param(name, marks=[] if name == "shared" else pytest.mark.slow) for name in BUILDS],
+    indirect=True,
+)
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,8 @@ SAMPLERS = {
 QUICK = {
     ("guided_hmc", "probit"),
     ("guided_hmc", "softmax-per-class"),
-    ("guided_hmc-prior", "bernoulli"),
-    ("elliptical_slice", "probit"),
     ("elliptical_slice-prior", "bernoulli"),
     ("probit_gibbs-whitened", "probit"),
-    ("probit_gibbs-collapsed", "probit-per-class"),
 }
 """The rest are slow only because each model is compiled anew."""
 

@@ -99,7 +99,9 @@ def test_latent_values_given_hyperparameters(build):
     assert (drawn["draw_time"] > 0).all()
 
 
-@every_way
+@pytest.mark.parametrize(
+    "hyper", [pytest.param(way, marks=[] if way == "whitened" else pytest.mark.slow) for way in WAYS]
+)
 def test_models_with_a_covariance_per_class_and_prior_means(hyper):
     model, _ = models.per_class()
     step = step_of(model, hyper=hyper)
