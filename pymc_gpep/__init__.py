@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pymc_gpep.comparison import compare_methods
     from pymc_gpep.draw_prediction import predict_draws
     from pymc_gpep.grid import evidence_grid
+    from pymc_gpep.importance import ImportanceCheck
     from pymc_gpep.leave_one_out import CavityELPD
     from pymc_gpep.likelihoods import MultinomialProbit
     from pymc_gpep.marginal import MarginalModel, marginalize, recover
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
+    from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 
@@ -37,12 +39,14 @@ _HOME = {
     "GPClassifier": "structure",
     "GuidedHMC": "sampling.guided_hmc",
     "IEP": "approximations",
+    "ImportanceCheck": "importance",
     "Laplace": "approximations",
     "LaplaceProbit": "approximations",
     "MarginalModel": "marginal",
     "MultinomialProbit": "likelihoods",
     "NestedEP": "approximations",
     "ProbitGibbs": "sampling.probit_gibbs",
+    "PseudoMarginal": "sampling.pseudo_marginal",
     "QEP": "approximations",
     "QIEP": "approximations",
     "ScaledMetropolis": "sampling.scaled_metropolis",
@@ -71,12 +75,14 @@ __all__ = [
     "GPApproximation",
     "GPClassifier",
     "GuidedHMC",
+    "ImportanceCheck",
     "Laplace",
     "LaplaceProbit",
     "MarginalModel",
     "MultinomialProbit",
     "NestedEP",
     "ProbitGibbs",
+    "PseudoMarginal",
     "ScaledMetropolis",
     "StructureError",
     "VariationalBayes",

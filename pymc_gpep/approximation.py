@@ -27,6 +27,7 @@ from pymc_gpep.prediction import CrossCovariance, predict
 from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
+    from pymc_gpep.importance import ImportanceCheck, ResampledDraws
     from pymc_gpep.leave_one_out import CavityELPD
 
 __all__ = ["GPApproximation", "GPGroup"]
@@ -305,6 +306,37 @@ class GPApproximation(SingleGroupApproximation):
 
         return leave_one_out(self, refit_above=refit_above, tolerance=tolerance)
 
+    def importance(self, draws: int = 1000, *, random_seed: Any = None) -> "ImportanceCheck":
+        """Hold the fit against the exact posterior of the latent values, by Pareto-smoothed importance sampling.
+
+        Draws from the Gaussian are weighted by the exact joint density over their own, and the tail of the weights is
+        smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Its Pareto k says whether weighted draws stand for the
+        posterior, and so whether the evidence and means that come with it can be held against the fit's own (Yao,
+        Vehtari, Simpson and Gelman 2018). Hyperparameters are held at the fit's values: nothing is said about these.
+
+        All latent values are weighted together. The more there are, the more easily that fails, for fits that are fair
+        for each of them: a low k recommends a fit, a high one leaves the question to a sampler.
+
+        Parameters
+        ----------
+        draws : int
+            At least 100. The weights of 1000 draws take about as long as 1000 evaluations of the likelihood.
+        random_seed : int, Generator or None
+
+        Returns
+        -------
+        ImportanceCheck
+            Printed, one sentence.
+
+        Raises
+        ------
+        ValueError
+            If there are too few draws, or if the approximation failed, so that its draws have no density.
+        """
+        from pymc_gpep.importance import importance_check  # with it comes ArviZ
+
+        return importance_check(self, self._draw_values(draws, self._generator(random_seed)))
+
     def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
         """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
         return self._cross_covariance(gp).inputs
@@ -314,11 +346,12 @@ class GPApproximation(SingleGroupApproximation):
         draws: int = 500,
         *,
         chains: int = 1,
+        importance: bool = False,
         random_seed: Any = None,
         return_inferencedata: bool = True,
         **kwargs: Any,
     ) -> Any:
-        """Draw independent samples from the approximate posterior.
+        """Draw independent samples from the approximate posterior, or by way of it from the exact one.
 
         Parameters
         ----------
@@ -327,19 +360,32 @@ class GPApproximation(SingleGroupApproximation):
             Hyperparameters are at their maximum, the same in every draw; `gpep.marginalize` lets them vary.
         chains : int
             Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
+        importance : bool
+            Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name, so that
+            they follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
+            for, but at least 1000, are weighted; each is then repeated or left out as its weight has it, in random
+            order. Draws have equal weights again, but repeats add nothing, and ArviZ does not know of them: they are
+            worth no more than `effective_size`. The result has a group `sample_stats`, with the `log_weight` that each
+            draw had, not to be used again, and `pareto_k`, `effective_size` and `log_evidence` as `attrs`.
         random_seed : int, Generator or None
         return_inferencedata : bool
             Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
         **kwargs
             For `pm.to_inference_data`.
+
+        Warns
+        -----
+        UserWarning
+            If the verdict on the weights is "do not use": the draws then follow neither posterior.
         """
         if draws < 1 or chains < 1:
             raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
-        rng = np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
+        rng = self._generator(random_seed)
         names, record = self._recorder
+        weighted = self._draw_exactly(draws, chains, rng) if importance else None
         traces = []
         for chain in range(chains):
-            values = self._draw_values(draws, rng)
+            values = weighted.chain(chain) if weighted else self._draw_values(draws, rng)
             first = record(*(values[name][0] for name in values))
             trace = Trace(
                 model=self.model,
@@ -363,6 +409,9 @@ class GPApproximation(SingleGroupApproximation):
             "log_evidence": self.log_evidence,
             "pymc_gpep_version": version("pymc_gpep"),
         }
+        if weighted:
+            data["sample_stats/log_weight"] = weighted.labelled_weights(data["posterior"].coords)
+            data["sample_stats"].attrs |= weighted.attrs
         return data
 
     @property
@@ -432,6 +481,18 @@ class GPApproximation(SingleGroupApproximation):
             for b in range(c):
                 cov[where[a], where[b]] = joint[a, :, b, :]
         return cov
+
+    def _generator(self, random_seed: Any) -> np.random.Generator:
+        return np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
+
+    def _draw_exactly(self, draws: int, chains: int, rng: np.random.Generator) -> "ResampledDraws":
+        """Draws like those of `_draw_values`, resampled by their importance weights."""
+        from pymc_gpep.importance import resampled_draws
+
+        result = resampled_draws(self, lambda count: self._draw_values(count, rng), (chains, draws), rng)
+        if not result.check.usable:
+            warnings.warn(str(result.check), stacklevel=3)
+        return result
 
     def _draw_values(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
         """Draws of all value variables, and of the latent values where these are deterministic, by name."""

@@ -21,7 +21,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
-from pymc_gpep.sampling.sites import LinearSites, fit_sites
+from pymc_gpep.sampling.sites import SiteModel, fit_sites
 from pymc_gpep.sampling.step import LatentStep, Prior
 from pymc_gpep.sampling.whitening import PriorWhitening, SiteWhitening, Whitening
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
@@ -90,7 +90,7 @@ class GuidedStep(LatentStep):
         super().__init__(vars, classifier or read_processes(model), rng, compile_kwargs)
         self.guide = guide
         self.hyper_moves = hyper_moves
-        self._sites: LinearSites | None = None
+        self._sites: SiteModel | None = None
         if classifier is not None and guide != "prior":
             solver = approximator(guide, classifier.kind, {}, ", as a guide")
             self._sites = fit_sites(classifier, solver, compile_kwargs)
@@ -116,9 +116,13 @@ class GuidedStep(LatentStep):
         if self._sites is None:
             return PriorWhitening(prior)
         try:
-            return SiteWhitening(prior, *self._sites.at(self.latent_model.theta(point)))
+            return SiteWhitening(prior, *self.sites(self._sites, prior, point))
         except np.linalg.LinAlgError:
             return None
+
+    def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
+        """Precisions and locations (c, n) of the sites that guide at a point."""
+        return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
         """Log likelihood less log sites, and its derivative with respect to f (c, n)."""
@@ -132,32 +136,28 @@ class GuidedStep(LatentStep):
         if whitening is None:
             raise ValueError(f"The sites of {self.guide} fail at the current point; guide by another approximation.")
         f, statistics = self.move_latent_values(point, whitening, f)
-        if self.hyperparameters:
-            point, whitening, f, acceptance = self._move_hyperparameters(point, whitening, f)
-        else:
-            acceptance = np.nan
-        statistics |= {"hyper_acceptance": acceptance, "hyper_scale": float(np.exp(self.walk.log_scale))}
+        point, whitening, f, of_move = self.move_hyperparameters(point, whitening, f)
+        statistics |= of_move | {"hyper_scale": float(np.exp(self.walk.log_scale)), "tune": self.tune}
         self.remember(point, whitening.prior)
         self._whitened = whitening
-        return self.moved(point, f, whitening.prior), statistics | {"tune": self.tune}
+        return self.moved(point, f, whitening.prior), statistics
 
     def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
         """Latent values (c, n) moved at fixed hyperparameters, and the statistics of it."""
         raise NotImplementedError
 
-    def _move_hyperparameters(
+    def move_hyperparameters(
         self, point: PointType, whitening: Whitening, f: Array
-    ) -> tuple[PointType, Whitening, Array, float]:
+    ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
+        """Hyperparameters moved, the map and the latent values there, and the statistics of it."""
+        if not self.hyperparameters:
+            return point, whitening, f, {"hyper_acceptance": np.nan}
         z = whitening.whitened(f, self.rng)
         current = self._log_density(point, whitening, f)
         total = 0.0
         for _ in range(self.hyper_moves):
-            theta = self.latent_model.theta(point)
-            theta[self._moved] += self.walk.step(self.rng)
             acceptance = 0.0
-            proposed = self.latent_model.with_theta(point, theta)
-            prior = self.prior(proposed)
-            there = None if prior is None else self.whitening(prior, proposed)
+            proposed, there = self.propose(point)
             if there is not None:
                 f_there = there.latent(z)
                 density = self._log_density(proposed, there, f_there)
@@ -167,14 +167,30 @@ class GuidedStep(LatentStep):
             total += acceptance
             if self.tune:
                 self.walk.learn_scale(acceptance)
+        self.learn_directions(point)
+        return point, whitening, f, {"hyper_acceptance": total / self.hyper_moves}
+
+    def propose(self, point: PointType) -> tuple[PointType, Whitening | None]:
+        """A step of the random walk, and the map there, None where a matrix is not positive definite."""
+        theta = self.latent_model.theta(point)
+        theta[self._moved] += self.walk.step(self.rng)
+        proposed = self.latent_model.with_theta(point, theta)
+        prior = self.prior(proposed)
+        return proposed, None if prior is None else self.whitening(prior, proposed)
+
+    def learn_directions(self, point: PointType) -> None:
+        """Let the random walk take account of a draw, while it is tuned."""
         if self.tune:
             self.walk.learn_directions(self.latent_model.theta(point)[self._moved])
-        return point, whitening, f, total / self.hyper_moves
+
+    def log_prior(self, point: PointType) -> float:
+        """Log density of what does not depend on latent values."""
+        (value,) = self._log_prior(point)
+        return float(value)
 
     def _log_density(self, point: PointType, whitening: Whitening, f: Array) -> float:
         """Log density of the hyperparameters and of whitened latent values, less that of the latter's normal."""
-        (log_prior,) = self._log_prior(point)
-        return float(log_prior) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
+        return self.log_prior(point) + whitening.log_evidence + self.log_ratio(point, whitening, f)[0]
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         super().setup_chain(rng, tune, draws)

@@ -1,8 +1,9 @@
 """Sites that guide a sampler, as a function of the hyperparameters that is cheap enough to be called at every proposal.
 
-An approximation is solved at the mode of its posterior of the hyperparameters and to either side of it along each of
-them. Between and beyond, the logarithms of the precisions and the locations of its sites are linear, and constant where
-that would lead too far. The sampler is exact whatever the sites are; it is fast where they resemble the likelihood.
+An approximation is solved at the mode of its posterior of the hyperparameters, and to either side of it along each of
+the principal axes that the curvature of this posterior has there. Through these solutions go parabolas, for the
+logarithms of the precisions and for the locations of the sites; far out they are held constant. The sampler is exact
+whatever the sites are; it is fast where they resemble the likelihood.
 """
 
 from dataclasses import dataclass
@@ -11,54 +12,61 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations import Approximator
+from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.hyperparameters import LogPosterior, maximise
 from pymc_gpep.posterior import CoupledPosterior
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["LinearSites", "fit_sites"]
+__all__ = ["SiteModel", "fit_sites", "solution_sites"]
 
 Array = NDArray[np.float64]
 
 _WIDEST = 2.0  # largest standard deviation of an unconstrained hyperparameter that is believed
 _DIFFERENCE = 0.05  # for the curvature of the log posterior
-_REACH = 2.0  # standard deviations to which sites are extrapolated
+_SIDE = 1.5  # standard deviations from the mode to the solutions on either side
+_REACH = 2.5  # and to where the parabolas end
 _SMALLEST = 1e-12  # precision of a site
+_MAX_ITERATIONS = 200
 
 
 @dataclass(frozen=True)
-class LinearSites:
-    """Precisions and locations of sites, linear in the hyperparameters near a centre.
+class SiteModel:
+    """Precisions and locations of sites near a centre, a sum of parabolas along principal axes.
 
     Attributes
     ----------
     centre : array (d,)
         Unconstrained hyperparameters.
-    covariance : array (d, d)
-        Of the Gaussian with the curvature that the log posterior has there.
-    log_pi, nu : array (c, n)
-        At the centre.
-    log_pi_slopes, nu_slopes : array (d, c, n)
+    axes : array (d, d)
+        Principal axes of the posterior of the hyperparameters there, in the columns, each as long as its standard
+        deviation.
+    values : array (2, c, n)
+        log π and ν at the centre.
+    slopes, bends : array (d, 2, c, n)
+        Of log π and ν, for one standard deviation along each axis and for its square.
     """
 
     centre: Array
-    covariance: Array
-    log_pi: Array
-    nu: Array
-    log_pi_slopes: Array
-    nu_slopes: Array
+    axes: Array
+    values: Array
+    slopes: Array
+    bends: Array
+
+    @property
+    def covariance(self) -> Array:
+        """Of the Gaussian that has the curvature of the log posterior at the centre, (d, d)."""
+        return np.asarray(self.axes @ self.axes.T)
 
     def at(self, theta: Array) -> tuple[Array, Array]:
         """π and ν (c, n) at given hyperparameters."""
-        reach = _REACH * np.sqrt(self.covariance.diagonal())
-        step = np.clip(theta - self.centre, -reach, reach)
-        log_pi = self.log_pi + np.tensordot(step, self.log_pi_slopes, 1)
-        return np.exp(np.minimum(log_pi, 0.0)), self.nu + np.tensordot(step, self.nu_slopes, 1)
+        u = np.clip(np.linalg.solve(self.axes, theta - self.centre), -_REACH, _REACH)
+        log_pi, nu = self.values + np.tensordot(u, self.slopes, 1) + np.tensordot(u * u, self.bends, 1)
+        return np.exp(np.minimum(log_pi, 0.0)), nu
 
 
 def fit_sites(
     classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
-) -> LinearSites:
+) -> SiteModel:
     """Solve an approximation around the mode of the hyperparameters.
 
     Raises
@@ -70,42 +78,40 @@ def fit_sites(
         raise ValueError(f"{approximator.name} cannot guide a sampler: its sites do not couple the classes of a point.")
     log_posterior = LogPosterior(classifier, approximator, compile_kwargs)
     centre = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best.theta
-    deviations, covariance = _curvature(log_posterior, centre)
+    axes = _principal_axes(log_posterior, centre)
 
-    def solved(theta: Array) -> tuple[Array, Array] | None:
-        solution = log_posterior.solve(theta)
-        if not (solution.convergence.converged and isinstance(solution.posterior, CoupledPosterior)):
-            return None
-        pi, mean = solution.posterior.precision, solution.mean
-        pull = pi * mean
-        nu = solution.posterior.weights + pull - pi * (pull.sum(0) / pi.sum(0))
-        return np.log(np.maximum(pi, _SMALLEST)), nu
+    def solved(theta: Array) -> Array | None:
+        sites = solution_sites(log_posterior.solve(theta))
+        return None if sites is None else np.stack([np.log(sites[0]), sites[1]])
 
     middle = solved(centre)
     if middle is None:
         raise ValueError(f"{approximator.name} does not converge at the mode of its hyperparameters; guide by another.")
-    slopes = np.zeros((2, centre.size, *middle[0].shape))
-    for j, deviation in enumerate(deviations):
-        step = deviation * np.eye(centre.size)[j]
-        low, high = solved(centre - step), solved(centre + step)
+    slopes, bends = np.zeros((2, centre.size, *middle.shape))
+    for j, axis in enumerate(axes.T):
+        low, high = solved(centre - _SIDE * axis), solved(centre + _SIDE * axis)
         if low is not None and high is not None:
-            slopes[:, j] = (np.array(high) - np.array(low)) / (2.0 * deviation)
-    return LinearSites(centre, covariance, *middle, *slopes)
+            slopes[j] = (high - low) / (2.0 * _SIDE)
+            bends[j] = (high + low - 2.0 * middle) / (2.0 * _SIDE**2)
+    return SiteModel(centre, axes, middle, slopes, bends)
 
 
-_MAX_ITERATIONS = 200
+def solution_sites(solution: Solution) -> tuple[Array, Array] | None:
+    """π and ν (c, n) of an approximation whose sites couple the classes; None if it did not converge."""
+    if not (solution.convergence.converged and isinstance(solution.posterior, CoupledPosterior)):
+        return None
+    pi = solution.posterior.precision
+    pull = pi * solution.mean
+    return np.maximum(pi, _SMALLEST), solution.posterior.weights + pull - pi * (pull.sum(0) / pi.sum(0))
 
 
-def _curvature(log_posterior: LogPosterior, centre: Array) -> tuple[Array, Array]:
-    """Standard deviations of each hyperparameter given the others, and their joint covariance, at a mode."""
+def _principal_axes(log_posterior: LogPosterior, centre: Array) -> Array:
+    """Principal axes of the Gaussian with the curvature of the log posterior at a mode, by differences of gradients."""
     d = centre.size
     hessian = np.zeros((d, d))
-    for j in range(d):
-        step = _DIFFERENCE * np.eye(d)[j]
+    for j, step in enumerate(_DIFFERENCE * np.eye(d)):
         high, low = log_posterior(centre + step).gradient, log_posterior(centre - step).gradient
         if np.isfinite(high).all() and np.isfinite(low).all():
             hessian[j] = (high - low) / (2.0 * _DIFFERENCE)
     values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.T))
-    values = np.maximum(values, _WIDEST**-2)
-    precision = (vectors * values) @ vectors.T
-    return precision.diagonal() ** -0.5, (vectors / values) @ vectors.T
+    return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))

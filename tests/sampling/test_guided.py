@@ -11,7 +11,7 @@ import pymc_gpep as gpep
 from tests import models
 from tests.sampling.exactness import PROBLEMS, build
 
-STEPS = [gpep.GuidedHMC, gpep.EllipticalSlice]
+STEPS = [gpep.GuidedHMC, gpep.EllipticalSlice, gpep.PseudoMarginal]
 
 
 def draw(model, step, draws=12, tune=8, **options):

@@ -1,0 +1,251 @@
+"""Pseudo-marginal Metropolis–Hastings: hyperparameters move as if the latent values were integrated out, exactly.
+
+With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s) for independent standard normals z_1 … z_S,
+
+    Ẑ(θ, z) = Z̃(θ) (w_1 + … + w_S) / S
+
+has the mean p(y | θ), so p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
+2009); and a particle s chosen with probability w_s / Σ w has f_s from the posterior at θ. What makes this a chain:
+
+1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and the others from N(0, I); this is
+   their distribution given θ, f and that the first was chosen, so no estimate is ever stuck at a lucky value.
+2. θ and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt 2018).
+3. A particle is chosen, which is the next f.
+"""
+
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pymc.model import modelcontext
+from pymc.step_methods.state import dataclass_state
+from rich.progress import TextColumn
+from rich.table import Column
+from scipy.special import logsumexp
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.hyperparameters import prior_moments
+from pymc_gpep.marginal import MarginalModel
+from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
+from pymc_gpep.sampling.guided import GuidedStepState
+from pymc_gpep.sampling.sites import SiteModel, solution_sites
+from pymc_gpep.sampling.step import Prior
+from pymc_gpep.sampling.whitening import Whitening
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["Estimate", "PseudoMarginal"]
+
+Array = NDArray[np.float64]
+
+
+class Estimate(NamedTuple):
+    """An unbiased estimate of the evidence by importance sampling."""
+
+    log_evidence: float
+    log_weights: Array
+    """Log likelihood less log sites of each particle, (particles,)."""
+    f: Array
+    """Latent values of the particles, (particles, c, n)."""
+
+    @property
+    def weights(self) -> Array:
+        """What each particle has of the estimate; they sum to 1."""
+        weights: Array = np.exp(self.log_weights - self.log_weights.max())
+        return weights / weights.sum()
+
+    @property
+    def standard_error(self) -> float:
+        """Of the log evidence, judged by how the weights differ (delta method)."""
+        weights = self.weights
+        return float(weights.std() * np.sqrt(weights.size))
+
+
+@dataclass_state
+class PseudoMarginalState(GuidedStepState):
+    """And the latent values of the chain, where the model has none."""
+
+    latent: dict[str, NDArray[np.float64]]
+
+
+class PseudoMarginal(EllipticalSlice):
+    """Sample hyperparameters with the evidence estimated without bias, and latent values with them.
+
+    The evidence is estimated by importance sampling from the Gaussian of an approximation that is solved anew wherever
+    the hyperparameters are proposed to go (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has
+    the exact posterior (Andrieu and Roberts 2009). One of the particles that the estimate is made of becomes the draw
+    of the latent values; at fixed hyperparameters they then move by elliptical slice sampling.
+
+    Each proposal takes a solve, which lets the hyperparameters go farther than the interpolated sites of
+    `EllipticalSlice` and `GuidedHMC` do; but those cost next to nothing.
+
+    For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: what the model's
+    Potential says of the evidence it does not use. It keeps the latent values to itself, and `gpep.recover` draws
+    others from the approximation; sample the original model where exact ones are wanted.
+
+    Parameters
+    ----------
+    vars : sequence of TensorVariable, optional
+        See `LatentStep`. For a marginal model all hyperparameters.
+    particles : int
+        S, draws of the latent values that one estimate is made of. With one, hyperparameters and latent values move
+        jointly; with many, hyperparameters move as if the latent values were integrated out, provided that the
+        approximation is good: log weights with a standard deviation σ want some exp(σ²) particles.
+    correlation : float
+        ρ, of the normals that make the particles with those of a proposal, from 0 (estimates are independent) to 1
+        (the same normals). The less it is, the more noise there is in the ratio of two estimates, and below 1 that can
+        lower the acceptance so far that no step is small enough. The normals are renewed in every draw, whatever it is.
+    guide, hyper_moves, likelihood, rng, compile_kwargs
+        See `GuidedStep`.
+    sweeps : int
+        Ellipses in each draw.
+    model : pm.Model, optional
+        A model with latent values, or what `gpep.marginalize` makes of one.
+
+    Raises
+    ------
+    StructureError
+        If the model has no Gaussian process priors, or if it is no classifier that the guide can approximate.
+    ValueError
+        If an option makes no sense, or if `vars` leaves out hyperparameters of a marginal model.
+
+    Notes
+    -----
+    Sampler statistics are `pseudo_marginal_acceptance` and `hyper_scale`, of the proposals of hyperparameters;
+    `log_evidence`, the log of the estimate that a draw was left with, higher on average than the log evidence, since
+    high estimates are accepted more often; `log_evidence_sd`, its standard error, judged by the particles themselves;
+    and `ellipse_evaluations`, the mean number of evaluations of the likelihood for one ellipse.
+
+    Where the approximation does not converge, sites that were extrapolated from near the mode take its place: any
+    sites make an unbiased estimate. They depend on the hyperparameters alone, never on where the chain has been.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=gpep.PseudoMarginal())
+
+    Of the hyperparameters alone:
+
+    >>> marginal = gpep.marginalize(model)
+    >>> idata = pm.sample(model=marginal, step=gpep.PseudoMarginal(model=marginal))
+    """
+
+    name = "pseudo_marginal"
+    default_tune_steps = 500
+    stats_dtypes_shapes: ClassVar[dict[str, Any]] = {
+        "pseudo_marginal_acceptance": (np.float64, []),
+        "log_evidence": (np.float64, []),
+        "log_evidence_sd": (np.float64, []),
+        "hyper_scale": (np.float64, []),
+        "ellipse_evaluations": (np.float64, []),
+        "tune": (bool, []),
+    }
+    _state_class = PseudoMarginalState
+
+    def __init__(
+        self, vars: Any = None, *, particles: int = 10, correlation: float = 1.0, hyper_moves: int = 2,
+        likelihood: str | None = None, model: pm.Model | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        if particles < 1:
+            raise ValueError(f"particles must be at least 1, but is {particles}.")
+        if not 0 <= correlation <= 1:
+            raise ValueError(f"correlation must be between 0 and 1, but is {correlation}.")
+        model = modelcontext(model)
+        marginal = isinstance(model, MarginalModel)
+        if marginal:
+            classifier = model._classifier
+            model, likelihood = classifier.model, classifier.likelihood.name
+            if vars is not None:
+                given = [vars] if not isinstance(vars, list | tuple) else vars
+                vars = [*given, *(latent.f for latent in classifier.latents)]
+        super().__init__(vars, hyper_moves=hyper_moves, likelihood=likelihood, model=model, **options)
+        self.particles = particles
+        self.correlation = correlation
+        self._initial_latent: dict[str, Array] = {}
+        if marginal:
+            start = model.initial_point()
+            self._initial_latent = {v.name: start[v.name] for v in self.latent_model.latent_value_vars()}
+            self.vars = self.hyperparameters
+            if len(self.vars) < len(self.latent_model.value_vars):
+                left = [v.name for v in self.latent_model.value_vars if v not in self.vars]
+                raise ValueError(
+                    f"vars leaves out {', '.join(map(repr, left))}. In a marginal model this step has to move all "
+                    "hyperparameters: another would sample from the approximation."
+                )
+        self.latent = self._initial_latent
+        if isinstance(self.processes, GPClassifier) and self._sites is not None:
+            self._approximator = approximator(self.guide, self.processes.kind, {})
+            centre = self.latent_model.with_theta(model.initial_point(), self._sites.centre)
+            k, mean, self._labels = prior_moments(self.processes)(centre)
+            self._start = self._approximator.solve(k, mean, self._labels).sites
+
+    def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
+        # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
+        solved = solution_sites(self._approximator.solve(prior.k, prior.mean, self._labels, self._start))
+        return super().sites(fitted, prior, point) if solved is None else solved
+
+    def estimate(self, point: PointType, whitening: Whitening, z: Array) -> Estimate:
+        """The estimate of the evidence at a point that standard normals z (particles, *whitening.shape) make."""
+        f = np.stack([whitening.latent(each) for each in z])
+        log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
+        log_weights[np.isnan(log_weights)] = -np.inf
+        log_evidence = whitening.log_evidence + float(logsumexp(log_weights)) - float(np.log(len(z)))
+        return Estimate(log_evidence, log_weights, f)
+
+    def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
+        after, statistics = super().advance({**point, **self.latent})
+        self.latent = {name: after[name] for name in self.latent}
+        return {name: after[name] for name in point}, statistics
+
+    def move_hyperparameters(
+        self, point: PointType, whitening: Whitening, f: Array
+    ) -> tuple[PointType, Whitening, Array, dict[str, Any]]:
+        z = self.rng.standard_normal((self.particles, *whitening.shape))
+        z[0] = whitening.whitened(f, self.rng)
+        here, log_prior = self.estimate(point, whitening, z), self.log_prior(point)
+        acceptances = []
+        for _ in range(self.hyper_moves if self.hyperparameters else 0):
+            acceptance = 0.0
+            proposed, whitening_there = self.propose(point)
+            if whitening_there is not None:
+                z_there = self._correlated(z)
+                there, log_prior_there = self.estimate(proposed, whitening_there, z_there), self.log_prior(proposed)
+                density = there.log_evidence + log_prior_there
+                if np.isfinite(density):
+                    acceptance = float(np.exp(min(0.0, density - here.log_evidence - log_prior)))
+                if self.rng.random() < acceptance:
+                    point, whitening, z = proposed, whitening_there, z_there
+                    here, log_prior = there, log_prior_there
+            acceptances.append(acceptance)
+            if self.tune:
+                self.walk.learn_scale(acceptance)
+        self.learn_directions(point)
+        chosen = self.rng.choice(self.particles, p=here.weights)
+        return point, whitening, here.f[chosen], {
+            "pseudo_marginal_acceptance": float(np.mean(acceptances)) if acceptances else np.nan,
+            "log_evidence": here.log_evidence,
+            "log_evidence_sd": here.standard_error,
+        }  # fmt: skip
+
+    def _correlated(self, z: Array) -> Array:
+        """Standard normals of the same shape, correlated with z."""
+        if self.correlation == 1.0:
+            return z
+        return self.correlation * z + np.sqrt(1.0 - self.correlation**2) * self.rng.standard_normal(z.shape)
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        super().setup_chain(rng, tune, draws)
+        self.latent = self._initial_latent
+
+    @staticmethod
+    def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
+        columns = [
+            TextColumn("{task.fields[log_evidence]:.1f}", table_column=Column("Log evidence", ratio=1)),
+            TextColumn("{task.fields[pseudo_marginal_acceptance]:.2f}", table_column=Column("Hyper", ratio=1)),
+        ]
+        return columns, {name: [0.0] * n_chains for name in ("log_evidence", "pseudo_marginal_acceptance")}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Any, ...]:
+        return (lambda stats: {n: stats[n] for n in ("log_evidence", "pseudo_marginal_acceptance")},)

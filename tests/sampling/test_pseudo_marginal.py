@@ -1,0 +1,210 @@
+"""The estimate of the evidence, and the chain that is made of it, on models with and without latent values."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from pymc_gpep.sampling.whitening import PriorWhitening, SiteWhitening
+from tests import models
+from tests.reference.exact import orthant_evidence
+from tests.sampling.exactness import PROBLEMS, assert_exact, build
+
+QUICK = {"progressbar": False, "compute_convergence_checks": False}
+
+
+def draw(model, step, draws=12, tune=8, **options):
+    return pm.sample(draws, tune=tune, model=model, step=step, random_seed=3, **QUICK, **options)
+
+
+@pytest.fixture(scope="module")
+def three_points():
+    """A model of three points, a step for it, and a point some way from the mode with what the step knows there."""
+    with pm.Model() as model:
+        eta = pm.HalfNormal("eta", 2)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=0.7))
+        f = gp.prior("f", X=np.array([[-1.0], [0.2], [0.9]]), n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=[2, 0, 1])
+        step = gpep.PseudoMarginal()
+    point = model.initial_point() | {"eta_log__": np.array(np.log(2.5))}
+    return step, point, step.prior(point)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return models.shared()[0]
+
+
+@pytest.fixture(scope="module")
+def marginal(model):
+    return gpep.marginalize(model)
+
+
+@pytest.fixture(scope="module")
+def step(marginal):
+    return gpep.PseudoMarginal(model=marginal)
+
+
+def whitenings(step, point, prior):
+    """By the approximation, by sites unlike any that it has, and by the prior."""
+    pi, nu = step.sites(step._sites, prior, point)
+    return {
+        "solved": SiteWhitening(prior, pi, nu),
+        "other": SiteWhitening(prior, 0.3 * pi + 0.05, 0.5 * nu + np.array([[0.1], [-0.2], [0.1]])),
+        "prior": PriorWhitening(prior),
+    }
+
+
+@pytest.mark.parametrize("guide", ["solved", "other", "prior"])
+def test_estimate_is_unbiased(three_points, guide):
+    step, point, prior = three_points
+    whitening = whitenings(*three_points)[guide]
+    estimate = step.estimate(point, whitening, np.random.default_rng(0).standard_normal((8000, *whitening.shape)))
+    exact = orthant_evidence(prior.k[0], [2, 0, 1], maxpts=200_000)
+    assert 0.0 < estimate.standard_error < 0.08
+    assert abs(np.expm1(estimate.log_evidence - exact)) < 4.0 * estimate.standard_error
+
+
+def test_standard_error_is_that_of_repeated_estimates(three_points):
+    step, point, _ = three_points
+    whitening = whitenings(*three_points)["prior"]
+    z = np.random.default_rng(1).standard_normal((200, 50, *whitening.shape))
+    estimates = [step.estimate(point, whitening, each) for each in z]
+    spread = np.std([estimate.log_evidence for estimate in estimates])
+    assert np.mean([estimate.standard_error for estimate in estimates]) == pytest.approx(spread, rel=0.25)
+
+
+def test_approximation_is_better_than_the_prior(three_points):
+    step, point, _ = three_points
+    z = np.random.default_rng(2).standard_normal((2000, 7, 3))
+    errors = {
+        name: step.estimate(point, whitening, z[:, : whitening.shape[0]]).standard_error
+        for name, whitening in whitenings(*three_points).items()
+    }
+    assert errors["solved"] < 0.5 * errors["other"]
+    assert errors["solved"] < 0.2 * errors["prior"]
+
+
+def test_estimate_does_not_depend_on_the_past(three_points):
+    step, point, _ = three_points
+    z = np.random.default_rng(3).standard_normal((4, 7, 3))
+
+    def estimate(log_eta):
+        there = point | {"eta_log__": np.array(log_eta)}
+        return step.estimate(there, step.whitening(step.prior(there), there), z)
+
+    first = estimate(0.4)
+    estimate(2.0)
+    again = estimate(0.4)
+    assert again.log_evidence == first.log_evidence
+    np.testing.assert_array_equal(again.f, first.f)
+
+
+def test_extrapolated_sites_replace_those_that_do_not_converge(three_points, monkeypatch):
+    step, point, prior = three_points
+    monkeypatch.setattr(step, "_approximator", gpep.NestedEP(max_iterations=1))
+    extrapolated = step._sites.at(step.latent_model.theta(point))
+    for found, expected in zip(step.sites(step._sites, prior, point), extrapolated, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+OPTIONS = {
+    "probit": {"particles": 5},
+    "probit-per-class": {"particles": 3, "correlation": 0.9},
+    "softmax": {"particles": 8, "correlation": 0.0},
+    "softmax-per-class": {"particles": 1},
+    "bernoulli": {"particles": 10},
+}
+QUICKEST = {"probit", "softmax-per-class"}
+
+
+@pytest.mark.parametrize(
+    "problem", [pytest.param(name, marks=[] if name in QUICKEST else pytest.mark.slow) for name in PROBLEMS]
+)
+def test_draws_are_exact(problem):
+    model = build(PROBLEMS[problem])
+    with model:
+        step = gpep.PseudoMarginal(**OPTIONS[problem], hyper_moves=2)
+    idata = pm.sample(1500, tune=300, chains=2, cores=1, model=model, step=step, random_seed=4, **QUICK)
+    assert_exact(idata, PROBLEMS[problem])
+
+
+def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal, step):
+    """The potential of the marginal model is not asked, and latent values are where they would be in the original."""
+    assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}
+    with model:
+        original = draw(model, gpep.PseudoMarginal(), chains=2, cores=1)
+    hidden = draw(marginal, step, chains=2, cores=1)
+    assert "f" not in hidden.posterior
+    for name in ("ls", "eta", "eta_squared"):
+        np.testing.assert_array_equal(hidden.posterior[name].values, original.posterior[name].values)
+    for name in ("log_evidence", "log_evidence_sd", "pseudo_marginal_acceptance"):
+        np.testing.assert_array_equal(hidden.sample_stats[name].values, original.sample_stats[name].values)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_draws_from_a_marginal_model_depend_on_the_seed_alone(marginal, step, context):
+    one = draw(marginal, step, chains=2, cores=1)
+    two = draw(marginal, step, chains=2, cores=2, mp_ctx=context)
+    for name in ("ls", "eta"):
+        np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
+
+
+def test_state_has_the_latent_values_of_a_marginal_model(marginal, step):
+    step.setup_chain(np.random.default_rng(0), 100, 100)
+    point = marginal.initial_point()
+    for _ in range(5):
+        point, _ = step.step(point)
+    state = step.sampling_state
+    assert np.ptp(state.latent["f_rotated_"]) > 0
+    first, _ = step.step(point)
+    step.setup_chain(np.random.default_rng(1), 0, 100)
+    step.sampling_state = state
+    second, _ = step.step(point)
+    assert first.keys() == second.keys() == point.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def test_draws_from_a_marginal_model_can_be_recovered(marginal, step):
+    idata = gpep.recover(draw(marginal, step, chains=1, cores=1), marginal, random_seed=0, progressbar=False)
+    assert idata.posterior["f"].shape == (1, 12, 3, 30)
+
+
+def test_hyperparameters_of_a_marginal_model_are_moved_together(marginal):
+    step = gpep.PseudoMarginal([marginal["eta"], marginal["ls"]], model=marginal)
+    assert {v.name for v in step.vars} == {"ls_log__", "eta_log__"}
+    with pytest.raises(ValueError, match="vars leaves out 'ls_log__'"):
+        gpep.PseudoMarginal([marginal["eta"]], model=marginal)
+
+
+def test_hyperparameters_can_be_left_to_others(model):
+    with model:
+        steps = [gpep.PseudoMarginal([model["f"]]), pm.Slice([model["ls"], model["eta"]])]
+    idata = draw(model, steps, chains=1, cores=1)
+    assert np.isnan(idata.sample_stats["pseudo_marginal_acceptance"].values).all()
+    for name in ("f", "ls", "eta"):
+        assert np.ptp(idata.posterior[name].values, axis=1).min() > 0
+
+
+def test_progress_bar_shows_what_is_sampled(marginal, step):
+    columns, initial = step._progressbar_config(2)
+    (update,) = step._make_progressbar_update_functions()
+    step.setup_chain(np.random.default_rng(0), 1, 1)
+    _, (statistics,) = step.step(marginal.initial_point())
+    assert set(update(statistics)) == set(initial)
+    assert len(columns) == len(initial)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"particles": 0}, "particles must be at least 1, but is 0"),
+        ({"correlation": 1.5}, r"correlation must be between 0 and 1, but is 1\.5"),
+        ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
+        ({"guide": "iep"}, "iep cannot guide a sampler"),
+    ],
+)
+def test_bad_options_are_refused(model, options, message):
+    with model, pytest.raises(ValueError, match=message):
+        gpep.PseudoMarginal(**options)
