@@ -1,7 +1,7 @@
 """What `pm.fit` returns: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,12 +17,13 @@ from pymc.backends.ndarray import NDArray as Trace
 from pymc.pytensorf import floatX
 from pymc.variational.approximations import SingleGroupApproximation
 from pymc.variational.opvi import Group
-from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Convergence, Solution
-from pymc_gpep.hyperparameters import LogPosterior, Optimum
-from pymc_gpep.latent_draws import draw_latents
+from pymc_gpep.conditional import Conditional
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyperparameters import LogPosterior, Optimum, frozen_data
+from pymc_gpep.mixture import average_predictions, total_covariance, total_variance
 from pymc_gpep.prediction import CrossCovariance, predict
 from pymc_gpep.structure import GPClassifier
 
@@ -37,7 +38,7 @@ Array = NDArray[np.float64]
 
 @Group.register
 class GPGroup(Group):
-    """Hyperparameters at a point, latent values Gaussian given them, in the unconstrained space of the model.
+    """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
 
     Mean and standard deviation are kept as parameters. The covariance, which can be large, is computed when asked for
     by the function that `set_covariance` was given.
@@ -73,7 +74,7 @@ class GPGroup(Group):
 
     @property
     def std(self) -> pt.TensorVariable:
-        """Standard deviation, (d,); zero for hyperparameters."""
+        """Standard deviation, (d,); zero for hyperparameters at a point."""
         return self.params_dict["gp_std"]
 
     @property
@@ -83,7 +84,7 @@ class GPGroup(Group):
 
     @property
     def symbolic_random(self) -> pt.TensorVariable:
-        """Draws as a linear function of the standard normal `symbolic_initial`."""
+        """Draws, of the Gaussian with these moments, as a linear function of the standard normal `symbolic_initial`."""
         values, vectors = np.linalg.eigh(self._covariance())
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return self.mean + self.symbolic_initial @ root.T
@@ -92,24 +93,30 @@ class GPGroup(Group):
 class GPApproximation(SingleGroupApproximation):
     """Approximate posterior of a Gaussian process classifier, as `pm.fit` returns it.
 
-    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space); given
-    them the latent values are Gaussian. Everything else that a PyMC `Approximation` offers works as everywhere:
-    `sample`, `mean`, `std`, `cov`, `mean_data`, `state`, `hist`, `sample_node`.
+    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space) or, with
+    another `hyper`, at weighted points that stand for it; given them the latent values are Gaussian. Everything else
+    that a PyMC `Approximation` offers works as everywhere: `sample`, `mean`, `std`, `cov`, `mean_data`, `state`,
+    `hist`, and `sample_node`, which draws from the Gaussian with this mean and covariance.
 
     Attributes
     ----------
     log_evidence : float
-        Approximate log marginal likelihood at the hyperparameters.
+        Approximate log marginal likelihood at the maximum.
     hyperparameters : xarray.Dataset
-        Their values, on their natural scale.
+        Their values at the maximum, on their natural scale.
+    hyper_posterior : HyperPosterior
+        The points that draws, moments and predictions average over, and the log evidence with the hyperparameters
+        integrated out.
+    nodes : xarray.Dataset
+        These points on their natural scale, their weights and evidences.
     latent : xarray.Dataset
         Posterior `mean` (class, point) and `cov` (point, class, class) of the latent values.
     history : xarray.Dataset
         Evidence, log posterior and solver iterations at each iteration of the optimiser.
     convergence : Convergence
-        How the approximation itself ended, at the hyperparameters.
+        How the approximation itself ended, at the maximum.
     converged : bool
-        Whether both optimiser and approximation converged.
+        Whether optimiser, approximation and integration over the hyperparameters all went well.
     message : str
         How the fit ended, in words.
     hist : array
@@ -120,29 +127,35 @@ class GPApproximation(SingleGroupApproximation):
 
     log_posterior: LogPosterior
     optimum: Optimum
+    hyper_posterior: HyperPosterior
     solution: Solution
+    """At the maximum."""
 
-    def update(self, log_posterior: LogPosterior, optimum: Optimum) -> None:
-        """Set the approximation to the best point of an optimisation."""
+    def update(self, log_posterior: LogPosterior, optimum: Optimum, hyper_posterior: HyperPosterior) -> None:
+        """Set the approximation to the best point of an optimisation, and to what stands for the hyperparameters."""
         self.log_posterior = log_posterior
         self.optimum = optimum
-        self.solution = log_posterior.solve(optimum.best.theta)
+        self.hyper_posterior = hyper_posterior
+        self.solution = hyper_posterior.solution_at(optimum.best.theta)
         self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
         self._prior_at: dict[tuple[pm.gp.Latent, ...], CrossCovariance] = {}
         model = self.model
         # What is fitted stays so: later pm.set_data, gp.conditional and the like do not change a fit that exists.
-        shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
-        self._data = {v: pt.constant(v.get_value(), name=v.name) for v in shared}
+        self._data = frozen_data(model)
         self._deterministics = list(model.deterministics)
-        for computed_before in ("_roots", "_recorder"):
-            self.__dict__.pop(computed_before, None)
-        point = log_posterior.point(optimum.best.theta)
-        mean, std = dict(point), {name: np.zeros_like(value) for name, value in point.items()}
-        for latent in self.classifier.latents:
-            centre, spread = self._moments(latent.rotated)
-            name, rows = latent.free.name, latent.rows
-            mean[name], std[name] = centre[rows], spread[rows]
-        self.groups[0].update(mean, std, self._covariance)
+        self.__dict__.pop("_recorder", None)
+        means, variances = zip(*(conditional.moments() for conditional in self._conditionals()), strict=True)
+        total = {
+            name: total_variance(
+                hyper_posterior.weights, *(np.array([x[name] for x in xs]) for xs in (means, variances))
+            )
+            for name in means[0]
+        }
+        self.groups[0].update(
+            {name: mean for name, (mean, _) in total.items()},
+            {name: np.sqrt(variance) for name, (_, variance) in total.items()},
+            self._covariance,
+        )
 
     @property
     def classifier(self) -> GPClassifier:
@@ -151,18 +164,18 @@ class GPApproximation(SingleGroupApproximation):
 
     @property
     def log_evidence(self) -> float:
-        """Approximate log marginal likelihood at the hyperparameters."""
+        """Approximate log marginal likelihood at the maximum."""
         return self.solution.evidence
 
     @property
     def convergence(self) -> Convergence:
-        """How the approximation ended, at the hyperparameters."""
+        """How the approximation ended, at the maximum."""
         return self.solution.convergence
 
     @property
     def converged(self) -> bool:
-        """Whether both optimiser and approximation converged."""
-        return self.optimum.converged and self.convergence.converged
+        """Whether optimiser, approximation and integration over the hyperparameters all went well."""
+        return self.optimum.converged and self.convergence.converged and self.hyper_posterior.converged
 
     @property
     def message(self) -> str:
@@ -173,34 +186,42 @@ class GPApproximation(SingleGroupApproximation):
         return (
             f"Hyperparameters {how} after {steps} iteration{'' if steps == 1 else 's'}{why}; "
             f"{self.log_posterior.approximator.name} {self.convergence}."
+            + (
+                f" In hyper={self.hyper_posterior.name!r}, {problem}."
+                if (problem := self.hyper_posterior.message)
+                else ""
+            )
         )
 
     @property
     def hyperparameters(self) -> xr.Dataset:
-        """Hyperparameters on their natural scale, with the model's dims and coords."""
-        model = self.model
-        rvs = self.classifier.hyperparameters
-        point = self.log_posterior.point(self.optimum.best.theta)
-        values = model.compile_fn(
-            model.replace_rvs_by_values(list(rvs)), inputs=self.log_posterior.value_vars, point_fn=False
-        )(*(point[v.name] for v in self.log_posterior.value_vars))
-        arrays = {}
-        for rv, value in zip(rvs, values, strict=True):
-            dims = model.named_vars_to_dims.get(rv.name) or [f"{rv.name}_dim_{i}" for i in range(np.ndim(value))]
-            arrays[rv.name] = (dims, value)
-        return xr.Dataset(arrays, coords=self._coords(d for dims, _ in arrays.values() for d in dims))
+        """Hyperparameters at the maximum on their natural scale, with the model's dims and coords."""
+        return self._natural(self.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
+
+    @property
+    def nodes(self) -> xr.Dataset:
+        """Hyperparameters that draws, moments and predictions average over, on their natural scale.
+
+        With dim `node`, and for each node the coordinates `weight`, `evidence` and `log_posterior` (unconstrained).
+        """
+        evaluations = [node.evaluation for node in self.hyper_posterior.nodes]
+        coords = {name: ("node", [getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
+        weights = {"weight": ("node", self.hyper_posterior.weights)}
+        return self._natural(self.hyper_posterior.theta).assign_coords(weights | coords)
 
     @property
     def latent(self) -> xr.Dataset:
         """Posterior mean (class, point) and covariance (point, class, class) of the latent values."""
+        parts = ((solution.mean.T, solution.cov) for _, solution in self.hyper_posterior.solutions())
+        mean, cov = total_covariance(self.hyper_posterior.weights, parts)
         classifier = self.classifier
         point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
         other = f"{class_dim}_other"
         classes = list(classifier.class_labels or range(classifier.n_classes))
         return xr.Dataset(
             {
-                "mean": ((class_dim, point_dim), self.solution.mean),
-                "cov": ((point_dim, class_dim, other), self.solution.cov),
+                "mean": ((class_dim, point_dim), mean.T),
+                "cov": ((point_dim, class_dim, other), cov),
             },
             coords={class_dim: classes, other: classes, **self._coords([point_dim])},
         )
@@ -225,6 +246,8 @@ class GPApproximation(SingleGroupApproximation):
         dim: str = "new_point",
     ) -> xr.Dataset:
         """Predict latent functions and class probabilities at new inputs.
+
+        Averaged over the nodes that stand for the hyperparameters.
 
         Parameters
         ----------
@@ -261,17 +284,22 @@ class GPApproximation(SingleGroupApproximation):
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
             compute the probabilities does not fit the likelihood.
         """
-        return predict(
-            self.classifier,
-            self._cross_covariance(gp),
-            self.solution,
-            self.log_posterior.point(self.optimum.best.theta),
-            Xnew,
-            probabilities=probabilities,
-            correction=correction,
-            tolerance=tolerance,
-            dim=dim,
+        prior = self._cross_covariance(gp)
+        predictions = (
+            predict(
+                self.classifier,
+                prior,
+                solution,
+                point,
+                Xnew,
+                probabilities=probabilities,
+                correction=correction,
+                tolerance=tolerance,
+                dim=dim,
+            )
+            for point, solution in self.hyper_posterior.solutions()
         )
+        return average_predictions(self.hyper_posterior.weights, predictions)
 
     def loo(self, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
@@ -335,7 +363,7 @@ class GPApproximation(SingleGroupApproximation):
         """
         from pymc_gpep.importance import importance_check  # with it comes ArviZ
 
-        return importance_check(self, self._draw_values(draws, self._generator(random_seed)))
+        return importance_check(self, self._draw_at_maximum(draws, self._generator(random_seed)))
 
     def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
         """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
@@ -356,8 +384,8 @@ class GPApproximation(SingleGroupApproximation):
         Parameters
         ----------
         draws : int
-            Number of draws in each chain, as in `pm.sample`.
-            Hyperparameters are at their maximum, the same in every draw; `gpep.marginalize` lets them vary.
+            Number of draws in each chain, as in `pm.sample`. Hyperparameters are those of a node, drawn by its weight:
+            at their maximum, the same in every draw, unless the fit was given another `hyper`.
         chains : int
             Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
         importance : bool
@@ -406,6 +434,7 @@ class GPApproximation(SingleGroupApproximation):
         data = pm.to_inference_data(multitrace, model=self.model, **kwargs)
         data["posterior"].attrs |= {
             "approximation": self.log_posterior.approximator.name,
+            "hyper": self.hyper_posterior.name,
             "log_evidence": self.log_evidence,
             "pymc_gpep_version": version("pymc_gpep"),
         }
@@ -447,40 +476,32 @@ class GPApproximation(SingleGroupApproximation):
             self._prior_at[gps] = CrossCovariance(self.classifier, gps, self._data)
         return self._prior_at[gps]
 
-    @cached_property
-    def _roots(self) -> Array:
-        """Lower Cholesky factors of the prior covariance, (1 or c, n, n)."""
-        return np.linalg.cholesky(self.solution.posterior.k)
+    def _natural(self, thetas: Array) -> xr.Dataset:
+        """Hyperparameters on their natural scale for flat vectors (s, d), with the model's dims and coords."""
+        model = self.model
+        arrays = {}
+        for name, value in self.log_posterior.natural(thetas).items():
+            dims = model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
+            arrays[name] = (("node", *dims), value)
+        return xr.Dataset(arrays, coords=self._coords(d for dims, _ in arrays.values() for d in dims))
 
-    def _moments(self, rotated: bool) -> tuple[Array, Array]:
-        """Mean and standard deviation (c, n) of f, or of z where f = m + L z."""
-        posterior = self.solution.posterior
-        if not rotated:
-            return self.solution.mean, np.sqrt(self.solution.cov.diagonal(axis1=1, axis2=2).T)
-        mean = np.matmul(self._roots.swapaxes(1, 2), posterior.weights[..., None])[..., 0]
-        return mean, np.sqrt(np.maximum(posterior.marginal_variance(self._roots, np.eye(mean.shape[1])), 0.0))
+    def _conditionals(self) -> Iterator[Conditional]:
+        """The joint posterior given each node in turn."""
+        return (Conditional(self.classifier, *part) for part in self.hyper_posterior.solutions())
+
+    def _flat(self, values: Mapping[str, Array]) -> Array:
+        """Values of the value variables as one vector, in PyMC's order."""
+        return np.concatenate([np.ravel(values[name]) for name in self.groups[0].ordering])
 
     def _covariance(self) -> Array:
         """Covariance (d, d) of the flat vector of unconstrained values."""
         group = self.groups[0]
-        posterior = self.solution.posterior
-        c, n = posterior.prior_mean.shape
-        rotated = np.array([False] * c)
-        for latent in self.classifier.latents:
-            rotated[list(latent.classes)] = latent.rotated
-        which = rotated[:, None, None]
-        left = np.where(which, self._roots, posterior.k)
-        joint = posterior.joint_covariance(left, np.where(which, np.eye(n), posterior.k))
-        cov = np.zeros((group.ddim, group.ddim))
-        where = {}
-        for latent in self.classifier.latents:
-            _, part, *_ = group.ordering[self.model.rvs_to_values[latent.free].name]
-            for row, k in enumerate(latent.classes):
-                where[k] = slice(part.start + row * n, part.start + (row + 1) * n)
-        for a in range(c):
-            for b in range(c):
-                cov[where[a], where[b]] = joint[a, :, b, :]
-        return cov
+        places = {name: part for name, (_, part, *_) in group.ordering.items()}
+        parts = (
+            (self._flat(conditional.moments()[0]), conditional.covariance(places, group.ddim))
+            for conditional in self._conditionals()
+        )
+        return total_covariance(self.hyper_posterior.weights, parts)[1]
 
     def _generator(self, random_seed: Any) -> np.random.Generator:
         return np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
@@ -489,18 +510,32 @@ class GPApproximation(SingleGroupApproximation):
         """Draws like those of `_draw_values`, resampled by their importance weights."""
         from pymc_gpep.importance import resampled_draws
 
-        result = resampled_draws(self, lambda count: self._draw_values(count, rng), (chains, draws), rng)
+        result = resampled_draws(self, lambda count: self._draw_at_maximum(count, rng), (chains, draws), rng)
         if not result.check.usable:
             warnings.warn(str(result.check), stacklevel=3)
         return result
 
+    def _draw_at_maximum(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws like those of `_draw_values`, with the hyperparameters at their maximum."""
+        point = self.log_posterior.point(self.optimum.best.theta)
+        return Conditional(self.classifier, point, self.solution).draw(draws, rng, self._drawn)
+
+    @property
+    def _drawn(self) -> list[str]:
+        """What is drawn: value variables, and latent values that are deterministic."""
+        rotated = [latent.f.name for latent in self.classifier.latents if latent.rotated]
+        return [*self.groups[0].ordering, *rotated]
+
     def _draw_values(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
         """Draws of all value variables, and of the latent values where these are deterministic, by name."""
-        point = self.log_posterior.point(self.optimum.best.theta)
-        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in point.items()}
-        values |= draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)
-        rotated = [latent.f for latent in self.classifier.latents if latent.rotated]
-        return {name: values[name] for name in [*self.groups[0].ordering, *(f.name for f in rotated)]}
+        chosen = self.hyper_posterior.choose(draws, rng)
+        values: dict[str, Array] = {}
+        for s in np.unique(chosen):
+            rows = np.flatnonzero(chosen == s)
+            conditional = Conditional(self.classifier, self.hyper_posterior.point(s), self.hyper_posterior.solution(s))
+            for name, drawn in conditional.draw(rows.size, rng, self._drawn).items():
+                values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
+        return values
 
     @cached_property
     def _recorder(self) -> tuple[list[Any], Any]:

@@ -9,11 +9,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations import Approximator, Solution
@@ -22,7 +26,7 @@ from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["Evaluation", "LogPosterior", "Optimum", "check_moments", "maximise", "prior_moments"]
+__all__ = ["Evaluation", "LogPosterior", "Optimum", "check_moments", "frozen_data", "maximise", "prior_moments"]
 
 Array = NDArray[np.float64]
 
@@ -105,6 +109,11 @@ class LogPosterior:
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)
 
+    @property
+    def sites(self) -> Array:
+        """Sites of the last solve that converged, where a solve at these hyperparameters starts and at once ends."""
+        return self._sites
+
     def point(self, theta: Array) -> PointType:
         """The values of the model's value variables that a flat vector stands for."""
         if self._layout is None:
@@ -125,6 +134,19 @@ class LogPosterior:
             np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
         )
 
+    def natural(self, thetas: Array) -> dict[str, Array]:
+        """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
+        model = self.classifier.model
+        rvs = list(self.classifier.hyperparameters)
+        function = model.compile_fn(
+            model.replace_rvs_by_values(rvs), inputs=self.value_vars, point_fn=False, mode="FAST_COMPILE"
+        )
+        values = []
+        for theta in thetas:
+            point = self.point(theta)
+            values.append(function(*(point[v.name] for v in self.value_vars)))
+        return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
+
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
         check_moments(*self._moments(self.point(theta)))
@@ -135,14 +157,26 @@ class LogPosterior:
         return self.approximator.solve(*self._moments(point), self._sites)
 
 
-def prior_moments(classifier: GPClassifier) -> Callable[[PointType], tuple[Array, Array, NDArray[np.int64]]]:
-    """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) as a function of a point of the model."""
+def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
+    """Data and lengths of dims of a model → constants with their present values."""
+    shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
+    return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
+
+
+def prior_moments(
+    classifier: GPClassifier, data: Mapping[Variable, Variable] | None = None
+) -> Callable[[PointType], tuple[Array, Array, NDArray[np.int64]]]:
+    """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) as a function of a point of the model.
+
+    With the data given, as of `frozen_data`, else with those that the model has when the function is called.
+    """
     model = classifier.model
     moments = [pt.atleast_3d(classifier.covariance(), left=True), classifier.mean()]
+    outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     # Wanted once or twice: not worth compiling to machine code, which takes seconds.
     function = model.compile_fn(
-        [*model.replace_rvs_by_values(moments), classifier.labels], inputs=value_vars, point_fn=False,
+        graph_replace(outputs, data or {}, strict=False), inputs=value_vars, point_fn=False,
         on_unused_input="ignore", mode="FAST_COMPILE",
     )  # fmt: skip
     return lambda point: tuple(function(*(point[v.name] for v in value_vars)))

@@ -14,21 +14,22 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pymc_gpep.approximation import GPApproximation, warn_unless_converged
 from pymc_gpep.approximations import approximator
+from pymc_gpep.hyper import HyperMethod, Maximum, hyper_method
 from pymc_gpep.hyperparameters import Evaluation, LogPosterior, Optimum, maximise
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["GPInference"]
 
 _OF_FIT = (
-    " and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, start, random_seed, callbacks "
-    "and progressbar"
+    ", hyper, hyper_options and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, start, "
+    "random_seed, callbacks and progressbar"
 )
 
 _log = logging.getLogger(__name__)
 
 
 class GPInference(Inference):
-    """Fit a Gaussian process classifier: latent values integrated out, hyperparameters at their maximum.
+    """Fit a Gaussian process classifier: latent values integrated out, hyperparameters at their maximum or as well.
 
     `pm.fit(method="nested_ep", ...)` is this with `method` and the keyword arguments below.
 
@@ -43,6 +44,12 @@ class GPInference(Inference):
         Initial values of hyperparameters, by name.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
+    hyper : {"map", "laplace", "ccd", "nuts"}
+        What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
+        integrate over them: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite
+        design, `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
+    hyper_options : dict, optional
+        Options of `hyper` by name.
     **options
         Of the approximation: the parameters of its class, `NestedEP` and so on.
 
@@ -51,9 +58,9 @@ class GPInference(Inference):
     StructureError
         If the model is no Gaussian process classifier.
     ValueError
-        If the method does not fit the model's likelihood.
+        If the method does not fit the model's likelihood, or if there is no such `hyper`.
     TypeError
-        If an option is not one of the approximation's.
+        If an option is not one of the approximation's, or not one of `hyper`'s.
     """
 
     def __init__(
@@ -63,11 +70,14 @@ class GPInference(Inference):
         random_seed: Any = None,
         start: Mapping[str, Any] | None = None,
         likelihood: str | None = None,
+        hyper: str = "map",
+        hyper_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         model = pm.modelcontext(model)
         self._classifier = read_classifier(model, likelihood)
         self._approximator = approximator(method, self._classifier.kind, options, _OF_FIT)
+        self._hyper = hyper_method(hyper, hyper_options)
         self._start = dict(start or {})
         self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         self._approx = GPApproximation(model=model, random_seed=self._seed)
@@ -92,7 +102,7 @@ class GPInference(Inference):
         include_transformed: bool = False,
         compile_kwargs: dict[str, Any] | None = None,
     ) -> GPApproximation:
-        """Optimise the hyperparameters.
+        """Optimise the hyperparameters, and integrate over them where that is wanted.
 
         Parameters
         ----------
@@ -130,18 +140,24 @@ class GPInference(Inference):
                 state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
                 progress.update(task, completed=len(history) - 1, state=state)
                 if callbacks:
-                    self._approx.update(log_posterior, Optimum(last, False, "Still running.", history))
+                    self._update(log_posterior, Optimum(last, False, "Still running.", history), Maximum())
                     for callback in callbacks:
                         callback(self._approx, self._approx.hist, len(history) - 1)
 
             optimum = maximise(log_posterior, log_posterior.initial_point(self._start, self._seed), n, report)
-        self._approx.update(log_posterior, optimum)
+        # With nothing to integrate over, all ways to do it are the same.
+        self._update(log_posterior, optimum, self._hyper if log_posterior.value_vars else Maximum(), progressbar)
         self.hist = self._approx.hist
         for group in self._approx.groups:
             group.include_transformed = include_transformed
         _log.info(str(self._approx))
         warn_unless_converged(self._approx)
         return self._approx
+
+    def _update(
+        self, log_posterior: LogPosterior, optimum: Optimum, hyper: HyperMethod, progressbar: bool = False
+    ) -> None:
+        self._approx.update(log_posterior, optimum, hyper.integrate(log_posterior, optimum, self._seed, progressbar))
 
     def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:
         """Go on from the hyperparameters reached, for at most `n` more iterations."""

@@ -1,0 +1,27 @@
+"""Hyperparameters at the maximum of their posterior."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from pymc_gpep.hyper.base import HyperMethod
+from pymc_gpep.hyper.posterior import HyperPosterior, Node
+from pymc_gpep.hyperparameters import LogPosterior, Optimum
+
+__all__ = ["Maximum"]
+
+
+@dataclass(frozen=True)
+class Maximum(HyperMethod):
+    """One node, at the maximum (type-II maximum a posteriori)."""
+
+    name: ClassVar[str] = "map"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """One node with all the weight."""
+        solution = log_posterior.solve(optimum.best.theta)
+        node = Node(optimum.best, solution.sites)
+        return HyperPosterior(self.name, log_posterior, [node], np.ones(1), solutions=[solution])

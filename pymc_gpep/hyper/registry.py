@@ -1,0 +1,45 @@
+"""The treatments of hyperparameters by name."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from pymc_gpep.hyper.base import HyperMethod
+from pymc_gpep.hyper.ccd import CentralComposite
+from pymc_gpep.hyper.laplace import LaplaceNodes
+from pymc_gpep.hyper.map import Maximum
+from pymc_gpep.hyper.nuts import MarkovChain
+
+__all__ = ["HYPER", "hyper_method"]
+
+HYPER: dict[str, type[HyperMethod]] = {
+    method.name: method for method in (Maximum, LaplaceNodes, CentralComposite, MarkovChain)
+}
+"""Names for `pm.fit(hyper=...)` → what they stand for, the default first."""
+
+
+def hyper_method(name: str, options: Mapping[str, Any] | None = None) -> HyperMethod:
+    """Make what a name stands for.
+
+    Parameters
+    ----------
+    name : str
+        One of `HYPER`.
+    options : mapping, optional
+        Its parameters by name.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+    TypeError
+        If an option is not one of the method's.
+    """
+    if name not in HYPER:
+        raise ValueError(f"hyper is {name!r}, but must be one of {', '.join(map(repr, HYPER))}.")
+    known = [field.name for field in fields(HYPER[name])]
+    if unknown := sorted(set(options or {}) - set(known)):
+        raise TypeError(
+            f"hyper_options: hyper={name!r} has no option {', '.join(unknown)}; it has {', '.join(known) or 'none'}."
+        )
+    return HYPER[name](**(options or {}))
