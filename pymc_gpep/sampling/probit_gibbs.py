@@ -48,7 +48,7 @@ class ProbitGibbs(LatentStep):
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`. Utilities given
     latent values and latent values given utilities are drawn in turn, each in one piece and without tuning (Girolami
     and Rogers 2006, appendix D); what the utilities of a point have in common, on which the labels have no say, is
-    drawn with the latent values integrated out. Hyperparameters are moved by PyMC's NUTS before the sweeps.
+    drawn with the latent values integrated out. Hyperparameters are moved by PyMC's NUTS after the sweeps.
 
     Parameters
     ----------
@@ -138,13 +138,14 @@ class ProbitGibbs(LatentStep):
         begun = perf_counter()
         (labels,) = self._labels(point)
         prior, f = self.current(point)
-        stats: StatsDict = {}
-        if self.nuts is not None:
-            self.nuts.tune = self.tune
-            point, prior, f, stats = self._move_hyperparameters(self.nuts, point, labels, prior, f)
         precisions, total = self._precisions(prior)
         v = np.empty_like(f)
         gibbs_sweeps(self.rng, self.sweeps, labels, prior.mean, prior.roots, precisions, total, f, v)
+        stats: StatsDict = {}
+        # After the sweeps: hyperparameters given the latent values that a model starts with can go far astray.
+        if self.nuts is not None:
+            self.nuts.tune = self.tune
+            point, prior, f, stats = self._move_hyperparameters(self.nuts, point, labels, prior, f)
         stats["draw_time"] = perf_counter() - begun
         return self.moved(point, f, prior), stats
 

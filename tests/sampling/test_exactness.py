@@ -3,21 +3,8 @@
 import pymc as pm
 import pytest
 
-import pymc_gpep as gpep
 from tests.sampling.exactness import PROBLEMS, assert_exact, build
-
-CLASSIFIERS = ("probit", "probit-per-class", "softmax", "softmax-per-class")
-PROBIT = CLASSIFIERS[:2]
-SAMPLERS = {
-    "guided_hmc": (lambda: gpep.GuidedHMC(), CLASSIFIERS),
-    "guided_hmc-prior": (lambda: gpep.GuidedHMC(guide="prior"), tuple(PROBLEMS)),
-    "elliptical_slice": (lambda: gpep.EllipticalSlice(), CLASSIFIERS),
-    "elliptical_slice-prior": (lambda: gpep.EllipticalSlice(guide="prior"), tuple(PROBLEMS)),
-    "probit_gibbs-whitened": (lambda: gpep.ProbitGibbs(hyper="whitened"), PROBIT),
-    "probit_gibbs-collapsed": (lambda: gpep.ProbitGibbs(hyper="collapsed"), PROBIT),
-    "probit_gibbs-centred": (lambda: gpep.ProbitGibbs(hyper="centred"), PROBIT),
-}
-"""Name → what makes the step, and the problems that it takes."""
+from tests.sampling.samplers import SAMPLERS
 
 QUICK = {
     ("guided_hmc", "probit"),
@@ -31,16 +18,16 @@ QUICK = {
 @pytest.mark.parametrize(
     ("sampler", "problem"),
     [
-        pytest.param(sampler, problem, marks=[] if (sampler, problem) in QUICK else pytest.mark.slow)
-        for sampler, (_, problems) in SAMPLERS.items()
-        for problem in problems
+        pytest.param(name, problem, marks=[] if (name, problem) in QUICK else pytest.mark.slow)
+        for name, sampler in SAMPLERS.items()
+        for problem in PROBLEMS
+        if PROBLEMS[problem].kind in sampler.kinds
     ],
 )
 def test_sampler_is_exact(sampler, problem):
-    make, _ = SAMPLERS[sampler]
     with build(PROBLEMS[problem]):
         idata = pm.sample(
-            1500, tune=400, chains=2, cores=1, step=make(), random_seed=4, progressbar=False,
+            1500, tune=400, chains=2, cores=1, step=SAMPLERS[sampler].make(), random_seed=4, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     # Latent values held fixed leave the hyperparameters little room.

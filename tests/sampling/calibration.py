@@ -1,0 +1,206 @@
+"""Two ways to hold a sampler against the joint distribution that its model describes.
+
+Both drive a step directly, at labels that change under it, after it was tuned and then fixed. What a step has learned
+from other labels, the sites that guide it among it, makes it slower at most: the transition leaves the posterior given
+the present labels invariant. So nothing is compiled or fitted again, and the sites are tested where they are bad.
+
+That holds where a transition depends on labels as they are and on the state (θ, f) alone. Auxiliary variables such as
+the utilities of a Gibbs sampler, or the particles of an estimate of the evidence, are drawn in each transition from
+their distribution given that state and the labels. A step that kept them between draws would have to be handed such a
+draw whenever labels change; a draw that disregards the state would not leave the joint distribution invariant.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+from pymc.step_methods import CompoundStep
+from scipy.stats import ks_2samp, t
+
+import pymc_gpep as gpep
+from tests.reference.exact import log_likelihood
+from tests.reference.rank_uniformity import ecdf_p_value, histogram_p_value
+
+Array = NDArray[np.float64]
+Labels = NDArray[np.int64]
+
+N, C = 8, 3
+X = np.linspace(-1.5, 1.5, N)[:, None]
+JITTER = 1e-6  # what PyMC's prior adds
+ETA, LS = 1.5, 0.5  # scales of the priors
+LOOKED_AT = [(0, 0), (1, 3), (2, 7)]  # class and point of the latent values whose ranks are taken
+QUANTITIES = ("log_eta", "log_ls", *(f"f_{k}_{i}" for k, i in LOOKED_AT), "norm", "log_likelihood")
+
+
+class State(NamedTuple):
+    """Hyperparameters and latent values; all of a leading shape `s`."""
+
+    eta: Array
+    ls: Array
+    f: Array
+    """(s, c, n)"""
+
+
+def draw_prior(rng: np.random.Generator, draws: int, eta_scale: float = ETA) -> State:
+    """Independent draws from the prior."""
+    eta = np.abs(eta_scale * rng.standard_normal(draws))
+    ls = np.exp(LS * rng.standard_normal(draws))
+    noise = rng.standard_normal((draws, N, C))
+    return State(eta, ls, (roots(eta, ls) @ noise).swapaxes(1, 2))
+
+
+def roots(eta: Array, ls: Array) -> Array:
+    """Cholesky factors of the prior covariance, (s, n, n)."""
+    squared = (X - X.T) ** 2
+    k = eta[:, None, None] ** 2 * np.exp(-0.5 * squared / ls[:, None, None] ** 2) + JITTER * np.eye(N)
+    return np.linalg.cholesky(k)
+
+
+def draw_labels(rng: np.random.Generator, f: Array) -> Labels:
+    """Labels (s, n) given latent values (s, c, n): the class of the largest utility."""
+    return np.argmax(f + rng.standard_normal(f.shape), axis=1)
+
+
+def quantities(state: State, labels: Labels) -> Array:
+    """What is compared, (s, number of `QUANTITIES`): the last two depend on all latent values."""
+    white = np.linalg.solve(roots(state.eta, state.ls), state.f.swapaxes(1, 2))
+    return np.column_stack(
+        [
+            np.log(state.eta),
+            np.log(state.ls),
+            *(state.f[:, k, i] for k, i in LOOKED_AT),
+            (white**2).sum(axis=(1, 2)),
+            log_likelihood(state.f.swapaxes(1, 2), labels).sum(axis=1),
+        ]
+    )
+
+
+def build(eta_scale: float = ETA) -> pm.Model:
+    """The model; its labels are data."""
+    with pm.Model() as model:
+        eta = pm.HalfNormal("eta", eta_scale)
+        ls = pm.LogNormal("ls", 0, LS)
+        labels = pm.Data("labels", np.array([0, 1, 2, 0, 1, 2, 0, 1]))
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
+        f = gp.prior("f", X=X, n_outputs=C)
+        gpep.MultinomialProbit("y", f.T, observed=labels)
+    return model
+
+
+class Chain:
+    """A step on `build()`, tuned while the labels change, then fixed.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the step, or several, within the model's context.
+    seed : int
+    model : pm.Model, optional
+    tune : int
+    """
+
+    def __init__(self, make: Callable[[], Any], seed: int, model: pm.Model | None = None, tune: int = 400) -> None:
+        self.model = build() if model is None else model
+        with self.model:
+            step = make()
+        self.step = CompoundStep(step) if isinstance(step, list) else step
+        self.step.setup_chain(np.random.default_rng(seed), tune, 1)
+        self._successive(np.random.default_rng(seed + 1), tune)
+        self.step.stop_tuning()
+        self._tuned = self.step.sampling_state
+
+    def transition(self, state: State, labels: Labels, draws: int = 1, thin: int = 1) -> State:
+        """States after every `thin` transitions given labels (n,), from the first of the given ones."""
+        self.model.set_data("labels", labels)
+        white = np.linalg.solve(roots(state.eta[:1], state.ls[:1])[0], state.f[0].T).T
+        point = {"eta_log__": np.log(state.eta[0]), "ls_log__": np.log(state.ls[0]), "f_rotated_": white}
+        visited = []
+        for _ in range(draws):
+            for _ in range(thin):
+                point, _ = self.step.step(point)
+            visited.append(point)
+        eta, ls = (np.exp([p[name] for p in visited]) for name in ("eta_log__", "ls_log__"))
+        white = np.stack([p["f_rotated_"] for p in visited])
+        return State(eta, ls, (roots(eta, ls) @ white.swapaxes(1, 2)).swapaxes(1, 2))
+
+    def successive(self, rng: np.random.Generator, chains: int, draws: int) -> list[tuple[State, Labels]]:
+        """Geweke's (2004) successive-conditional simulator: states of each chain, and the labels they were drawn given.
+
+        A transition given the labels and labels given the latent values in turn have the joint distribution of both as
+        their stationary one. Each chain starts from it, with a draw from the prior, so none has to converge, and the
+        chains are independent, so that their spread tells how far they are to be trusted. One long chain would not: at
+        labels that its sites are far from, a sampler visits the tails seldom and then stays long.
+        """
+        self.step.sampling_state = self._tuned
+        return [self._successive(rng, draws) for _ in range(chains)]
+
+    def _successive(self, rng: np.random.Generator, draws: int) -> tuple[State, Labels]:
+        state = draw_prior(rng, 1)
+        states, labels = [], []
+        for _ in range(draws):
+            (y,) = draw_labels(rng, state.f)
+            state = self.transition(state, y)
+            states.append(state)
+            labels.append(y)
+        return State(*map(np.concatenate, zip(*states, strict=True))), np.stack(labels)
+
+    def ranks(
+        self, rng: np.random.Generator, replications: int, draws: int, thin: int, forget: int
+    ) -> tuple[NDArray[np.int64], Array]:
+        """Simulation-based calibration: ranks (replications, quantities) among the draws, and their autocorrelation.
+
+        What a posterior draw was made from, the true state, is itself a draw from that posterior. So chains start from
+        it: they need not converge, only forget it, for which they have `forget` times `thin` transitions.
+        """
+        self.step.sampling_state = self._tuned
+        truth = draw_prior(rng, replications)
+        labels = draw_labels(rng, truth.f)
+        true = quantities(truth, labels)
+        ranks = np.empty(true.shape, np.int64)
+        products, squares = np.zeros(true.shape[1]), np.zeros(true.shape[1])
+        for r, y in enumerate(labels):
+            start = State(*(values[r : r + 1] for values in truth))
+            visited = self.transition(start, y, forget + draws, thin)
+            visited = State(*(values[forget:] for values in visited))
+            found = quantities(visited, np.broadcast_to(y, (draws, N)))
+            ranks[r] = (found < true[r]).sum(axis=0)
+            deviations = found - found.mean(axis=0)
+            products += (deviations[1:] * deviations[:-1]).sum(axis=0) / (draws - 1)
+            squares += (deviations**2).sum(axis=0) / draws
+        return ranks, products / squares
+
+
+def rank_p_values(ranks: NDArray[np.int64], draws: int) -> Array:
+    """p values of uniformity, two for each of `QUANTITIES`: (2, quantities)."""
+    return np.array([[histogram_p_value(r, draws, 16) for r in ranks.T], [ecdf_p_value(r, draws) for r in ranks.T]])
+
+
+def joint_p_values(
+    chains: list[tuple[State, Labels]], rng: np.random.Generator, draws: int = 20_000
+) -> tuple[Array, Array]:
+    """Compare successive-conditional simulations with independent draws from the joint distribution.
+
+    Returns
+    -------
+    means : ndarray
+        p values of the means of `QUANTITIES`, of all latent values, and of the squares of both: t tests with the mean
+        of each chain for an observation.
+    distributions : ndarray
+        p values of two-sample Kolmogorov-Smirnov tests of `QUANTITIES` in the last states of chains.
+    """
+    prior = draw_prior(rng, draws)
+    expected = _moments(prior, draw_labels(rng, prior.f))
+    found = [_moments(*chain) for chain in chains]
+    of_chains = np.stack([each.mean(axis=0) for each in found])
+    errors = np.hypot(of_chains.std(axis=0, ddof=1) / np.sqrt(len(chains)), expected.std(axis=0) / np.sqrt(draws))
+    means = 2.0 * t.sf(np.abs(of_chains.mean(axis=0) - expected.mean(axis=0)) / errors, len(chains) - 1)
+    last = np.stack([each[-1] for each in found])
+    return means, np.array([ks_2samp(last[:, j], expected[:, j]).pvalue for j in range(len(QUANTITIES))])
+
+
+def _moments(state: State, labels: Labels) -> Array:
+    f = state.f.reshape(len(state.f), -1)
+    values = np.column_stack([quantities(state, labels), f])
+    return np.column_stack([values, values**2])

@@ -1,0 +1,37 @@
+"""The samplers that are held against the truth, and against each other."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pymc as pm
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import read_processes
+
+
+class Sampler(NamedTuple):
+    """How to make the step, or the steps, within the context of a model, and what it takes."""
+
+    make: Callable[[], Any]
+    kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli")
+
+
+_CLASSES = ("multinomial_probit", "softmax")
+
+
+def _scaled_metropolis() -> list[Any]:
+    """It leaves the hyperparameters to others: here one at a time, by slices."""
+    return [gpep.ScaledMetropolis(), pm.Slice(list(read_processes(pm.modelcontext(None)).hyperparameters))]
+
+
+SAMPLERS = {
+    "guided_hmc": Sampler(lambda: gpep.GuidedHMC(), _CLASSES),
+    "guided_hmc-prior": Sampler(lambda: gpep.GuidedHMC(guide="prior")),
+    "elliptical_slice": Sampler(lambda: gpep.EllipticalSlice(), _CLASSES),
+    "elliptical_slice-prior": Sampler(lambda: gpep.EllipticalSlice(guide="prior")),
+    "probit_gibbs-collapsed": Sampler(lambda: gpep.ProbitGibbs(hyper="collapsed"), ("multinomial_probit",)),
+    "probit_gibbs-whitened": Sampler(lambda: gpep.ProbitGibbs(hyper="whitened"), ("multinomial_probit",)),
+    "probit_gibbs-centred": Sampler(lambda: gpep.ProbitGibbs(hyper="centred"), ("multinomial_probit",)),
+    "pseudo_marginal": Sampler(lambda: gpep.PseudoMarginal(), _CLASSES),
+    "scaled_metropolis": Sampler(_scaled_metropolis),
+}

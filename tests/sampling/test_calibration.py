@@ -1,0 +1,108 @@
+"""Samplers on data that their own model makes: simulation-based calibration, and Geweke's joint distribution test.
+
+Each test is a family of comparisons at fixed seeds. All p values have to exceed 1e-3 over their number, so that an
+exact sampler fails a test with a probability below 1e-3 (Bonferroni).
+"""
+
+import numpy as np
+import pytest
+
+import pymc_gpep as gpep
+from tests.reference.rank_uniformity import ecdf_p_value, histogram_p_value
+from tests.sampling.calibration import ETA, QUANTITIES, Chain, build, joint_p_values, rank_p_values
+from tests.sampling.samplers import SAMPLERS
+
+FALSE_ALARM = 1e-3
+REPLICATIONS, DRAWS, FORGET = 200, 15, 3
+CHAINS, LENGTH = 200, 5  # the latter times what follows
+# Transitions between draws that are ranked, from the autocorrelations that were measured.
+THIN = {
+    "guided_hmc": 10,
+    "guided_hmc-prior": 6,
+    "elliptical_slice": 8,
+    "elliptical_slice-prior": 5,
+    "probit_gibbs-collapsed": 7,
+    "probit_gibbs-whitened": 5,
+    "probit_gibbs-centred": 30,
+    "pseudo_marginal": 8,
+    "scaled_metropolis": 4,
+}
+
+
+def ranks_of(chain: Chain, thin: int) -> tuple[np.ndarray, np.ndarray]:
+    """p values and autocorrelations of simulation-based calibration."""
+    ranks, correlations = chain.ranks(np.random.default_rng(11), REPLICATIONS, DRAWS, thin, FORGET)
+    return rank_p_values(ranks, DRAWS), correlations
+
+
+def joint_of(chain: Chain, thin: int) -> np.ndarray:
+    """p values of the joint distribution test."""
+    visited = chain.successive(np.random.default_rng(12), CHAINS, LENGTH * thin)
+    return np.concatenate(joint_p_values(visited, np.random.default_rng(13)))
+
+
+@pytest.fixture(scope="module", params=THIN)
+def sampler(request):
+    return request.param, Chain(SAMPLERS[request.param].make, seed=1)
+
+
+@pytest.mark.slow
+def test_ranks_are_uniform(sampler):
+    name, chain = sampler
+    p, correlations = ranks_of(chain, THIN[name])
+    # Correlated draws spread the ranks of any sampler, and a chain that hardly moves tests nothing.
+    assert correlations.max() < 0.6, dict(zip(QUANTITIES, correlations, strict=True))
+    assert p.min() > FALSE_ALARM / p.size, dict(zip(QUANTITIES, p.T, strict=True))
+
+
+@pytest.mark.slow
+def test_joint_distribution_is_left_invariant(sampler):
+    name, chain = sampler
+    p = joint_of(chain, THIN[name])
+    assert p.min() > FALSE_ALARM / p.size, p
+
+
+class ForgetsNormaliser(gpep.GuidedHMC):
+    """Takes the sites as if they left the evidence of all hyperparameters the same."""
+
+    def whitening(self, prior, point):
+        whitening = super().whitening(prior, point)
+        if whitening is not None:
+            whitening.log_evidence = 0.0
+        return whitening
+
+
+MISTAKES = {
+    "normaliser": lambda: Chain(ForgetsNormaliser, seed=1),
+    "prior": lambda: Chain(lambda: gpep.GuidedHMC(guide="prior"), seed=1, model=build(eta_scale=2 * ETA)),
+}
+
+
+@pytest.fixture(scope="module", params=MISTAKES)
+def mistaken(request):
+    return MISTAKES[request.param]()
+
+
+@pytest.mark.slow
+def test_ranks_show_a_mistake(mistaken):
+    p, _ = ranks_of(mistaken, 6)
+    assert p.min() < FALSE_ALARM / p.size
+
+
+@pytest.mark.slow
+def test_joint_distribution_shows_a_mistake(mistaken):
+    p = joint_of(mistaken, 6)
+    assert p.min() < FALSE_ALARM / p.size
+
+
+@pytest.mark.parametrize(
+    "p_value", [lambda r: histogram_p_value(r, 15, 16), lambda r: ecdf_p_value(r, 15)], ids=["histogram", "ecdf"]
+)
+def test_p_values_are_uniform_where_ranks_are(p_value):
+    rng = np.random.default_rng(0)
+    p = np.array([p_value(rng.integers(0, 16, 100)) for _ in range(300)])
+    # Counts are whole numbers, so p values come in steps; 4 standard errors of what falls below a level.
+    for level in (0.05, 0.2, 0.5):
+        assert abs((p <= level).mean() - level) < 4.0 * np.sqrt(level * (1.0 - level) / p.size)
+    skewed = rng.binomial(15, rng.beta(1.0, 2.5, size=100))
+    assert p_value(skewed) < 1e-4
