@@ -186,7 +186,7 @@ class PseudoMarginal(EllipticalSlice):
         return super().sites(fitted, prior, point) if solved is None else solved
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> Estimate:
-        """The estimate of the evidence at a point that standard normals z (particles, *whitening.shape) make."""
+        """The estimate at a point that standard normals z make, an array of the whitening's shape for each particle."""
         f = np.stack([whitening.latent(each) for each in z])
         log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
         log_weights[np.isnan(log_weights)] = -np.inf
