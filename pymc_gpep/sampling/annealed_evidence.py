@@ -35,7 +35,7 @@ __all__ = ["AnnealedEvidence", "annealed_evidence"]
 Array = NDArray[np.float64]
 
 _FEW = 5.0  # effective runs below which neither the estimate nor its error means anything
-_APART = 5.0  # standard errors between the two estimates that chance does not explain
+_APART = 4.0  # standard errors between the two estimates that chance does not explain
 
 
 @dataclass(frozen=True, eq=False, repr=False)

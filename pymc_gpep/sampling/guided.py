@@ -19,7 +19,8 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations import APPROXIMATIONS, approximator
+from pymc_gpep.posterior import CoupledPosterior
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.sites import SiteModel, fit_sites
 from pymc_gpep.sampling.step import LatentStep, Prior
@@ -92,7 +93,7 @@ class GuidedStep(LatentStep):
         self.hyper_moves = hyper_moves
         self._sites: SiteModel | None = None
         if classifier is not None and guide != "prior":
-            solver = approximator(guide, classifier.kind, {}, ", as a guide")
+            solver = approximator(guide, classifier.kind, {})
             self._sites = fit_sites(classifier, solver, compile_kwargs)
         f = pt.dmatrix("f")
         log_likelihood = self.latent_model.log_likelihood(f)
@@ -208,4 +209,14 @@ def _guided_classifier(model: pm.Model, guide: str | None, likelihood: str | Non
         if guide is None and likelihood is None:
             return None, "prior"
         raise
+    guides = [
+        kind.name
+        for kind in APPROXIMATIONS
+        if kind.likelihood == classifier.kind and kind.posterior is CoupledPosterior
+    ]
+    if guide is not None and guide not in guides:
+        raise ValueError(
+            f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
+            f"{', '.join(map(repr, [*guides, 'prior']))}."
+        )
     return classifier, guide or GUIDES[classifier.kind]

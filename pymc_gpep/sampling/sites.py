@@ -72,10 +72,8 @@ def fit_sites(
     Raises
     ------
     ValueError
-        If the sites of the approximation do not couple the classes, or if it fails at the model's initial point.
+        If the approximation fails at the model's initial point, or at the mode.
     """
-    if approximator.posterior is not CoupledPosterior:
-        raise ValueError(f"{approximator.name} cannot guide a sampler: its sites do not couple the classes of a point.")
     log_posterior = LogPosterior(classifier, approximator, compile_kwargs)
     centre = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best.theta
     axes = _principal_axes(log_posterior, centre)

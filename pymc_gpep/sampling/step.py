@@ -136,7 +136,9 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: G
     value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}
     if vars is None:
         return list(value_of.values())
-    given = list(vars) if isinstance(vars, Sequence) else [vars]
+    given = list(vars) if isinstance(vars, Sequence) and not isinstance(vars, str) else [vars]
+    if names := [v for v in given if isinstance(v, str)]:
+        raise ValueError(f"vars wants variables, not names: model[{names[0]!r}] in place of {names[0]!r}.")
     holders = {
         v: latent.f for latent in processes.latents for v in (latent.f, latent.free, model.rvs_to_values[latent.free])
     }
@@ -146,8 +148,8 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: G
     known = {*value_of, *value_of.values()}
     if unknown := [v for v in left if v not in known]:
         raise ValueError(
-            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are no free variables of the model. It has "
-            f"{', '.join(repr(rv.name) for rv in (*[lt.f for lt in processes.latents], *value_of))}."
+            f"vars names {', '.join(repr(v.name) for v in unknown)}, which are no free variables of this model. It has "
+            f"{', '.join(repr(rv.name) for rv in (*[lt.f for lt in processes.latents], *value_of))} of its own."
         )
     if wanted:
         raise ValueError(
