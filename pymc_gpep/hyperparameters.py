@@ -26,7 +26,16 @@ from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["Evaluation", "LogPosterior", "Optimum", "check_moments", "frozen_data", "maximise", "prior_moments"]
+__all__ = [
+    "Evaluation",
+    "LogPosterior",
+    "Optimum",
+    "check_moments",
+    "frozen_data",
+    "maximise",
+    "prior_moments",
+    "second_derivatives",
+]
 
 Array = NDArray[np.float64]
 
@@ -191,6 +200,14 @@ def check_moments(k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
                 "inputs of the model, and at the hyperparameters it starts from."
             )
     check_prior(k, mean, labels)
+
+
+def second_derivatives(log_posterior: LogPosterior, theta: Array, steps: Array) -> Array:
+    """Hessian (d, d) of the log posterior by central differences of its gradient; NaN where the approximation fails."""
+    rows = np.empty((theta.size, theta.size))
+    for i, step in enumerate(np.diag(steps)):
+        rows[i] = (log_posterior(theta + step).gradient - log_posterior(theta - step).gradient) / (2 * steps[i])
+    return 0.5 * (rows + rows.T)
 
 
 @dataclass(frozen=True)

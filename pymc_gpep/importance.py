@@ -13,7 +13,7 @@ import arviz  # noqa: F401  # for the accessor `azstats`
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 
 from pymc_gpep.likelihood_op import log_probabilities_and_gradients
 from pymc_gpep.sampling.annealing import importance_estimate
@@ -165,7 +165,7 @@ def importance_check(approximation: "GPApproximation", values: Mapping[str, Arra
         raise ValueError(f"{method} has draws without a finite density: {solution.convergence}. None can be weighted.")
     log_weights, pareto_k = smooth(raw)
     estimate, effective = importance_estimate(log_weights)
-    excess = _shares(log_weights) - 1.0 / len(raw)
+    excess = softmax(log_weights) - 1.0 / len(raw)
     std = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
     return ImportanceCheck(
         method=method,
@@ -216,7 +216,7 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 
     By systematic resampling: of a draw with the share w of all weights there are count · w, up or down to an integer.
     """
-    bounds = np.cumsum(_shares(log_weights))
+    bounds = np.cumsum(softmax(log_weights))
     marks = (np.arange(count) + rng.random()) / count * bounds[-1]
     chosen = np.minimum(np.searchsorted(bounds, marks, side="right"), len(bounds) - 1)
     return rng.permutation(chosen)
@@ -234,11 +234,6 @@ def resampled_draws(
     check = importance_check(approximation, pool)
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)
-
-
-def _shares(log_weights: Array) -> Array:
-    weights: Array = np.exp(log_weights - log_weights.max())
-    return weights / weights.sum()
 
 
 def _multinomial_probit(f: Array, labels: NDArray[np.int64]) -> Array:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.hyperparameters import LogPosterior, Optimum
+from pymc_gpep.hyperparameters import LogPosterior, Optimum, second_derivatives
 
 __all__ = ["Gaussian", "gaussian_at", "hessian"]
 
@@ -38,18 +38,11 @@ def hessian(log_posterior: LogPosterior, theta: Array) -> Array:
     Each step is a tenth of the standard deviation of one hyperparameter given the others, which a first pass with a
     fixed step finds out: 4 d evaluations in all. NaN where the approximation fails.
     """
-    rough = _differences(log_posterior, theta, np.full(theta.size, _FIRST_STEP))
+    rough = second_derivatives(log_posterior, theta, np.full(theta.size, _FIRST_STEP))
     curvature = -rough.diagonal()
     curved = curvature > _CURVED  # NaN is not
     steps = np.where(curved, _STEP / np.sqrt(np.where(curved, curvature, 1.0)), _FIRST_STEP)
-    return _differences(log_posterior, theta, steps)
-
-
-def _differences(log_posterior: LogPosterior, theta: Array, steps: Array) -> Array:
-    rows = np.empty((theta.size, theta.size))
-    for i, step in enumerate(np.diag(steps)):
-        rows[i] = (log_posterior(theta + step).gradient - log_posterior(theta - step).gradient) / (2 * steps[i])
-    return 0.5 * (rows + rows.T)
+    return second_derivatives(log_posterior, theta, steps)
 
 
 def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:

@@ -5,8 +5,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 from pymc.blocking import PointType
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_gpep.sampling.ellipse import elliptical_slice
 from pymc_gpep.sampling.guided import GuidedStep
@@ -50,6 +48,10 @@ class EllipticalSlice(GuidedStep):
         "hyper_scale": (np.float64, []),
         "tune": (bool, []),
     }
+    progress: ClassVar[dict[str, tuple[str, str]]] = {
+        "ellipse_evaluations": ("Evaluations", ".1f"),
+        "hyper_acceptance": ("Hyper", ".2f"),
+    }
 
     def __init__(self, vars: Any = None, *, sweeps: int = 10, **options: Any) -> None:
         if sweeps < 1:
@@ -68,15 +70,3 @@ class EllipticalSlice(GuidedStep):
             x, current, evaluations = elliptical_slice(x, direction, log_ratio, current, self.rng)
             total += evaluations
         return whitening.centre + x, {"ellipse_evaluations": total / self.sweeps}
-
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
-        columns = [
-            TextColumn("{task.fields[ellipse_evaluations]:.1f}", table_column=Column("Evaluations", ratio=1)),
-            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper", ratio=1)),
-        ]
-        return columns, {name: [0.0] * n_chains for name in ("ellipse_evaluations", "hyper_acceptance")}
-
-    @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Any, ...]:
-        return (lambda stats: {n: stats[n] for n in ("ellipse_evaluations", "hyper_acceptance")},)

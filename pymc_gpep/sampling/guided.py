@@ -5,6 +5,7 @@ z are nearly independent, and a random walk in θ crosses its whole posterior; w
 sampler, it would move within the little that these leave open.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -30,9 +31,6 @@ from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, r
 __all__ = ["GuidedStep", "GuidedStepState"]
 
 Array = NDArray[np.float64]
-
-GUIDES = {"multinomial_probit": "nested_ep", "softmax": "laplace"}
-"""Kind of likelihood → the approximation that guides where the user names none."""
 
 
 @dataclass_state
@@ -99,13 +97,10 @@ class GuidedStep(LatentStep):
         log_likelihood = self.latent_model.log_likelihood(f)
         self._log_likelihood = self.latent_model.function([log_likelihood, pytensor.grad(log_likelihood, f)], f)
         self._log_prior = self.latent_model.function([self.latent_model.log_prior])
-        self._moved = np.concatenate(
-            [
-                np.full(model.initial_point()[v.name].size, v in self.hyperparameters, dtype=bool)
-                for v in self.latent_model.value_vars
-            ]
-            or [np.zeros(0, dtype=bool)]
-        )
+        start = model.initial_point()
+        self._moved = self.latent_model.theta(
+            {v.name: np.full_like(start[v.name], v in self.hyperparameters) for v in self.latent_model.value_vars}
+        ).astype(bool)
         moved = self._moved
         self.walk = RandomWalk(np.eye(moved.sum()) if self._sites is None else self._sites.covariance[moved][:, moved])
         self._whitened: Whitening | None = None
@@ -143,9 +138,9 @@ class GuidedStep(LatentStep):
         self._whitened = whitening
         return self.moved(point, f, whitening.prior), statistics
 
+    @abstractmethod
     def move_latent_values(self, point: PointType, whitening: Whitening, f: Array) -> tuple[Array, dict[str, Any]]:
         """Latent values (c, n) moved at fixed hyperparameters, and the statistics of it."""
-        raise NotImplementedError
 
     def move_hyperparameters(
         self, point: PointType, whitening: Whitening, f: Array
@@ -219,4 +214,4 @@ def _guided_classifier(model: pm.Model, guide: str | None, likelihood: str | Non
             f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
             f"{', '.join(map(repr, [*guides, 'prior']))}."
         )
-    return classifier, guide or GUIDES[classifier.kind]
+    return classifier, guide or guides[0]

@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_gpep.sampling.guided import GuidedStep, GuidedStepState
 from pymc_gpep.sampling.whitening import Whitening
@@ -70,6 +68,11 @@ class GuidedHMC(GuidedStep):
         "hyper_scale": (np.float64, []),
         "tune": (bool, []),
     }
+    progress: ClassVar[dict[str, tuple[str, str]]] = {
+        "step_size": ("Step size", ".3f"),
+        "acceptance_rate": ("Acceptance", ".2f"),
+        "hyper_acceptance": ("Hyper", ".2f"),
+    }
     _state_class = GuidedHMCState
 
     def __init__(
@@ -122,16 +125,3 @@ class GuidedHMC(GuidedStep):
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         super().setup_chain(rng, tune, draws)
         self.step_size.reset()
-
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
-        columns = [
-            TextColumn("{task.fields[step_size]:.3f}", table_column=Column("Step size", ratio=1)),
-            TextColumn("{task.fields[acceptance_rate]:.2f}", table_column=Column("Acceptance", ratio=1)),
-            TextColumn("{task.fields[hyper_acceptance]:.2f}", table_column=Column("Hyper", ratio=1)),
-        ]
-        return columns, {name: [0.0] * n_chains for name in ("step_size", "acceptance_rate", "hyper_acceptance")}
-
-    @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Any, ...]:
-        return (lambda stats: {n: stats[n] for n in ("step_size", "acceptance_rate", "hyper_acceptance")},)

@@ -188,10 +188,14 @@ class ProbitGibbs(LatentStep):
             self.nuts.setup_chain(self.rng.spawn(1)[0], tune, draws)
 
     def _progressbar_config(self, n_chains: int = 1) -> Any:
-        return NUTS._progressbar_config(n_chains) if self.nuts is not None else ([], {})
+        return super()._progressbar_config(n_chains) if self.nuts is None else self.nuts._progressbar_config(n_chains)
 
     def _make_progressbar_update_functions(self) -> Any:
-        return NUTS._make_progressbar_update_functions() if self.nuts is not None else (_no_columns,)
+        return (
+            super()._make_progressbar_update_functions()
+            if self.nuts is None
+            else self.nuts._make_progressbar_update_functions()
+        )
 
 
 def _white(residual: Array, roots: Array) -> Array:
@@ -201,7 +205,3 @@ def _white(residual: Array, roots: Array) -> Array:
     return np.stack(
         [solve_triangular(root, r, lower=True, check_finite=False) for root, r in zip(roots, residual, strict=True)]
     )
-
-
-def _no_columns(stats: StatsDict) -> StatsDict:
-    return {}

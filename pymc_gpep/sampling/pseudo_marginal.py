@@ -21,9 +21,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.model import modelcontext
 from pymc.step_methods.state import dataclass_state
-from rich.progress import TextColumn
-from rich.table import Column
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.hyperparameters import prior_moments
@@ -52,8 +50,7 @@ class Estimate(NamedTuple):
     @property
     def weights(self) -> Array:
         """What each particle has of the estimate; they sum to 1."""
-        weights: Array = np.exp(self.log_weights - self.log_weights.max())
-        return weights / weights.sum()
+        return np.asarray(softmax(self.log_weights))
 
     @property
     def standard_error(self) -> float:
@@ -140,6 +137,10 @@ class PseudoMarginal(EllipticalSlice):
         "hyper_scale": (np.float64, []),
         "ellipse_evaluations": (np.float64, []),
         "tune": (bool, []),
+    }
+    progress: ClassVar[dict[str, tuple[str, str]]] = {
+        "log_evidence": ("Log evidence", ".1f"),
+        "pseudo_marginal_acceptance": ("Hyper", ".2f"),
     }
     _state_class = PseudoMarginalState
 
@@ -237,15 +238,3 @@ class PseudoMarginal(EllipticalSlice):
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         super().setup_chain(rng, tune, draws)
         self.latent = self._initial_latent
-
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
-        columns = [
-            TextColumn("{task.fields[log_evidence]:.1f}", table_column=Column("Log evidence", ratio=1)),
-            TextColumn("{task.fields[pseudo_marginal_acceptance]:.2f}", table_column=Column("Hyper", ratio=1)),
-        ]
-        return columns, {name: [0.0] * n_chains for name in ("log_evidence", "pseudo_marginal_acceptance")}
-
-    @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Any, ...]:
-        return (lambda stats: {n: stats[n] for n in ("log_evidence", "pseudo_marginal_acceptance")},)

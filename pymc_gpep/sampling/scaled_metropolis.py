@@ -1,6 +1,6 @@
 """Neal's scaled Metropolis-Hastings sampling of latent values, for any likelihood (Neal 1998)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,8 +11,6 @@ from pymc.blocking import PointType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
-from rich.progress import TextColumn
-from rich.table import Column
 
 from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import read_processes
@@ -75,6 +73,10 @@ class ScaledMetropolis(LatentStep):
         "metropolis_acceptance": (np.float64, []),
         "metropolis_scale": (np.float64, []),
         "tune": (bool, []),
+    }
+    progress: ClassVar[dict[str, tuple[str, str]]] = {
+        "metropolis_acceptance": ("Acceptance", ".2f"),
+        "metropolis_scale": ("Scale", ".3f"),
     }
     _state_class = ScaledMetropolisState
 
@@ -145,16 +147,3 @@ class ScaledMetropolis(LatentStep):
         super().setup_chain(rng, tune, draws)
         self.scale = self._initial_scale
         self.tuned = 0
-
-    @staticmethod
-    def _progressbar_config(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
-        columns = [
-            TextColumn("{task.fields[metropolis_acceptance]:.2f}", table_column=Column("Acceptance", ratio=1)),
-            TextColumn("{task.fields[metropolis_scale]:.3f}", table_column=Column("Scale", ratio=1)),
-        ]
-        return columns, {"metropolis_acceptance": [0.0] * n_chains, "metropolis_scale": [0.0] * n_chains}
-
-    @staticmethod
-    def _make_progressbar_update_functions() -> tuple[Callable[[dict[str, Any]], dict[str, Any]], ...]:
-        names = ("metropolis_acceptance", "metropolis_scale")
-        return (lambda stats: {name: stats[name] for name in names},)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.hyperparameters import LogPosterior, maximise
+from pymc_gpep.hyperparameters import LogPosterior, maximise, second_derivatives
 from pymc_gpep.posterior import CoupledPosterior
 from pymc_gpep.structure import GPClassifier
 
@@ -105,11 +105,7 @@ def solution_sites(solution: Solution) -> tuple[Array, Array] | None:
 
 def _principal_axes(log_posterior: LogPosterior, centre: Array) -> Array:
     """Principal axes of the Gaussian with the curvature of the log posterior at a mode, by differences of gradients."""
-    d = centre.size
-    hessian = np.zeros((d, d))
-    for j, step in enumerate(_DIFFERENCE * np.eye(d)):
-        high, low = log_posterior(centre + step).gradient, log_posterior(centre - step).gradient
-        if np.isfinite(high).all() and np.isfinite(low).all():
-            hessian[j] = (high - low) / (2.0 * _DIFFERENCE)
-    values, vectors = np.linalg.eigh(-0.5 * (hessian + hessian.T))
+    hessian = second_derivatives(log_posterior, centre, np.full(centre.size, _DIFFERENCE))
+    # A direction in which the approximation fails counts as flat.
+    values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))

@@ -1,8 +1,8 @@
 """What the step methods share: finding their variables in a model, and the prior at the current hyperparameters."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,8 @@ from pymc.blocking import PointType
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import get_random_generator
 from pytensor.tensor.variable import TensorVariable
+from rich.progress import TextColumn
+from rich.table import Column
 
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.sampling.threads import one_thread
@@ -52,6 +54,8 @@ class LatentStep(BlockedStep):
     """
 
     default_blocked = True
+    progress: ClassVar[dict[str, tuple[str, str]]] = {}
+    """Statistics that the progress bar shows: name → header of the column, format of the value."""
 
     def __init__(
         self,
@@ -123,6 +127,17 @@ class LatentStep(BlockedStep):
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
         self._at = None
+
+    def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
+        columns = [
+            TextColumn(f"{{task.fields[{name}]:{how}}}", table_column=Column(header, ratio=1))
+            for name, (header, how) in self.progress.items()
+        ]
+        return columns, {name: [0.0] * n_chains for name in self.progress}
+
+    def _make_progressbar_update_functions(self) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], ...]:
+        names = tuple(self.progress)
+        return (lambda statistics: {name: statistics[name] for name in names},)
 
     @staticmethod
     def competence(var: TensorVariable, has_grad: bool) -> Competence:
