@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
+    from pymc_gpep.saving import from_datatree
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 
 _HOME = {
@@ -57,6 +58,7 @@ _HOME = {
     "class_probabilities": "probabilities",
     "compare_methods": "comparison",
     "evidence_grid": "grid",
+    "from_datatree": "saving",
     "marginalize": "marginal",
     "plots": "plots",
     "predict_draws": "draw_prediction",
@@ -91,6 +93,7 @@ __all__ = [
     "class_probabilities",
     "compare_methods",
     "evidence_grid",
+    "from_datatree",
     "marginalize",
     "plots",
     "predict_draws",

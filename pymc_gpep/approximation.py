@@ -121,6 +121,8 @@ class GPApproximation(SingleGroupApproximation):
         How the fit ended, in words.
     hist : array
         Negative log posterior at each iteration, what other methods call the loss.
+    seconds : float
+        Time that the fit took once everything was compiled, which happens at the first evaluation; NaN if unknown.
     """
 
     _group_class = GPGroup
@@ -128,6 +130,7 @@ class GPApproximation(SingleGroupApproximation):
     log_posterior: LogPosterior
     optimum: Optimum
     hyper_posterior: HyperPosterior
+    seconds: float = np.nan
     solution: Solution
     """At the maximum."""
 
@@ -136,7 +139,7 @@ class GPApproximation(SingleGroupApproximation):
         self.log_posterior = log_posterior
         self.optimum = optimum
         self.hyper_posterior = hyper_posterior
-        self.solution = hyper_posterior.solution_at(optimum.best.theta)
+        self.solution = hyper_posterior.solution_at(optimum)
         self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
         self._prior_at: dict[tuple[pm.gp.Latent, ...], CrossCovariance] = {}
         model = self.model
@@ -307,17 +310,21 @@ class GPApproximation(SingleGroupApproximation):
         The log predictive density of each label given all the others, log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i, where q₋ᵢ is
         the cavity: the posterior of the latent values of a point with its own site left out.
 
-        Hyperparameters are held at the fit's values. What these owe to the label that is left out stays in, and their
-        uncertainty stays out: the result is a little too good, the more so the more hyperparameters there are for the
-        data, and differences in this between models are differences in `elpd` as well. The other sites are held too.
-        That is right to first order in what a label does to the others' posterior, and wrong by some tenths at points
-        with a large `p_loo_i`; these can be fitted again at little cost.
+        A fit that integrates over the hyperparameters, `hyper="ccd"` and so on, does so here too, with weights that
+        leave the label out. With `hyper="map"` they are held at the maximum. What they owe to the label that is left
+        out stays in then, and their uncertainty stays out: the result is a little too good, the more so the more
+        hyperparameters there are for the data, and differences in this between models are differences in `elpd` as
+        well.
+
+        The other sites are held. That is right to first order in what a label does to the others' posterior, and wrong
+        by some tenths at points with a large `p_loo_i`; these can be fitted again at little cost.
 
         Parameters
         ----------
         refit_above : float
             Points whose `p_loo_i` from the cavity is larger are left out by approximating the posterior of the others,
-            at the same hyperparameters; that takes one solve for each. 0.3 is a good value, `-inf` refits all.
+            at the same hyperparameters; that takes one solve for each, and each node. 0.3 is a good value, `-inf`
+            refits all.
         tolerance : float
             Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo: a multinomial probit
             with five classes or more, a softmax with four or more. Where it would be more than a hundredth of a
@@ -364,6 +371,26 @@ class GPApproximation(SingleGroupApproximation):
         from pymc_gpep.importance import importance_check  # with it comes ArviZ
 
         return importance_check(self, self._draw_at_maximum(draws, self._generator(random_seed)))
+
+    def to_datatree(self) -> xr.DataTree:
+        """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+
+        Returns
+        -------
+        DataTree
+            With groups `hyperparameters`, the nodes on their natural scale; `latent`; `history`; `nodes`, what is
+            needed to make the fit again; `observed_data`; and `chains` where the nodes were drawn by NUTS. Draws are
+            not in it: what `sample` returns is a DataTree itself.
+
+        Examples
+        --------
+        >>> fit.to_datatree().to_netcdf("fit.nc")  # or to_zarr
+        >>> with model:  # declared as when it was fitted
+        ...     fit = gpep.from_datatree(arviz.from_netcdf("fit.nc"))
+        """
+        from pymc_gpep.saving import to_datatree
+
+        return to_datatree(self)
 
     def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
         """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
@@ -461,9 +488,13 @@ class GPApproximation(SingleGroupApproximation):
         """Method, evidence and how the fit ended."""
         if not hasattr(self, "solution"):
             return super().__str__()
+        hyper, integrated = self.hyper_posterior, ""
+        if len(hyper) > 1:
+            evidence = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
+            integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){evidence}."
         return (
             f"{self.log_posterior.approximator.name}: log evidence {self.log_evidence:.4f}, "
-            f"{'converged' if self.converged else 'NOT converged'}. {self.message}"
+            f"{'converged' if self.converged else 'NOT converged'}. {self.message}{integrated}"
         )
 
     def _coords(self, dims: Iterable[str]) -> dict[str, Any]:

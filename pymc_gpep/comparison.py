@@ -67,13 +67,15 @@ def compare_methods(
         One row for each result. Columns, where there is something to say:
 
         - `log_evidence`, of fits;
-        - the hyperparameters by name, for draws their means, elements of arrays as `ls[width]`;
+        - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
           variances of the latent values to those of the reference, NaN where the likelihood is another one;
         - `probability_difference`: mean absolute difference of the class probabilities of held-out points;
         - `mlpd`, `accuracy`, each with `_low` and `_high`; and `mlpd_difference`, `accuracy_difference`, those of the
           method less those of the reference, with their intervals;
-        - `seconds` that sampling took, where the draws say so.
+        - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
+
+        Without `gp`, `Xnew` and `ynew` there is nothing of held-out points.
 
     Raises
     ------
@@ -111,7 +113,8 @@ def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     if isinstance(result, GPApproximation):
         row["log_evidence"], own = result.log_evidence, result.classifier
     for rv in own.hyperparameters:
-        mean = hyperparameter_draws(result, rv.name).mean("sample")
+        values = hyperparameter_draws(result, rv.name)
+        mean = values.weighted(values["weight"]).mean("sample")
         for index in np.ndindex(mean.shape):
             at = mean[index]
             labels = [
@@ -204,7 +207,7 @@ def _scores(
 
 
 def _seconds(result: Result) -> float:
-    """What the draws say about the time that they took, in seconds; NaN if nothing."""
+    """How long a fit or its draws took, in seconds; NaN if that is not known."""
     if isinstance(result, GPApproximation):
-        return np.nan
+        return result.seconds
     return float({**result.attrs, **result["posterior"].attrs}.get("sampling_time", np.nan))

@@ -4,8 +4,10 @@ Everything happens in the unconstrained space of the model's value variables: ev
 other terms it has, and the Jacobians of its transforms.
 """
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,14 +98,19 @@ class LogPosterior:
             if self.value_vars
             else pt.zeros(0)
         )
-        kwargs = {"point_fn": False, "on_unused_input": "ignore", **(compile_kwargs or {})}
-        self._evaluate = model.compile_fn(
-            [log_posterior, gradient, evidence, sites, status, iterations],
-            inputs=[*self.value_vars, start],
-            **kwargs,
-        )
+        self._outputs = [log_posterior, gradient, evidence, sites, status, iterations]
+        self._inputs = [*self.value_vars, start]
+        self._prior = prior
+        self._kwargs = {"point_fn": False, "on_unused_input": "ignore", **(compile_kwargs or {})}
         self._moments = prior_moments(classifier)
         self._layout: RaveledVars | None = None
+        self.compiled: float | None = None
+        """When everything was compiled, by `time.perf_counter`: at the end of the first evaluation."""
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., list[Any]]:
+        # A fit that is read from a file never evaluates, and need not wait for this.
+        return self.classifier.model.compile_fn(self._outputs, inputs=self._inputs, **self._kwargs)
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
@@ -125,10 +132,31 @@ class LogPosterior:
 
     def point(self, theta: Array) -> PointType:
         """The values of the model's value variables that a flat vector stands for."""
+        return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
+
+    @property
+    def _point_map(self) -> Any:
         if self._layout is None:
             self.initial_point()
         assert self._layout is not None
-        return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._layout.point_map_info))
+        return self._layout.point_map_info
+
+    @property
+    def parameters(self) -> list[str]:
+        """Name of each element of a flat vector: that of the value variable, with its place where there are several."""
+        return [
+            name + (f"[{', '.join(map(str, place))}]" if place else "")
+            for name, shape, *_ in self._point_map
+            for place in np.ndindex(*shape)
+        ]
+
+    def log_prior(self, theta: Array) -> float:
+        """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
+        model, point = self.classifier.model, self.point(theta)
+        function = model.compile_fn(
+            self._prior, inputs=self.value_vars, point_fn=False, on_unused_input="ignore", mode="FAST_COMPILE"
+        )
+        return float(function(*(point[v.name] for v in self.value_vars)))
 
     def __call__(self, theta: Array) -> Evaluation:
         """Evaluate; NaN with a status where the approximation fails."""
@@ -139,6 +167,8 @@ class LogPosterior:
             value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._cold)
         if status == CONVERGED:
             self._sites = sites
+        if self.compiled is None:
+            self.compiled = time.perf_counter()
         return Evaluation(
             np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
         )
@@ -160,10 +190,10 @@ class LogPosterior:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
         check_moments(*self._moments(self.point(theta)))
 
-    def solve(self, theta: Array) -> Solution:
-        """The approximate posterior of the latent values at one point."""
+    def solve(self, theta: Array, sites: Array | None = None) -> Solution:
+        """The approximate posterior of the latent values at one point, from given sites or those of the last solve."""
         point = self.point(theta)
-        return self.approximator.solve(*self._moments(point), self._sites)
+        return self.approximator.solve(*self._moments(point), self._sites if sites is None else sites)
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -219,6 +249,8 @@ class Optimum:
     message: str
     history: tuple[Evaluation, ...]
     """One for every iteration of the optimiser, the initial point first."""
+    sites: Array
+    """Where a solve at the best point starts."""
 
 
 def maximise(
@@ -246,7 +278,7 @@ def maximise(
     """
     best = log_posterior(theta)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
-        return Optimum(best, True, "There is nothing to optimise.", (best,))  # and the solution says how far it got
+        return Optimum(best, True, _NOTHING, (best,), log_posterior.sites)  # and the solution says how far it got
     if not np.isfinite(best.log_posterior):
         log_posterior.check_moments(theta)
         name = log_posterior.approximator.name
@@ -278,7 +310,7 @@ def maximise(
         callback(tuple(history))
 
     if not theta.size or max_iterations < 1:
-        return Optimum(best, not theta.size, "There is nothing to optimise." if not theta.size else "", tuple(history))
+        return Optimum(best, not theta.size, "" if theta.size else _NOTHING, tuple(history), log_posterior.sites)
     try:
         result = minimize(
             negative, theta, jac=True, method="L-BFGS-B", callback=record,
@@ -288,9 +320,10 @@ def maximise(
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message = False, str(stopped) or "Interrupted."
     best = max(history, key=lambda evaluation: evaluation.log_posterior)
-    return Optimum(best, converged, message, tuple(history))
+    return Optimum(best, converged, message, tuple(history), log_posterior.sites)
 
 
+_NOTHING = "There is nothing to optimise."
 _WALL = 10.0
 _FLAT = 1e-8  # relative change of the log posterior that counts as none
 _SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none

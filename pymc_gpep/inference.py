@@ -1,6 +1,7 @@
 """How `pm.fit` runs an approximation: read the model, optimise the hyperparameters, report."""
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -140,13 +141,15 @@ class GPInference(Inference):
                 state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
                 progress.update(task, completed=len(history) - 1, state=state)
                 if callbacks:
-                    self._update(log_posterior, Optimum(last, False, "Still running.", history), Maximum())
+                    reached = Optimum(last, False, "Still running.", history, log_posterior.sites)
+                    self._update(log_posterior, reached, Maximum())
                     for callback in callbacks:
                         callback(self._approx, self._approx.hist, len(history) - 1)
 
             optimum = maximise(log_posterior, log_posterior.initial_point(self._start, self._seed), n, report)
         # With nothing to integrate over, all ways to do it are the same.
         self._update(log_posterior, optimum, self._hyper if log_posterior.value_vars else Maximum(), progressbar)
+        self._approx.seconds = time.perf_counter() - (log_posterior.compiled or np.nan)
         self.hist = self._approx.hist
         for group in self._approx.groups:
             group.include_transformed = include_transformed

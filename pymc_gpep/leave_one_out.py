@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
+from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.observed_probability import log_observed_probability
@@ -62,21 +63,38 @@ def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp
     return mean.T, cov, again.convergence.converged
 
 
+def _harmonic(log_weights: Array, log_densities: Array) -> Array:
+    """log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and weights that stand for p(θ | y).
+
+    As p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ), the label that is left out has no part in the hyperparameters either.
+    """
+    return -logsumexp(log_weights - log_densities, axis=0)
+
+
 def leave_one_out(
     approximation: "GPApproximation", *, refit_above: float = np.inf, tolerance: float = 5e-5
 ) -> CavityELPD:
     """See `GPApproximation.loo`."""
-    classifier, solution = approximation.classifier, approximation.solution
+    classifier, hyper = approximation.classifier, approximation.hyper_posterior
     approximator = approximation.log_posterior.approximator
-    kind, y = classifier.kind, solution.labels
-    lpd = log_observed_probability(kind, solution.mean.T, solution.cov, y, tolerance=tolerance)
-    elpd = log_observed_probability(kind, *leave_one_out_moments(approximator, solution), y, tolerance=tolerance)
+    kind, y = classifier.kind, approximation.solution.labels
+    # Log densities (node, point) given the hyperparameters of each node.
+    within, without = np.empty((2, len(hyper), len(y)))
+    for s, (_, solution) in enumerate(hyper.solutions()):
+        left_out = leave_one_out_moments(approximator, solution)
+        within[s] = log_observed_probability(kind, solution.mean.T, solution.cov, y, tolerance=tolerance)
+        without[s] = log_observed_probability(kind, *left_out, y, tolerance=tolerance)
+    log_weights = np.log(hyper.weights)[:, None]
+    lpd = logsumexp(log_weights + within, axis=0)
+    elpd = _harmonic(log_weights, without)
     converged = approximation.converged
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(y) > 1 else np.arange(0)
-    for i in refitted:
-        mean, cov, alright = _refitted_moments(approximator, solution, i)
-        elpd[[i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
-        converged = converged and alright
+    for s, (_, solution) in enumerate(hyper.solutions()):
+        for i in refitted:
+            mean, cov, alright = _refitted_moments(approximator, solution, i)
+            without[s, [i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
+            converged = converged and alright
+    elpd = _harmonic(log_weights, without)
     name = classifier.likelihood.name
     dim = classifier.point_dim or f"{name}_dim_0"
     labels = approximation.model.coords.get(dim)

@@ -98,7 +98,7 @@ def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Arr
 
 
 def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
-    """Draws of one hyperparameter with a leading dim `sample`, one draw for a fit, where it is a point.
+    """Draws of one hyperparameter, or the nodes of a fit, with a leading dim `sample` and a coordinate `weight`.
 
     Raises
     ------
@@ -106,12 +106,13 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
         If there is no such variable.
     """
     if isinstance(result, GPApproximation):
-        known = result.hyperparameters
+        known = result.nodes
         if name in known:
-            return known[name].expand_dims("sample")
+            return known[name].rename(node="sample")
     else:
         known = result["posterior"].to_dataset()
         if name in known:
-            return known[name].stack(sample=("chain", "draw"), create_index=False).transpose("sample", ...)
+            draws = known[name].stack(sample=("chain", "draw"), create_index=False).transpose("sample", ...)
+            return draws.assign_coords(weight=("sample", np.ones(draws.sizes["sample"])))
     names = ", ".join(map(repr, known.data_vars)) or "none"
     raise ValueError(f"There is no hyperparameter {name!r}; the names are: {names}.")

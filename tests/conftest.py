@@ -41,6 +41,13 @@ def shared_iep(shared):
 
 
 @pytest.fixture(scope="session")
+def shared_ccd(shared):
+    """The same model with the hyperparameters integrated out."""
+    with shared.model:
+        return pm.fit(method="nested_ep", hyper="ccd", progressbar=False, random_seed=1)
+
+
+@pytest.fixture(scope="session")
 def shared_mcmc(shared):
     """A few draws by PyMC's own NUTS of the same model."""
     with shared.model:

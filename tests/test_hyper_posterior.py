@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose
+from scipy.special import logsumexp
 
 import pymc_gpep as gpep
 from pymc_gpep.approximation import GPApproximation
@@ -17,6 +18,7 @@ from pymc_gpep.hyper.curvature import gaussian_at, hessian
 from pymc_gpep.hyper.laplace import standard_normal_nodes
 from pymc_gpep.hyperparameters import Optimum
 from pymc_gpep.mixture import total_covariance, total_variance
+from pymc_gpep.observed_probability import log_observed_probability
 from pymc_gpep.prediction import CrossCovariance, predict
 from tests import models
 
@@ -219,7 +221,7 @@ def test_ccd_is_exact_for_a_gaussian(pair):
             return pair.optimum.best._replace(theta=theta, log_posterior=value, gradient=-precision @ away)
 
     gaussian = Gaussian()
-    optimum = Optimum(gaussian(centre), True, "", ())
+    optimum = Optimum(gaussian(centre), True, "", (), np.zeros(0))
     for options, fourth in (({}, 15.0), ({"f0": 1.1}, 1.1**2 * 9)):
         posterior = hyper_method("ccd", options).integrate(gaussian, optimum)
         z = np.linalg.solve(root, (posterior.theta - centre).T)
@@ -420,7 +422,7 @@ def test_a_saddle_is_no_maximum():
             return {"eta_log__": theta}
 
     saddle = Saddle()
-    optimum = Optimum(saddle(np.zeros(2)), False, "Stopped.", ())
+    optimum = Optimum(saddle(np.zeros(2)), False, "Stopped.", (), np.zeros(0))
     with pytest.raises(ValueError, match=r"no curved maximum at .*eta_log__.*did not converge: Stopped"):
         gaussian_at(saddle, optimum)
 
@@ -431,3 +433,28 @@ def test_nuts_keeps_its_chains(pair):
     assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 400}
     again = hyper_method("nuts", OPTIONS["nuts"]).integrate(pair.log_posterior, pair.optimum, random_seed=1)
     assert_allclose(again.theta, posterior.theta)
+
+
+def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
+    """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
+    grid = single.fit("grid")
+    wanted = []
+    for i in range(grid.solution.labels.size):
+        logs = []
+        for node, (_, solution) in zip(grid.hyper_posterior.nodes, grid.hyper_posterior.solutions(), strict=True):
+            others = np.delete(np.arange(solution.labels.size), i)
+            k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
+            approximator = single.log_posterior.approximator
+            rest = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
+            mean, cov = rest.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
+            (density,) = log_observed_probability("multinomial_probit", mean.T, cov, solution.labels[[i]])
+            prior = node.evaluation.log_posterior - node.evaluation.evidence
+            logs.append((prior + rest.evidence + density, prior + rest.evidence))
+        wanted.append(np.subtract(*logsumexp(logs, axis=0)))
+    refitted = grid.loo(refit_above=-np.inf)
+    assert refitted.n_refitted == len(wanted)
+    # EP's evidences of all labels and of all but one do not differ by exactly its density of that one.
+    assert_allclose(refitted.elpd_i, wanted, atol=0.03)
+    assert_allclose(single.fit("ccd").loo(refit_above=-np.inf).elpd_i, refitted.elpd_i, atol=0.01)
+    at_maximum = single.fit("map").loo(refit_above=-np.inf)
+    assert np.abs(at_maximum.elpd_i - wanted).max() > 2 * np.abs(refitted.elpd_i - wanted).max()

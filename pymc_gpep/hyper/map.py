@@ -22,6 +22,4 @@ class Maximum(HyperMethod):
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
         """One node with all the weight."""
-        solution = log_posterior.solve(optimum.best.theta)
-        node = Node(optimum.best, solution.sites)
-        return HyperPosterior(self.name, log_posterior, [node], np.ones(1), solutions=[solution])
+        return HyperPosterior(self.name, log_posterior, [Node(optimum.best, optimum.sites)], np.ones(1))

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Solution
-from pymc_gpep.hyperparameters import Evaluation, LogPosterior, frozen_data, prior_moments
+from pymc_gpep.hyperparameters import Evaluation, LogPosterior, Optimum, frozen_data, prior_moments
 
 __all__ = ["HyperPosterior", "Node"]
 
@@ -24,7 +24,7 @@ class Node(NamedTuple):
 
     evaluation: Evaluation
     sites: Array
-    """Where a solve at this point starts, and at once ends."""
+    """Where a solve at this point starts, and after an iteration or two ends."""
 
 
 class HyperPosterior:
@@ -49,8 +49,6 @@ class HyperPosterior:
         How it went, in words.
     draws : DataTree, optional
         The Markov chains that nodes were taken from.
-    solutions : sequence of Solution, optional
-        Those of the first nodes, where they are known already.
 
     Notes
     -----
@@ -70,7 +68,6 @@ class HyperPosterior:
         converged: bool = True,
         message: str = "",
         draws: xr.DataTree | None = None,
-        solutions: Sequence[Solution] = (),
     ) -> None:
         self.name = name
         self.log_posterior = log_posterior
@@ -81,7 +78,7 @@ class HyperPosterior:
         self.message = message
         self.draws = draws
         classifier = log_posterior.classifier
-        self._kept = dict(enumerate(solutions))
+        self._kept: dict[int, Solution] = {}
         # Later pm.set_data does not change a posterior that exists.
         self._data = frozen_data(classifier.model)
         self._keep = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points) ** 2)
@@ -109,12 +106,13 @@ class HyperPosterior:
             self._kept[s] = solution
         return solution
 
-    def solution_at(self, theta: Array) -> Solution:
-        """The approximate posterior of the latent values at any point, that of a node if it is one."""
+    def solution_at(self, optimum: Optimum) -> Solution:
+        """The approximate posterior of the latent values at the maximum, that of a node if it is one."""
+        theta = optimum.best.theta
         for s, node in enumerate(self.nodes):
             if np.array_equal(node.evaluation.theta, theta):
                 return self.solution(s)
-        return self.log_posterior.solve(theta)
+        return self.log_posterior.solve(theta, optimum.sites)
 
     @cached_property
     def _moments(self) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import xarray as xr
+from scipy.stats import norm
 
 from pymc_gpep.approximation import GPApproximation
 from pymc_gpep.plots.canvas import single
@@ -30,8 +32,9 @@ def plot_relevance(
 ) -> Axes:
     """Draw the inverse of the length scale of each input: how relevant it is (automatic relevance determination).
 
-    Inputs are comparable where they have the same scale. A fit is a point for each input; draws from MCMC are medians
-    with central intervals.
+    Inputs are comparable where they have the same scale. Draws from MCMC are medians with central intervals. A fit is a
+    point for each input or, where it was integrated over the hyperparameters, median and central interval of the
+    log-normal distribution that has the moments of its nodes.
 
     Parameters
     ----------
@@ -64,12 +67,12 @@ def plot_relevance(
     named = by_name(results)
     summaries = {}
     for name, result in named.items():
-        draws = 1.0 / hyperparameter_draws(result, var_name)
+        draws = hyperparameter_draws(result, var_name)
         if draws.ndim != 2:
             raise ValueError(
                 f"{var_name!r} must be a vector with an element for each input, but has {draws.ndim - 1} axes."
             )
-        summaries[name] = draws.quantile([(1 - prob) / 2, 0.5, (1 + prob) / 2], dim="sample")
+        summaries[name] = _summary(1.0 / draws, prob, isinstance(result, GPApproximation))
     first = next(iter(summaries.values()))
     if any(summary.shape != first.shape for summary in summaries.values()):
         raise ValueError(f"{var_name!r} has different lengths: { {n: s.shape[1] for n, s in summaries.items()} }.")
@@ -83,7 +86,7 @@ def plot_relevance(
         shift = 0.0 if len(named) == 1 else 0.25 - 0.5 * i / (len(named) - 1)
         style = {
             "fmt": MARKERS[i % len(MARKERS)], "color": colour, "markersize": 5, "elinewidth": 1.4, "label": name,
-            "xerr": None if isinstance(named[name], GPApproximation) else [middle - low, high - middle],
+            "xerr": [middle - low, high - middle] if (high > low).any() else None,
         }  # fmt: skip
         ax.errorbar(middle, heights + shift, **style | dict(point_kwargs or {}))
     ax.set_yticks(heights, [labels[j] for j in order])
@@ -94,3 +97,14 @@ def plot_relevance(
     if legend and len(named) > 1:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
     return ax
+
+
+def _summary(relevance: xr.DataArray, prob: float, nodes: bool) -> xr.DataArray:
+    """Lower end, median and upper end (3, inputs) of the interval of given probability."""
+    levels = np.array([(1 - prob) / 2, 0.5, (1 + prob) / 2])
+    if not nodes:
+        return relevance.quantile(levels, dim="sample")
+    # A few nodes have moments, but no quantiles.
+    logs = xr.DataArray(np.log(relevance)).weighted(relevance["weight"])
+    distance = xr.DataArray(norm.ppf(levels), dims=["quantile"])
+    return xr.DataArray(np.exp(logs.mean("sample") + distance * logs.std("sample"))).transpose("quantile", ...)

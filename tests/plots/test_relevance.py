@@ -33,6 +33,17 @@ def test_draws_have_intervals(shared, shared_mcmc):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["MCMC", "EP"]
 
 
+def test_nodes_have_log_normal_intervals(shared, shared_ccd):
+    ax = plot_relevance({"ccd": shared_ccd, "map": shared.fit}, prob=0.8, sort=False)
+    nodes, weight = np.log(shared_ccd.nodes["ls"].sel(petal=["width", "length"])), shared_ccd.nodes["weight"]
+    mean = np.average(nodes, axis=0, weights=weight)
+    std = np.sqrt(np.average((nodes - mean) ** 2, axis=0, weights=weight))
+    assert_allclose(ax.lines[0].get_xdata(), np.exp(-mean))
+    (intervals,) = [each for container in ax.containers for each in container.lines[2]]
+    ends = np.exp(-mean[:, None] + np.outer(std, [-1.2815515655446, 1.2815515655446]))
+    assert_allclose([segment[:, 0] for segment in intervals.get_segments()], ends)
+
+
 def test_inputs_without_names_are_numbered(shared):
     draws = shared.fit.sample(5, random_seed=1)
     draws["posterior"] = draws["posterior"].to_dataset().drop_vars("petal")

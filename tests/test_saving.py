@@ -1,0 +1,131 @@
+"""A fit as a file, and back."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from tests import models
+
+NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
+KINDS = {
+    "shared, ccd": (models.shared, "nested_ep", {"hyper": "ccd"}),
+    "per class": (models.per_class, "nested_ep", {}),
+    "no hyperparameters": (models.fixed, "vb", {}),
+    "softmax, laplace": (models.softmax, "laplace", {"hyper": "laplace", "hyper_options": {"nodes": 4}}),
+    "probit, options": (models.probit, "laplace", {"tolerance": 1e-9}),
+    "nuts": (
+        models.probit,
+        "iep",
+        {"hyper": "nuts", "hyper_options": {"draws": 8, "tune": 8, "chains": 2, "cores": 1, "nodes": 5}},
+    ),
+}
+FORMATS = {
+    "netcdf": (lambda tree, path: tree.to_netcdf(path), az.from_netcdf),
+    # Of version 3 zarr itself warns that its summary of the groups is no standard yet.
+    "zarr": (lambda tree, path: tree.to_zarr(path, zarr_format=2), az.from_zarr),
+}
+
+
+@pytest.fixture(scope="module")
+def probit():
+    model, _ = models.probit()
+    with model:
+        return pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+
+
+def through_file(tree, path, form):
+    write, read = FORMATS[form]
+    write(tree, path)
+    return read(path)
+
+
+@pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning", "ignore:.*R-hat:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:In hyper='nuts'")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_round_trip(kind, form, tmp_path):
+    build, method, options = KINDS[kind]
+    model, gp = build()
+    with model:
+        fit = pm.fit(method=method, progressbar=False, random_seed=1, **options)
+    again_model, again_gp = build()
+    again = gpep.from_datatree(through_file(fit.to_datatree(), tmp_path / "fit", form), again_model)
+    assert str(again) == str(fit)
+    assert again.converged == fit.converged
+    assert again.seconds == fit.seconds
+    assert again.log_posterior.approximator == fit.log_posterior.approximator
+    # The model computes the same prior, and the solver starts from the same sites: weights alone are rounded again.
+    for name in ("latent", "history", "hyperparameters", "nodes"):
+        xr.testing.assert_allclose(getattr(again, name), getattr(fit, name), rtol=1e-13, atol=1e-13)
+    assert_array_equal(again.hist, fit.hist)
+    assert_allclose(again.mean.eval(), fit.mean.eval(), rtol=1e-13, atol=1e-13)
+    xr.testing.assert_allclose(again.predict(again_gp, NEW), fit.predict(gp, NEW), rtol=1e-12, atol=1e-14)
+    draws, again_draws = (each.sample(7, chains=2, random_seed=3)["posterior"].to_dataset() for each in (fit, again))
+    xr.testing.assert_allclose(again_draws, draws, rtol=1e-12)
+    chains, again_chains = fit.hyper_posterior.draws, again.hyper_posterior.draws
+    assert (chains is None) == (again_chains is None)
+    if chains is not None:
+        xr.testing.assert_allclose(again_chains["posterior"].to_dataset(), chains["posterior"].to_dataset())
+
+
+def test_a_fit_read_again_is_a_fit(probit):
+    model, _ = models.probit()
+    again = gpep.from_datatree(probit.to_datatree(), model)
+    assert_allclose(again.loo().elpd_i, probit.loo().elpd_i, rtol=1e-12)
+    assert again.importance(200, random_seed=1).pareto_k == probit.importance(200, random_seed=1).pareto_k
+    xr.testing.assert_identical(gpep.from_datatree(again.to_datatree(), model).latent, probit.latent)
+
+
+def test_reads_without_the_model(probit, tmp_path):
+    tree = through_file(probit.to_datatree(), tmp_path / "fit", "netcdf")
+    assert tree.attrs["approximation"] == "nested_ep"
+    assert tree.attrs["message"] == probit.message
+    assert_array_equal(tree["latent/mean"].sel(species="virginica"), probit.latent["mean"].sel(species="virginica"))
+    assert_allclose(tree["hyperparameters/ls"], probit.hyperparameters["ls"])
+
+
+def test_a_fit_that_did_not_converge_says_so_again(tmp_path):
+    model, _ = models.shared()
+    with model, pytest.warns(RuntimeWarning, match="did not converge"):
+        fit = pm.fit(method="nested_ep", n=1, progressbar=False)
+    again = gpep.from_datatree(through_file(fit.to_datatree(), tmp_path / "fit", "netcdf"), model)
+    assert not again.converged
+    assert again.message == fit.message
+
+
+def test_draws_are_no_fit(probit):
+    with pytest.raises(ValueError, match="This DataTree is no fit: it has the groups posterior"):
+        gpep.from_datatree(probit.sample(4, random_seed=1), probit.model)
+
+
+def another(*, y=None, ls=None, scale=9.0, classes=3, X=None):
+    """The model of `models.probit`, with something else in one place."""
+    theirs, labels = models.data()
+    with pm.Model() as model:
+        lengthscale = pm.InverseGamma(ls or "ls", 3, 3) if ls != "alpha" else pm.InverseGamma("ls", 4, 3)
+        gp = pm.gp.Latent(cov_func=scale * pm.gp.cov.ExpQuad(2, ls=lengthscale))
+        f = gp.prior("f", X=theirs if X is None else X, n_outputs=classes)
+        gpep.MultinomialProbit("y", f.T, observed=labels if y is None else y)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": (models.data()[1] + 1) % 3}, "30 labels differ"),
+        ({"y": models.data()[1][:9], "X": models.data()[0][:9]}, "to 30 points: the model has 9 points"),
+        ({"ls": "rho"}, "has the hyperparameters ls_log__, but the model has rho_log__"),
+        ({"ls": "alpha"}, "The priors of the hyperparameters are not those that were fitted"),
+        ({"classes": 4}, "with 4 classes nested_ep has 180 numbers for its sites, and the fit has 120"),
+        ({"scale": 8.0}, "log evidence is"),
+        ({"X": models.data()[0] + 0.01 * np.arange(30)[:, None]}, "log evidence is"),
+    ],
+)
+def test_another_model_is_refused(probit, changes, message):
+    with pytest.raises(ValueError, match=message):
+        gpep.from_datatree(probit.to_datatree(), another(**changes))
+    gpep.from_datatree(probit.to_datatree(), another())
