@@ -58,7 +58,9 @@ def input_grid(
         raise ValueError(f"There is no input {column!r}; their names are {names}.")
 
     if columns is None and data.shape[1] > 2:
-        raise ValueError(f"X has {data.shape[1]} inputs. Choose one or two that vary: columns=(0, 1).")
+        raise ValueError(
+            f"X has {data.shape[1]} inputs. Choose one or two that vary: gpep.plots.input_grid(X, columns=(0, 1))."
+        )
     chosen = [position(column) for column in (columns if columns is not None else range(data.shape[1]))]
     if len(chosen) not in (1, 2) or len(set(chosen)) < len(chosen):
         raise ValueError(f"columns must be one or two different inputs, but is {columns}.")

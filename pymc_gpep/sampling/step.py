@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from inspect import Parameter, signature
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -56,6 +57,15 @@ class LatentStep(BlockedStep):
     default_blocked = True
     progress: ClassVar[dict[str, tuple[str, str]]] = {}
     """Statistics that the progress bar shows: name → header of the column, format of the value."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Refuse options that there are not, before any work and in the name of the class that was asked for."""
+        own = [vars(base).get("__init__") for base in cls.__mro__[: cls.__mro__.index(LatentStep)]]
+        parameters = [p for init in own if init for p in list(signature(init).parameters.values())[1:]]
+        known = dict.fromkeys(p.name for p in parameters if p.kind is not Parameter.VAR_KEYWORD)
+        if unknown := sorted(set(kwargs) - set(known)):
+            raise TypeError(f"{cls.__name__} has no option {', '.join(unknown)}; it has {', '.join(known)}.")
+        return super().__new__(cls, *args, **kwargs)
 
     def __init__(
         self,

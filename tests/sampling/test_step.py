@@ -1,0 +1,20 @@
+"""What the step methods share."""
+
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from tests import models
+
+STEPS = (gpep.EllipticalSlice, gpep.GuidedHMC, gpep.ProbitGibbs, gpep.PseudoMarginal, gpep.ScaledMetropolis)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_unknown_options_are_refused_in_the_name_of_the_step(step):
+    with pm.Model(), pytest.raises(TypeError, match=rf"{step.__name__} has no option sweps, target; it has .*, rng, "):
+        step(sweps=3, target=0.5)  # before the model is looked at, which is none of ours
+
+
+def test_options_of_a_base_are_known():
+    with models.probit()[0], pytest.raises(ValueError, match="hyper_moves must be at least 1"):
+        gpep.EllipticalSlice(hyper_moves=0)
