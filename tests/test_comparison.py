@@ -1,5 +1,7 @@
 """Methods side by side, in our table and in ArviZ's pictures."""
 
+import warnings
+
 import arviz as az
 import matplotlib
 import matplotlib.pyplot as plt
@@ -163,3 +165,30 @@ def test_arviz_compares_their_predictions(shared, drawn):
             for name, tree in drawn.items()
         }
     assert set(az.compare(trees).index) == set(trees)
+
+
+@pytest.fixture(scope="module")
+def checked(shared):
+    """Draws of a fit with what ArviZ's checks need besides: log likelihoods and replicated labels."""
+    tree = shared.fit.sample(100, chains=2, random_seed=1)
+    with shared.model, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected variables likely created by GP objects")
+        pm.compute_log_likelihood(tree, progressbar=False, extend_inferencedata=True)
+        pm.sample_posterior_predictive(tree, progressbar=False, random_seed=1, extend_inferencedata=True)
+    return tree
+
+
+CHECKS = {
+    "pair": lambda tree, fits: az.plot_pair(tree, var_names=["f"], coords={"flower": [114]}),
+    "khat": lambda tree, fits: az.plot_khat(az.loo(tree, pointwise=True)),
+    "compare": lambda tree, fits: az.plot_compare(az.compare({name: fit.loo() for name, fit in fits.items()})),
+    "calibration": lambda tree, fits: az.plot_ppc_pava(tree, data_type="categorical"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
+@pytest.mark.parametrize("check", CHECKS)
+def test_arviz_checks_a_fit(check, shared, shared_iep, checked):
+    pc = CHECKS[check](checked, {"EP": shared.fit, "IEP": shared_iep})
+    pc.viz["figure"].item().canvas.draw()
+    plt.close("all")
