@@ -4,90 +4,32 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.backends.base import MultiTrace
-from pymc.backends.ndarray import NDArray as Trace
-from pymc.pytensorf import floatX
 from pymc.variational.approximations import SingleGroupApproximation
-from pymc.variational.opvi import Group
-from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Convergence, Solution
 from pymc_gpep.conditional import Conditional
+from pymc_gpep.group import GPGroup
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyperparameters import LogPosterior, Optimum, frozen_data
 from pymc_gpep.mixture import average_predictions, total_covariance, total_variance
 from pymc_gpep.prediction import CrossCovariance, predict
+from pymc_gpep.recorder import Recorder
 from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
     from pymc_gpep.importance import ImportanceCheck, ResampledDraws
     from pymc_gpep.leave_one_out import CavityELPD
 
-__all__ = ["GPApproximation", "GPGroup"]
+__all__ = ["GPApproximation", "warn_unless_converged"]
 
 Array = NDArray[np.float64]
-
-
-@Group.register
-class GPGroup(Group):
-    """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
-
-    Mean and standard deviation are kept as parameters. The covariance, which can be large, is computed when asked for
-    by the function that `set_covariance` was given.
-    """
-
-    __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
-    short_name = "gaussian_process"
-    alias_names = frozenset(["gp"])
-    has_logq = False  # a point mass has no density
-
-    def __init_group__(self, group: Sequence[Any]) -> None:
-        super().__init_group__(group)
-        if not self._check_user_params():
-            start = floatX(self._prepare_start(None))
-            self.shared_params = {
-                "gp_mean": pytensor.shared(start, "gp_mean"),
-                "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
-            }
-        self._covariance = lambda: np.zeros((self.ddim, self.ddim))
-        self._finalize_init()
-
-    def update(self, mean: Mapping[str, Array], std: Mapping[str, Array], covariance: Any) -> None:
-        """Set the moments, by name of value variable, and the function that computes the covariance."""
-        for key, values in (("gp_mean", mean), ("gp_std", std)):
-            flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
-            self.params_dict[key].set_value(floatX(flat))
-        self._covariance = covariance
-
-    @property
-    def mean(self) -> pt.TensorVariable:
-        """Mean, (d,)."""
-        return self.params_dict["gp_mean"]
-
-    @property
-    def std(self) -> pt.TensorVariable:
-        """Standard deviation, (d,); zero for hyperparameters at a point."""
-        return self.params_dict["gp_std"]
-
-    @property
-    def cov(self) -> pt.TensorVariable:
-        """Covariance, (d, d), dense."""
-        return pt.as_tensor_variable(self._covariance())
-
-    @property
-    def symbolic_random(self) -> pt.TensorVariable:
-        """Draws, of the Gaussian with these moments, as a linear function of the standard normal `symbolic_initial`."""
-        values, vectors = np.linalg.eigh(self._covariance())
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        return self.mean + self.symbolic_initial @ root.T
 
 
 class GPApproximation(SingleGroupApproximation):
@@ -436,24 +378,11 @@ class GPApproximation(SingleGroupApproximation):
         if draws < 1 or chains < 1:
             raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
         rng = self._generator(random_seed)
-        names, record = self._recorder
         weighted = self._draw_exactly(draws, chains, rng) if importance else None
-        traces = []
-        for chain in range(chains):
-            values = weighted.chain(chain) if weighted else self._draw_values(draws, rng)
-            first = record(*(values[name][0] for name in values))
-            trace = Trace(
-                model=self.model,
-                vars=names,
-                fn=record,
-                var_shapes={v.name: np.shape(x) for v, x in zip(names, first, strict=True)},
-                var_dtypes={v.name: np.asarray(x).dtype for v, x in zip(names, first, strict=True)},
-            )
-            trace.setup(draws=draws, chain=chain)
-            for i in range(draws):
-                trace.record({name: values[name][i] for name in values}, in_warmup=False)
-            trace.close()
-            traces.append(trace)
+        traces = [
+            self._recorder.trace(weighted.chain(chain) if weighted else self._draw_values(draws, rng), chain)
+            for chain in range(chains)
+        ]
         multitrace = MultiTrace(traces)
         if not return_inferencedata:
             return multitrace
@@ -569,25 +498,8 @@ class GPApproximation(SingleGroupApproximation):
         return values
 
     @cached_property
-    def _recorder(self) -> tuple[list[Any], Any]:
-        """Variables to record, and the function that computes them from what `_draw_values` gives.
-
-        Latent values are taken as given: to factorise the prior covariance for every draw would cost O(n³) each.
-        """
-        model = self.model
-        free = self.groups[0].group
-        value_vars = [model.rvs_to_values[rv] for rv in free]
-        given = {latent.f: latent.f.type(latent.f.name) for latent in self.classifier.latents if latent.rotated}
-        transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
-        computed = graph_replace([*transformed, *self._deterministics], given, strict=False)
-        computed = graph_replace(model.replace_rvs_by_values(computed), self._data, strict=False)
-        function = model.compile_fn(
-            [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
-            inputs=[pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
-            point_fn=False,
-            on_unused_input="ignore",
-        )
-        return [*value_vars, *transformed, *self._deterministics], function
+    def _recorder(self) -> Recorder:
+        return Recorder(self.classifier, self.groups[0].group, self._deterministics, self._data)
 
 
 def warn_unless_converged(approximation: GPApproximation) -> None:

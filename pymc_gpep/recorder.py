@@ -1,0 +1,72 @@
+"""From draws of the free variables to a trace of all that a model records."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytensor
+from numpy.typing import NDArray
+from pymc.backends.ndarray import NDArray as Trace
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["Recorder"]
+
+Array = NDArray[np.float64]
+
+
+class Recorder:
+    """Compute what `pm.sample` records, from value variables and latent values.
+
+    Latent values are taken as given, also where they are deterministic: to factorise the prior covariance for every
+    draw would cost O(n³) each.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    free : sequence of TensorVariable
+        Free variables, in the order in which they are recorded.
+    deterministics : sequence of TensorVariable
+    data : dict
+        Data of the model → constants that take their place.
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        free: Sequence[TensorVariable],
+        deterministics: Sequence[TensorVariable],
+        data: Mapping[Variable, Variable],
+    ) -> None:
+        self._model = model = classifier.model
+        value_vars = [model.rvs_to_values[rv] for rv in free]
+        given = {latent.f: latent.f.type(latent.f.name) for latent in classifier.latents if latent.rotated}
+        transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
+        computed = graph_replace([*transformed, *deterministics], given, strict=False)
+        computed = graph_replace(model.replace_rvs_by_values(computed), data, strict=False)
+        self._recorded = [*value_vars, *transformed, *deterministics]
+        self._compute = model.compile_fn(
+            [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
+            inputs=[pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
+            point_fn=False,
+            on_unused_input="ignore",
+        )
+
+    def trace(self, values: Mapping[str, Array], chain: int) -> Trace:
+        """Trace of a chain, from draws (s, ...) of value variables and of deterministic latent values, by name."""
+        first = self._compute(*(value[0] for value in values.values()))
+        trace = Trace(
+            model=self._model,
+            vars=self._recorded,
+            fn=self._compute,
+            var_shapes={v.name: np.shape(x) for v, x in zip(self._recorded, first, strict=True)},
+            var_dtypes={v.name: np.asarray(x).dtype for v, x in zip(self._recorded, first, strict=True)},
+        )
+        draws = len(next(iter(values.values())))
+        trace.setup(draws=draws, chain=chain)
+        for i in range(draws):
+            trace.record({name: value[i] for name, value in values.items()}, in_warmup=False)
+        trace.close()
+        return trace
