@@ -128,14 +128,14 @@ class GPApproximation(SingleGroupApproximation):
         steps = len(self.optimum.history) - 1
         how = "converged" if self.optimum.converged else "did not converge"
         why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
+        name = self.log_posterior.approximator.name
         return (
             f"Hyperparameters {how} after {steps} iteration{'' if steps == 1 else 's'}{why}; "
-            f"{self.log_posterior.approximator.name} {self.convergence}."
-            + (
-                f" In hyper={self.hyper_posterior.name!r}, {problem}."
-                if (problem := self.hyper_posterior.message)
-                else ""
-            )
+            f"{name}, from sites nearby, {self.convergence}."
+            if self.log_posterior.value_vars
+            else f"No hyperparameters; {name} {self.convergence}."
+        ) + (
+            f" In hyper={self.hyper_posterior.name!r}, {problem}." if (problem := self.hyper_posterior.message) else ""
         )
 
     @property

@@ -36,7 +36,17 @@ class Conditional:
     @cached_property
     def _roots(self) -> Array:
         """Lower Cholesky factors of the prior covariance, (1 or c, n, n)."""
-        return np.linalg.cholesky(self.solution.posterior.k)
+        try:
+            return np.linalg.cholesky(self.solution.posterior.k)
+        except np.linalg.LinAlgError:
+            # The approximation may do without; the model's own latent values, mean + Cholesky factor × noise, do not.
+            names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
+            at = {name: np.asarray(value).tolist() for name, value in self.point.items()}
+            raise ValueError(
+                f"The prior covariance of the latent values {names} is not positive definite to working precision at "
+                f"the hyperparameters {at} (unconstrained). Give the prior a larger jitter, gp.prior(..., jitter=...), "
+                "or the hyperparameters priors that hold them; a magnitude that grows without limit is the usual cause."
+            ) from None
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and variances by name of value variable; the variances of hyperparameters are 0."""

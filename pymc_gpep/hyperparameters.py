@@ -289,6 +289,8 @@ def maximise(
                 "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
                 "small pm.gp.cov.WhiteNoise to it."
             )
+        if best.status == OUT_OF_ITERATIONS:
+            advice = "Raise max_iterations, or a tolerance that rounding does not allow; or give another start=..."
         raise ValueError(
             f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters, unconstrained "
             f"{point}, where the log posterior is {best.log_posterior}. {advice}"

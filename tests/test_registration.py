@@ -95,8 +95,25 @@ def test_an_approximation_that_does_not_converge_is_reported():
     assert not fit.converged
     assert np.isfinite(fit.log_evidence)
     model, _ = models.shared()
-    with model, pytest.raises(ValueError, match=r"nested_ep cannot start: it ran out of iterations"):
+    with (
+        model,
+        pytest.raises(ValueError, match=r"cannot start: it ran out of iterations.*Raise max_iter"),
+    ):
         pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
+
+
+def test_without_hyperparameters_nothing_is_said_of_them(fixed):
+    assert fixed.fit.message.startswith("No hyperparameters; nested_ep converged after")
+
+
+def test_a_prior_that_the_model_cannot_draw_from_is_named():
+    X, y = models.data()
+    with pm.Model():
+        prior = pm.gp.Latent(cov_func=1e7 * pm.gp.cov.ExpQuad(2, ls=3.0))
+        f = prior.prior("f", X=X, n_outputs=3, jitter=0.0)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        with pytest.raises(ValueError, match=r"covariance of the latent values 'f' is not positive definite.*jitter"):
+            pm.fit(method="nested_ep", progressbar=False)
 
 
 def test_inputs_that_are_not_finite_are_named():
