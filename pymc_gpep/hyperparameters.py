@@ -27,6 +27,7 @@ from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE,
 from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.arrays import arrays_as_shared
 
 __all__ = [
     "Evaluation",
@@ -110,7 +111,8 @@ class LogPosterior:
     @cached_property
     def _evaluate(self) -> Callable[..., list[Any]]:
         # A fit that is read from a file never evaluates, and need not wait for this.
-        return self.classifier.model.compile_fn(self._outputs, inputs=self._inputs, **self._kwargs)
+        outputs = arrays_as_shared(self._outputs)
+        return self.classifier.model.compile_fn(outputs, inputs=self._inputs, **self._kwargs)
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""

@@ -17,6 +17,7 @@ from pymc_gpep.posterior import CoupledPosterior
 from pymc_gpep.probabilities import class_probabilities
 from pymc_gpep.softmax_probabilities import softmax_probabilities
 from pymc_gpep.structure import GPClassifier, LatentGP
+from pymc_gpep.structure.arrays import arrays_as_shared
 from pymc_gpep.tierney_kadane import tierney_kadane_probabilities
 
 __all__ = ["CrossCovariance", "labelled", "new_inputs", "predict"]
@@ -82,7 +83,7 @@ class CrossCovariance:
         outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
         self._names = [model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
         self._function = model.compile_fn(
-            outputs,
+            arrays_as_shared(outputs),
             inputs=[*(model.rvs_to_values[rv] for rv in classifier.hyperparameters), x],
             point_fn=False,
             on_unused_input="ignore",

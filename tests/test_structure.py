@@ -5,11 +5,14 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from numpy.testing import assert_allclose
 from pymc.distributions.transforms import ordered
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorConstant
 
 from pymc_gpep.likelihoods import MultinomialProbit
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.arrays import arrays_as_shared
 
 N, C = 7, 3
 JITTER = 1e-6
@@ -658,3 +661,18 @@ def test_a_categorical_that_is_no_softmax_over_classes_is_refused(p):
         pm.Categorical("y", p=p(f), observed=[0, 1, 2])
     with pytest.raises(StructureError, match=r"Looked for an observed gpep\.MultinomialProbit or pm\.Categorical"):
         read_classifier(model)
+
+
+def test_arrays_leave_the_graph_and_its_values_alone():
+    rng = np.random.default_rng(0)
+    x, row, few, label = rng.normal(size=(30, 2)), rng.normal(size=(1, 30)), np.arange(3.0), rng.integers(3, size=30)
+    scale = pt.dscalar("scale")
+    constants = [pt.constant(value) for value in (x, row, few, label)]
+    outputs = [scale * (constants[0] @ constants[0].T + constants[1]), constants[2][constants[3]] * scale]
+    replaced = arrays_as_shared(outputs)
+    left = [v.data.size for v in ancestors(replaced) if isinstance(v, TensorConstant)]
+    assert max(left) == few.size
+    assert all(new.type.broadcastable == old.type.broadcastable for new, old in zip(replaced, outputs, strict=True))
+    values = pytensor.function([scale], replaced, mode="FAST_COMPILE")(2.0)
+    assert_allclose(values[0], 2 * (x @ x.T + row))
+    assert_allclose(values[1], 2 * few[label])

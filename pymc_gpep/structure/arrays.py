@@ -1,0 +1,29 @@
+"""Graphs whose compiled code does not depend on the numbers of the data."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytensor
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorConstant
+
+__all__ = ["arrays_as_shared"]
+
+_FEW = 16  # numbers that may as well be part of the code, as shapes and axes have to be
+
+
+def arrays_as_shared(outputs: Sequence[Variable]) -> list[Any]:
+    """Replace arrays that are constants of a graph by shared variables with the same values.
+
+    What is compiled with a constant serves no other data, and compiling takes ten times as long as a fit. With the
+    arrays out of it, PyTensor's cache has the code for the next data set of this shape: a fold, a bootstrap sample.
+    """
+    arrays = [v for v in ancestors(outputs) if isinstance(v, TensorConstant) and v.ndim and v.data.size > _FEW]
+    # Of a shape that is not known, so that little of the code depends on it, but for axes that broadcast.
+    shared = {
+        v: pytensor.shared(v.data, name="array", shape=tuple(1 if s == 1 else None for s in v.data.shape), borrow=True)
+        for v in arrays
+    }
+    return list(graph_replace(outputs, shared, strict=False))
