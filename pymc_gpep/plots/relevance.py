@@ -24,6 +24,7 @@ def plot_relevance(
     results: Mapping[str, Result] | Result,
     var_name: str = "ls",
     *,
+    inverse: bool = True,
     prob: float = 0.9,
     sort: bool = True,
     ax: Axes | None = None,
@@ -41,7 +42,9 @@ def plot_relevance(
     results : GPApproximation or DataTree, or dict of str to them
         What `pm.fit` returned, and draws.
     var_name : str
-        Name of the length scales, a vector in the model.
+        Name of the length scales, a vector of hyperparameters.
+    inverse : bool
+        Whether to draw the inverse; not if the variable is itself a relevance.
     prob : float
         Probability of the intervals.
     sort : bool
@@ -72,7 +75,8 @@ def plot_relevance(
             raise ValueError(
                 f"{var_name!r} must be a vector with an element for each input, but has {draws.ndim - 1} axes."
             )
-        summaries[name] = _summary(1.0 / draws, prob, isinstance(result, GPApproximation))
+        values = 1.0 / draws if inverse else draws
+        summaries[name] = _summary(values, prob, isinstance(result, GPApproximation))
     first = next(iter(summaries.values()))
     if any(summary.shape != first.shape for summary in summaries.values()):
         raise ValueError(f"{var_name!r} has different lengths: { {n: s.shape[1] for n, s in summaries.items()} }.")
@@ -93,7 +97,7 @@ def plot_relevance(
     ax.set_ylim(-0.6, len(labels) - 0.4)
     ax.set_xlim(left=0)
     ax.grid(axis="y", linewidth=0.4, alpha=0.5)
-    ax.set_xlabel(f"relevance, 1 / {label_of(var_name)}")
+    ax.set_xlabel(f"relevance, {'1 / ' if inverse else ''}{label_of(var_name)}")
     if legend and len(named) > 1:
         ax.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=4, frameon=False)
     return ax

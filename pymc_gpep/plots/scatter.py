@@ -58,8 +58,9 @@ def plot_probability_comparison(
         raise ValueError(f"Class probabilities must be at the same points, but have shapes {shapes}.")
     base = arrays.pop(reference)
     m, c = base.shape
-    chosen = np.ones((m, c), bool)
+    chosen, what = np.ones((m, c), bool), "class probability"
     if y is not None:
+        what = "probability of the label"
         labels = np.asarray(y)
         if labels.shape != (m,):
             raise ValueError(f"y must be one label for each of {m} points, but has shape {labels.shape}.")
@@ -75,7 +76,8 @@ def plot_probability_comparison(
                 "linewidth": 1.0, "label": label_of(label),
             }  # fmt: skip
             ax.scatter(base.values[chosen[:, k], k], p.values[chosen[:, k], k], **style | dict(point_kwargs or {}))
-        ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), xlabel=reference, ylabel=name, aspect="equal")
+        ax.set(xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), aspect="equal")
+        ax.set(xlabel=f"{what}, {reference}", ylabel=f"{what}, {name}")
     if legend:
         axes[0].legend(title=label_of(dim))
     return np.asarray(axes)

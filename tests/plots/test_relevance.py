@@ -33,6 +33,12 @@ def test_draws_have_intervals(shared, shared_mcmc):
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["MCMC", "EP"]
 
 
+def test_a_relevance_is_drawn_as_it_is(shared):
+    ax = plot_relevance(shared.fit, inverse=False)
+    assert_allclose(ax.lines[0].get_xdata(), np.sort(shared.fit.hyperparameters["ls"].values))
+    assert ax.get_xlabel() == "relevance, ls"
+
+
 def test_nodes_have_log_normal_intervals(shared, shared_ccd):
     ax = plot_relevance({"ccd": shared_ccd, "map": shared.fit}, prob=0.8, sort=False)
     nodes, weight = np.log(shared_ccd.nodes["ls"].sel(petal=["width", "length"])), shared_ccd.nodes["weight"]

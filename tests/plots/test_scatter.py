@@ -16,7 +16,7 @@ def test_all_classes(given):
     drawn = plot_probability_comparison(P, "MCMC", axes=axes)
     assert (drawn == axes).all()
     for ax, name in zip(axes, ("EP", "VB"), strict=True):
-        assert (ax.get_xlabel(), ax.get_ylabel()) == ("MCMC", name)
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("class probability, MCMC", f"class probability, {name}")
         for k, points in enumerate(ax.collections):
             assert_allclose(points.get_offsets(), np.column_stack([P["MCMC"][:, k], P[name][:, k]]))
 
@@ -24,6 +24,7 @@ def test_all_classes(given):
 def test_only_the_true_class():
     arrays = {name: xr.DataArray(p, dims=("i", "band"), coords={"band": list("abc")}) for name, p in P.items()}
     axes = plot_probability_comparison(arrays, "VB", LABELS, point_kwargs={"s": 9})
+    assert axes[0].get_xlabel() == "probability of the label, VB"
     for k, points in enumerate(axes[0].collections):
         assert_allclose(points.get_offsets(), np.column_stack([P[n][k == LABELS, k] for n in ("VB", "MCMC")]))
         assert points.get_sizes() == [9]
