@@ -14,6 +14,12 @@ export PIP_CACHE_DIR := $(CACHE)/pip
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NUMBA_CACHE_DIR := $(CACHE)/numba
 export MPLCONFIGDIR := $(CACHE)/matplotlib
+# The documentation is run by Jupyter: kernels of this environment, and files in the cache.
+export JUPYTER_PREFER_ENV_PATH := 1
+export JUPYTER_CONFIG_DIR := $(CACHE)/jupyter
+export JUPYTER_DATA_DIR := $(CACHE)/jupyter
+export JUPYTER_RUNTIME_DIR := $(CACHE)/jupyter/runtime
+export IPYTHONDIR := $(CACHE)/ipython
 comma := ,
 # Most of the time of a test goes into compiling, so two processes halve it; then each has one thread.
 TWO := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
@@ -48,7 +54,7 @@ format: $(VENV)/.with-lint ## put style and format right where ruff can
 types: $(VENV)/.with-lint ## check types
 	$(BIN)/mypy
 
-docs: $(VENV)/.with-docs ## build the documentation into docs/_build/html
+docs: $(VENV)/.with-docs ## run the examples and build the documentation into docs/_build/html
 	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean: ## remove the environment, the caches and everything built

@@ -1,6 +1,10 @@
-"""Sphinx configuration. Nothing is fetched while building."""
+"""Sphinx configuration. Nothing is fetched while building; pages with code are run."""
 
+import shutil
 from importlib.metadata import version as installed_version
+from pathlib import Path
+
+HERE = Path(__file__).parent
 
 project = "pymc_gpep"
 author = "The pymc_gpep developers"
@@ -8,18 +12,28 @@ project_copyright = author
 release = version = installed_version("pymc-gpep")
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
     "sphinx.ext.viewcode",
 ]
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "conf.py"]
 templates_path = ["_templates"]
 
 myst_enable_extensions = ["amsmath", "dollarmath"]
 myst_heading_anchors = 2
+
+# A page is run whenever Sphinx reads it; an exception in it stops the build.
+nb_execution_mode = "force"
+nb_execution_timeout = 600
+nb_execution_raise_on_error = True
+nb_output_stderr = "remove"  # what PyMC logs while sampling
+nb_custom_formats = {".py": ["jupytext.reads", {"fmt": "py:percent"}]}
+
+# The examples are scripts in cells, and pages of this site.
+shutil.copytree(HERE.parent / "examples", HERE / "generated" / "examples", dirs_exist_ok=True)
 
 # The public names are those of `__all__`, wherever they are defined.
 autosummary_ignore_module_all = False
@@ -29,7 +43,15 @@ autodoc_inherit_docstrings = False
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 
-html_theme = "pydata_sphinx_theme"
+html_theme = "pymc_sphinx_theme"
 html_title = "pymc_gpep"
-html_theme_options = {"show_toc_level": 2, "navigation_with_keys": False}
+# The theme is made for PyMC's own site: without its visitor statistics, links to its accounts and its search.
+html_theme_options = {
+    "google_analytics_id": "",
+    "navbar_end": ["theme-switcher"],
+    "navigation_with_keys": False,
+    "secondary_sidebar_items": ["page-toc"],
+    "show_toc_level": 2,
+    "use_search_override": False,
+}
 html_show_sourcelink = False

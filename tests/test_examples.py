@@ -1,0 +1,54 @@
+"""The examples: scripts in cells that a notebook can be made of, each with its page in the documentation."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+PAGE = ROOT / "docs" / "examples.md"
+of_each_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+
+
+def cells(path: Path) -> list[tuple[str, str]]:
+    """What is before the first cell, and of each cell its kind and text, as jupytext's percent format has them."""
+    first, *parts = re.split(r"^# %%(.*)\n", path.read_text(), flags=re.MULTILINE)
+    return [("before", first), *((kind.strip(), text) for kind, text in zip(parts[::2], parts[1::2], strict=True))]
+
+
+@of_each_example
+def test_example_begins_with_a_title(path):
+    (before, nothing), (kind, text), *_ = cells(path)
+    assert (before, nothing, kind) == ("before", "", "[markdown]")
+    assert re.match(r"# # \S", text)
+
+
+@of_each_example
+def test_cells_are_text_or_code(path):
+    for kind, text in cells(path)[1:]:
+        assert text.strip()
+        if kind == "[markdown]":
+            assert all(line.startswith("#") for line in text.strip().splitlines())
+        else:
+            assert kind == ""
+            assert ast.parse(text).body
+
+
+@of_each_example
+def test_example_is_linear_and_draws_in_one_cell_what_it_saves(path):
+    module = ast.parse(path.read_text())
+    imported = {alias.name for node in ast.walk(module) if isinstance(node, ast.Import) for alias in node.names}
+    assert not {"argparse", "matplotlib", "sys"} & imported
+    assert "__name__" not in path.read_text()
+    kind, last = cells(path)[-1]
+    assert kind == ""
+    assert re.search(r"^figure.* = plt\.", last, flags=re.MULTILINE)  # a notebook shows it below the cell that makes it
+    assert last.rstrip().splitlines()[-1] == f'figure.savefig("output/{path.stem}.png", dpi=110)'
+
+
+def test_every_example_has_its_page():
+    linked = re.findall(r"\]\(generated/examples/(\w+)\)", PAGE.read_text())
+    listed = re.findall(r"^generated/examples/(\w+)$", PAGE.read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(linked) == [path.stem for path in EXAMPLES]
