@@ -1,0 +1,131 @@
+"""What an experiment is: pieces of work that are kept on disk, and a report made of them."""
+
+import json
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from matplotlib.figure import Figure
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+Arrays = dict[str, np.ndarray]
+
+THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A piece of work that needs no other: `function(**arguments)` returns named arrays.
+
+    The function must be one of a module, so that another process finds it. Arguments must be JSON's: those that are
+    stored with a result say whether it is still the result of this cell. With `resumes`, the function also gets
+    `checkpoint`, a path that belongs to the cell alone, to keep there what it needs to go on after a break.
+    """
+
+    name: str
+    function: Callable[..., Mapping[str, Any]]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    resumes: bool = False
+
+    @property
+    def identity(self) -> str:
+        return json.dumps(
+            [f"{self.function.__module__}.{self.function.__name__}", dict(self.arguments)], sort_keys=True
+        )
+
+
+class Experiment(ABC):
+    """A figure or table of the paper."""
+
+    title: str
+    alone: ClassVar[bool] = False
+    """Whether cells must not run side by side, as where they are timed."""
+    sizable: ClassVar[bool] = False
+    """Whether the number of points to learn from can be chosen."""
+    size: int
+    """That number, where it can."""
+
+    @abstractmethod
+    def cells(self, data: str, quick: bool) -> Sequence[Cell]:
+        """Pieces of work, in the order in which they should begin; `data` is the folder of the data sets."""
+
+    @abstractmethod
+    def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
+        """Figures for JSON and tables for people, from what the cells returned, by name.
+
+        `seconds` is among what each returned. Cells that failed are missing, and the report says so.
+        """
+
+    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+        """The picture, where the paper has one."""
+        return None
+
+
+def compute(cells: Sequence[Cell], folder: Path, jobs: int) -> tuple[dict[str, Arrays], dict[str, str]]:
+    """What the cells return, and the errors of those that failed, by name.
+
+    Results that are in `folder` already are not computed again. Each of `jobs` processes has its share of the cores as
+    threads for BLAS, unless the environment says otherwise; with 0 nothing is computed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    found = {cell.name: result for cell in cells if (result := _load(cell, folder)) is not None}
+    missing = [cell for cell in cells if cell.name not in found]
+    if len({cell.name for cell in cells}) != len(cells):
+        raise ValueError("Two cells have the same name.")
+    errors: dict[str, str] = {}
+    if not missing or not jobs:
+        return found, errors
+    # Libraries read these when they are imported, which new processes do anew.
+    for name in THREADS:
+        os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // jobs)))
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with (
+        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
+        Progress(*columns) as progress,
+    ):
+        task = progress.add_task("cells", total=len(cells), completed=len(found))
+        futures = {pool.submit(_run, cell, folder): cell for cell in missing}
+        for future in as_completed(futures):
+            name = futures[future].name
+            try:
+                found[name] = future.result()
+                progress.console.print(f"{name}: {float(found[name]['seconds']):.1f} s")
+            except Exception as error:  # the other cells are still worth having
+                errors[name] = f"{type(error).__name__}: {error}"
+                progress.console.print(f"{name}: {errors[name]}")
+            progress.advance(task)
+    return found, errors
+
+
+def _run(cell: Cell, folder: Path) -> Arrays:
+    arguments = dict(cell.arguments)
+    checkpoint = folder / f"{cell.name}.checkpoint"
+    if cell.resumes:
+        arguments["checkpoint"] = checkpoint
+    began = time.perf_counter()
+    result = {key: np.asarray(value) for key, value in cell.function(**arguments).items()}
+    result = {"seconds": np.asarray(time.perf_counter() - began)} | result
+    # A file is either whole or not there.
+    unfinished = folder / f"{cell.name}.part"
+    with unfinished.open("wb") as file:
+        np.savez_compressed(file, __cell__=cell.identity, **result)
+    unfinished.replace(folder / f"{cell.name}.npz")
+    checkpoint.unlink(missing_ok=True)
+    return result
+
+
+def _load(cell: Cell, folder: Path) -> Arrays | None:
+    file = folder / f"{cell.name}.npz"
+    if not file.exists():
+        return None
+    with np.load(file) as stored:
+        if str(stored["__cell__"]) != cell.identity:
+            return None
+        return {key: stored[key] for key in stored.files if key != "__cell__"}

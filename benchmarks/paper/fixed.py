@@ -1,0 +1,60 @@
+"""Fixed hyperparameters: the squared exponential prior, and class probabilities under a Gaussian posterior."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+import pymc_gpep as gpep
+from benchmarks.paper.data import Split
+from pymc_gpep.approximations import Solution
+from pymc_gpep.softmax_probabilities import softmax_probabilities
+
+Array = np.ndarray
+
+JITTER = 1e-6  # on the diagonal, as of `pm.gp.Latent`
+
+
+class Distances(NamedTuple):
+    """Squared distances among the points to learn from (n, n), and to those held out (m, n)."""
+
+    own: Array
+    cross: Array
+
+
+class Prior(NamedTuple):
+    """Prior covariance of the points to learn from (n, n), between the held-out ones and these (m, n), and variance."""
+
+    k: Array
+    cross: Array
+    variance: float
+
+
+def distances(data: Split) -> Distances:
+    return Distances(cdist(data.X, data.X, "sqeuclidean"), cdist(data.Xnew, data.X, "sqeuclidean"))
+
+
+def squared_exponential(squared: Distances, log_variance: float, log_lengthscale: float) -> Prior:
+    """The prior that all classes share."""
+    own, cross = (np.exp(log_variance - 0.5 * np.exp(-2.0 * log_lengthscale) * d) for d in squared)
+    return Prior(own + JITTER * np.eye(len(own)), cross, float(np.exp(log_variance)))
+
+
+def at_held_out(solution: Solution, prior: Prior) -> tuple[Array, Array]:
+    """Latent means (m, c) and covariances (m, c, c)."""
+    m = len(prior.cross)
+    mean, cov = solution.posterior.predict(
+        prior.cross[None], np.full((1, m), prior.variance), np.zeros((len(solution.mean), m))
+    )
+    return mean.T, cov
+
+
+def probabilities(likelihood: str, mean: Array, cov: Array) -> Array:
+    """Class probabilities (points, c) under latent means (points, c) and covariances (points, c, c)."""
+    average = {"multinomial_probit": gpep.class_probabilities, "softmax": softmax_probabilities}[likelihood]
+    return average(mean, cov)[0]
+
+
+def of_labels(p: Array, y: Array) -> Array:
+    """The probability of each point's label, (..., points), of (..., points, c)."""
+    return np.take_along_axis(p, y.reshape(*(1,) * (p.ndim - 2), -1, 1), axis=-1)[..., 0]

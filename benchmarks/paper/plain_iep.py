@@ -1,0 +1,70 @@
+"""Class-independent EP as in the nested EP paper (sections 3.2 and 5.4): parallel damped updates, and nothing else."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from pymc_gpep.approximations.solution import Convergence, Solution
+from pymc_gpep.independent_posterior import IndependentPosterior
+from pymc_gpep.kernels.iep import inner_tilted
+from pymc_gpep.kernels.status import OUT_OF_ITERATIONS
+
+Array = np.ndarray
+
+_TOLERANCE = 1e-9  # of inner loops that are run to convergence
+
+
+def plain_iep(k: Array, y: Array, c: int, damping: float, max_inner: int) -> Iterator[Solution]:
+    """The posterior before each iteration, from the prior on; damping acts on the site parameters ν and π.
+
+    Differs from `gpep.IEP` in that nothing but the sites' own updates moves the level that is common to all classes,
+    and in that the inner sites are not damped. Ends after a posterior that has no cavities.
+    """
+    n = y.size
+    sites, target = np.zeros((2, 2, n, 2 * c - 1))
+    settings = (max_inner, _TOLERANCE, np.empty(c - 1), np.empty((c - 1, c - 1)), np.empty(c - 1))
+    scale = np.empty(2 * c - 1)
+    while True:
+        pi, nu = np.moveaxis(sites[..., :c], 2, 1).copy()
+        mean, variance, weights, evidence = _posterior(k, pi, nu)
+        keep = 1.0 - pi * variance
+        sound = bool((keep > 0.0).all() and (variance > 0.0).all())
+        if sound:
+            cavity_mean, cavity_variance = (mean - nu * variance) / keep, variance / keep
+            for i in range(n):
+                point = np.ascontiguousarray(cavity_mean[:, i]), np.ascontiguousarray(cavity_variance[:, i])
+                log_z, _ = inner_tilted(settings, *point, y[i], sites[:, i], target[:, i], scale)
+                evidence += log_z
+            evidence += 0.5 * (cavity_mean**2 / cavity_variance + np.log(cavity_variance)).sum()
+            evidence -= 0.5 * (mean**2 / variance + np.log(variance)).sum()
+        else:
+            evidence = np.nan
+        yield Solution(
+            evidence=float(evidence),
+            mean=mean,
+            cov=variance.T[:, :, None] * np.eye(c),
+            labels=y,
+            posterior=IndependentPosterior(k[None], np.zeros((c, n)), pi, weights),
+            sites=sites.copy(),
+            convergence=Convergence(OUT_OF_ITERATIONS, 0, np.empty(0), np.empty(0), _TOLERANCE, "damped EP"),
+        )
+        if not np.isfinite(evidence):
+            return
+        sites[..., :c] += damping * (target[..., :c] - sites[..., :c])
+        sites[..., c:] = target[..., c:]
+
+
+def _posterior(k: Array, pi: Array, nu: Array) -> tuple[Array, Array, Array, float]:
+    """Means, variances and weights K⁻¹ mean (c, n), and log ∫ p(f) ∏ sites."""
+    mean, variance, weights = np.empty((3, *pi.shape))
+    total = 0.0
+    for a, (precision, location) in enumerate(zip(pi, nu, strict=True)):
+        root = np.sqrt(np.maximum(precision, 0.0))
+        factor = cho_factor(np.eye(len(k)) + root[:, None] * k * root, lower=True)
+        half = cho_solve(factor, root[:, None] * k) * root[:, None]  # B K
+        weights[a] = location - half @ location
+        mean[a] = k @ weights[a]
+        variance[a] = k.diagonal() - np.einsum("ij,ji->i", k, half)
+        total += 0.5 * location @ mean[a] - np.log(np.diagonal(factor[0])).sum()
+    return mean, variance, weights, float(total)

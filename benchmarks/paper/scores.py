@@ -1,0 +1,240 @@
+"""Scores of held-out points with their uncertainty, beside what the paper says about them: figures 9 to 11."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+import pymc_gpep as gpep
+from benchmarks.paper.experiment import Arrays
+from benchmarks.paper.predictive import chains_agree
+
+Array = np.ndarray
+
+SEED = 1  # of the intervals, so that a report is the same each time
+INTERVAL = (0.025, 0.975)
+R_HAT, ESS = 1.05, 100.0  # chains that are worse than one of these are called bad
+
+
+class Estimate(NamedTuple):
+    """A mean and the ends of its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def certain(self) -> bool:
+        """Whether 0 is outside of the interval."""
+        return not self.low <= 0 <= self.high
+
+    def __format__(self, form: str) -> str:
+        text = f"{self.mean:{form}} ({self.low:{form}}, {self.high:{form}})"
+        return f"**{text}**" if "+" in form and self.certain else text
+
+
+@dataclass
+class Scored:
+    """What a method predicted of one data set."""
+
+    points: pd.DataFrame
+    """`mlpd`, the log predictive density of the label, and `accuracy`, 0 or 1, by number of the fold and point."""
+    remarks: list[str]
+    """What was not as it should be, and how good chains were."""
+    evidence: float
+    """Log evidence, averaged over folds; NaN for chains."""
+    bad: bool = False
+    """Whether there are chains that have not mixed."""
+
+
+class Statement(NamedTuple):
+    """A sentence of the paper, and the difference of a score between two methods that it is about."""
+
+    text: str
+    score: str
+    method: str
+    reference: str
+
+
+def collect(found: Mapping[str, Arrays]) -> dict[str, dict[str, Scored]]:
+    """Scores by data set and method, from cells that are called `data set.fold.method.part`."""
+    cells: dict[str, dict[str, dict[int, list[Arrays]]]] = {}
+    for name, result in found.items():
+        label, number, method, _ = name.split(".")
+        cells.setdefault(label, {}).setdefault(method, {}).setdefault(int(number), []).append(result)
+    return {
+        label: {
+            method: _chains(folds) if method == "MCMC" else _fits(folds)
+            for method, folds in by_method.items()
+        }
+        for label, by_method in cells.items()
+    }  # fmt: skip
+
+
+def estimate(values: Array) -> Estimate:
+    """Mean of measurements, one for each point, by the Bayesian bootstrap."""
+    draws = gpep.bayesian_bootstrap(values, random_seed=SEED)
+    return Estimate(float(values.mean()), *map(float, np.quantile(draws, INTERVAL)))
+
+
+def difference(score: str, method: Scored, reference: Scored) -> Estimate:
+    """Of a score, on the points that both predicted.
+
+    A difference in accuracy is worse, same or better at each point: multinomial, with a uniform Dirichlet prior. As in
+    the paper there is no interval where it is the same at all of them.
+    """
+    own, other = method.points[score].align(reference.points[score], join="inner")
+    values = (own - other).to_numpy()
+    if score == "mlpd" or not values.any():
+        return estimate(values)
+    counts = [np.count_nonzero(values == sign) for sign in (-1, 0, 1)]
+    draws = np.random.default_rng(SEED).dirichlet(np.add(counts, 1.0), size=20_000)
+    return Estimate(float(values.mean()), *map(float, np.quantile(draws[:, 2] - draws[:, 0], INTERVAL)))
+
+
+def table(methods: Mapping[str, Scored]) -> pd.DataFrame:
+    """Columns of `gpep.compare_methods`, the reference being EP; `order` of the rows is the paper's."""
+    rows = {}
+    for name, scored in methods.items():
+        row = {"log_evidence": scored.evidence}
+        for score in ("mlpd", "accuracy"):
+            both = {"": estimate(scored.points[score].to_numpy())}
+            if "EP" in methods:
+                both["_difference"] = difference(score, scored, methods["EP"])
+            for of, x in both.items():
+                row |= {f"{score}{of}": x.mean, f"{score}{of}_low": x.low, f"{score}{of}_high": x.high}
+        rows[name] = row | {"points": len(scored.points)}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def report(
+    found: Mapping[str, Arrays], order: Sequence[str], statements: Iterable[Statement], notes: Mapping[str, str]
+) -> tuple[dict[str, Any], str]:
+    """Figures for JSON and Markdown: a table for each data set, then the paper's statements beside ours.
+
+    `order` is that of methods, `notes` are printed with the data sets that they are of.
+    """
+    scored = _ordered(collect(found), order)
+    if not scored:
+        return {}, "There are no results."
+    record: dict[str, Any] = {"data": {}, "statements": []}
+    lines: list[str] = []
+    for label, methods in scored.items():
+        figures = table(methods)
+        record["data"][label] = {
+            "methods": {name: row.dropna().to_dict() for name, row in figures.iterrows()},
+            "remarks": {name: x.remarks for name, x in methods.items()},
+        }
+        lines += [f"## {label}", "", *([notes[label], ""] if label in notes else [])]
+        if missing := [name for name in order if name not in methods]:
+            lines += [f"Without results: {', '.join(missing)}.", ""]
+        lines += _markdown(methods, figures)
+    lines += [
+        "## The paper's statements", "",
+        "Differences of the first method to the second, with 95 % intervals; in bold where these leave out 0. A † is "
+        "for bad chains.", "",
+        "| paper | score | difference | ours |", "| --- | --- | --- | --- |",
+    ]  # fmt: skip
+    for statement in statements:
+        ours = {
+            label: difference(statement.score, methods[statement.method], methods[statement.reference])
+            for label, methods in scored.items()
+            if statement.method in methods and statement.reference in methods
+        }
+        record["statements"].append({**statement._asdict(), "ours": {label: list(x) for label, x in ours.items()}})
+        of_two = (statement.method, statement.reference)
+        bad = {label for label in ours if any(scored[label][name].bad for name in of_two)}
+        shown = "; ".join(f"{label}{'†' * (label in bad)} {x:+.3f}" for label, x in ours.items())
+        lines.append(
+            f"| {statement.text} | {statement.score} | {statement.method} − {statement.reference} | {shown or '—'} |"
+        )
+    return record, "\n".join(lines)
+
+
+def draw(found: Mapping[str, Arrays], order: Sequence[str]) -> Figure | None:
+    """Figures 9 and 10 in one: a row for each data set with densities, accuracies, and their differences to EP."""
+    scored = {label: x for label, x in _ordered(collect(found), order).items() if "EP" in x}
+    if not scored:
+        return None
+    heights = [1.1 + 0.28 * len(methods) for methods in scored.values()]
+    figure = Figure(figsize=(14, sum(heights)), layout="constrained")
+    rows = figure.subplots(len(scored), 4, squeeze=False, sharey="row", height_ratios=heights)
+    for axes, (label, methods) in zip(rows, scored.items(), strict=True):
+        gpep.plots.plot_scores(table(methods), axes=axes)
+        axes[0].set_title(label, loc="left", fontweight="bold")
+    return figure
+
+
+def _ordered(scored: Mapping[str, dict[str, Scored]], order: Sequence[str]) -> dict[str, dict[str, Scored]]:
+    return {label: {name: x[name] for name in order if name in x} for label, x in sorted(scored.items())}
+
+
+def _frame(number: int, result: Arrays, p: Array) -> pd.DataFrame:
+    with np.errstate(divide="ignore"):
+        density = np.log(p[np.arange(len(p)), result["y"]])
+    right = (p.argmax(axis=1) == result["y"]).astype(float)
+    index = pd.MultiIndex.from_product([[number], result["point"]])
+    return pd.DataFrame({"mlpd": density, "accuracy": right}, index=index)[np.isfinite(p).all(axis=1)]
+
+
+def _fits(folds: Mapping[int, list[Arrays]]) -> Scored:
+    results = [(number, result) for number, parts in folds.items() for result in parts]
+    frame = pd.concat([_frame(number, result, result["p"]) for number, result in results])
+    remarks = [f"fold {number}: {x['message']}" for number, x in results if not x["converged"]]
+    if failed := sum(len(result["y"]) for _, result in results) - len(frame):
+        remarks.append(f"no probabilities at {failed} points, which are left out")
+    return Scored(frame, remarks, float(np.mean([result["log_evidence"] for _, result in results])))
+
+
+def _chains(folds: Mapping[int, list[Arrays]]) -> Scored:
+    """Averages over chains.
+
+    The Monte Carlo error of the mean log predictive density is that of its linear expansion in the probabilities, from
+    the spread of what consecutive parts of the chains say.
+    """
+    frames, agreement, squares = [], {}, 0.0
+    for number, chains in folds.items():
+        batches = np.concatenate([x["p"] for x in chains])
+        p = batches.mean(axis=0)
+        frames.append(_frame(number, chains[0], p))
+        labelled = np.arange(len(p)), chains[0]["y"]
+        means = (batches[:, *labelled] / p[labelled]).sum(axis=1)
+        squares += means.var(ddof=1) / len(means)
+        agreement[number] = chains_agree(chains)
+    frame = pd.concat(frames)
+    r_hat, ess = np.array(list(agreement.values())).T
+    bad = [str(number) for number, (r, e) in agreement.items() if not (r <= R_HAT and e >= ESS)]
+    diverging = sum(int(x["diverging"].sum()) for chains in folds.values() for x in chains)
+    remarks = [
+        f"r-hat of hyperparameters ≤ {r_hat.max():.3f}, effective draws ≥ {ess.min():.0f}",
+        f"Monte Carlo error of the mlpd {np.sqrt(squares) / len(frame):.4f}",
+    ]
+    if bad:
+        remarks.append(
+            f"BAD chains (r-hat > {R_HAT} or fewer than {ESS:.0f} effective draws) in folds {', '.join(bad)}"
+        )
+    if diverging:
+        remarks.append(f"{diverging} divergences")
+    return Scored(frame, remarks, np.nan, bool(bad))
+
+
+def _markdown(methods: Mapping[str, Scored], figures: pd.DataFrame) -> list[str]:
+    lines = [
+        "| method | points | log evidence | mlpd | − EP | accuracy | − EP | remarks |",
+        "| --- " * 8 + "|",
+    ]
+    total = int(figures["points"].max())
+    for name, row in figures.iterrows():
+        shown = []
+        for of in ("mlpd", "mlpd_difference", "accuracy", "accuracy_difference"):
+            known = of in row and not (of.endswith("_difference") and name == "EP")
+            form = "+.3f" if of.endswith("_difference") else ".3f"
+            shown.append(f"{Estimate(row[of], row[f'{of}_low'], row[f'{of}_high']):{form}}" if known else "")
+        evidence = "" if np.isnan(row["log_evidence"]) else f"{row['log_evidence']:.2f}"
+        points = f"{row['points']:.0f}" + (f" of {total}" if row["points"] < total else "")
+        remarks = "; ".join(methods[str(name)].remarks)
+        lines.append(f"| {name} | {points} | {evidence} | {' | '.join(shown)} | {remarks} |")
+    return [*lines, ""]
