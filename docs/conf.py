@@ -48,6 +48,7 @@ html_title = "pymc_gpep"
 # The theme is made for PyMC's own site: without its visitor statistics, links to its accounts and its search.
 html_theme_options = {
     "google_analytics_id": "",
+    "header_links_before_dropdown": 7,
     "navbar_end": ["theme-switcher"],
     "navigation_with_keys": False,
     "secondary_sidebar_items": ["page-toc"],
