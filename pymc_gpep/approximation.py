@@ -432,6 +432,10 @@ class GPApproximation(SingleGroupApproximation):
 
     def _cross_covariance(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> CrossCovariance:
         gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
+        if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
+            raise TypeError(
+                f"gp must be the pm.gp.Latent that made the latent values, or a list of these, not a {wrong[0]}."
+            )
         if gps not in self._prior_at:
             self._prior_at[gps] = CrossCovariance(self.classifier, gps, self._data)
         return self._prior_at[gps]

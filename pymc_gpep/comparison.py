@@ -66,7 +66,8 @@ def compare_methods(
     pandas.DataFrame
         One row for each result. Columns, where there is something to say:
 
-        - `log_evidence`, of fits;
+        - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` where a fit has
+          integrated over them;
         - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
           variances of the latent values to those of the reference, NaN where the likelihood is another one;
@@ -108,10 +109,12 @@ def compare_methods(
 
 def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     """Evidence and hyperparameters."""
-    row = {"log_evidence": np.nan}
+    row = {"log_evidence": np.nan, "log_evidence_integrated": np.nan}
     own = classifier
     if isinstance(result, GPApproximation):
         row["log_evidence"], own = result.log_evidence, result.classifier
+        if len(result.hyper_posterior) > 1:
+            row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
     for rv in own.hyperparameters:
         values = hyperparameter_draws(result, rv.name)
         mean = values.weighted(values["weight"]).mean("sample")

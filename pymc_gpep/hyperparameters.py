@@ -124,6 +124,11 @@ class LogPosterior:
         point = make_initial_point_fn(
             model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
         )(random_seed)
+        if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
+            raise ValueError(
+                f"The initial value of {', '.join(outside)} is outside of the support of its prior"
+                + (f": start is {dict(start)}." if start else ".")
+            )
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)
 
@@ -314,7 +319,13 @@ def maximise(
         callback(tuple(history))
 
     if not theta.size or max_iterations < 1:
-        return Optimum(best, not theta.size, "" if theta.size else _NOTHING, tuple(history), log_posterior.sites)
+        return Optimum(
+            best,
+            not theta.size,
+            "No iteration was allowed" if theta.size else _NOTHING,
+            tuple(history),
+            log_posterior.sites,
+        )
     try:
         result = minimize(
             negative, theta, jac=True, method="L-BFGS-B", callback=record,

@@ -188,7 +188,8 @@ def _whole_numbers(values: Any, name: str) -> np.ndarray:
     if numbers is None or array.dtype.kind in "USMmc":
         raise ValueError(
             f"{name}: observed labels must be whole numbers 0 ... c−1, but they are of type {array.dtype}, "
-            f"such as {array.ravel()[0]!r}. Code them, for example with pandas.factorize(labels, sort=True)"
+            f"such as {array.ravel()[0]!r}. Code them, for example with pandas.factorize(labels, sort=True); a "
+            "categorical has them as labels.cat.codes"
         )
     whole = np.isfinite(numbers) & (numbers == np.round(numbers))
     _refuse(~whole, array, name, "not whole numbers", "Code the classes as 0 ... c−1")
@@ -217,7 +218,7 @@ def _check_shape(labels: tuple[int | None, ...], batch: tuple[int | None, ...], 
     raise ValueError(
         f"{name}: observed labels have shape {_shape_text(labels)}, but f has one vector of latent values for each of "
         f"{_shape_text(batch)}. The class axis of f is its last: pass f.T for latent values of shape (c, n). Labels "
-        "are one number per point: pass labels.argmax(axis=-1) for indicators of shape (n, c)"
+        "are one number per point: pass labels.ravel() for a column, labels.argmax(axis=-1) for indicators (n, c)"
     )
 
 

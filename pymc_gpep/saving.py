@@ -24,7 +24,7 @@ from pymc_gpep.structure.assembly import evaluate
 
 __all__ = ["from_datatree", "to_datatree"]
 
-_GROUPS = ("history", "nodes", "observed_data")
+_GROUPS = ("history", "latent", "nodes", "observed_data")
 _SAME = 1e-6  # relative difference of a log density that rounding on another machine may make
 
 
@@ -88,12 +88,17 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
 
     Raises
     ------
+    TypeError
+        If `tree` is no DataTree.
     StructureError
         If the model is no Gaussian process classifier.
     ValueError
-        If the tree is not that of a fit, or if the model is another one: other labels, hyperparameters or priors, or
-        another prior of the latent functions, by which the log evidence is not what it was.
+        If the tree is not that of a fit, or if the model is another one: other labels, names of classes or points,
+        hyperparameters or priors, or another prior of the latent functions, by which the log evidence is not what it
+        was.
     """
+    if not isinstance(tree, xr.DataTree):
+        raise TypeError(f"tree must be a DataTree, for example arviz.from_netcdf(file), not a {type(tree).__name__}.")
     if missing := [group for group in _GROUPS if group not in tree.children]:
         raise ValueError(
             f"This DataTree is no fit: it has the groups {', '.join(tree.children) or 'none'} and lacks "
@@ -138,6 +143,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
     approximation = GPApproximation(model=model, random_seed=0)
     approximation.seconds = float(history["seconds"])
     approximation.update(log_posterior, optimum, hyper)
+    _check_names(approximation.latent, tree["latent"].to_dataset())
     evidence = optimum.best.evidence
     if approximation.convergence.converged and not _close(approximation.log_evidence, evidence, method.tolerance):
         raise ValueError(
@@ -160,6 +166,18 @@ def _check(log_posterior: LogPosterior, best: Evaluation, labels: Any) -> None:
             f"The priors of the hyperparameters are not those that were fitted: their log density at the maximum is "
             f"{prior:.6g}, and was {was:.6g}."
         )
+
+
+def _check_names(latent: xr.Dataset, stored: xr.Dataset) -> None:
+    """Raise a ValueError if classes or points have other names, in which predictions would be labelled wrongly."""
+    for dim in latent["mean"].dims:
+        own, was = (list(x[dim].values) if dim in x.coords else None for x in (latent, stored))
+        if dim not in stored.dims or own != was:
+            dims = ", ".join(map(repr, stored["mean"].dims))
+            raise ValueError(
+                f"The model is not the one that was fitted: its latent values have the dim {dim!r} with the coords "
+                f"{own}; those of the fit have the dims {dims}" + (f", with {was}." if was else ".")
+            )
 
 
 def _close(value: float, other: float, tolerance: float = 0.0) -> bool:

@@ -435,6 +435,11 @@ def test_nuts_keeps_its_chains(pair):
     assert_allclose(again.theta, posterior.theta)
 
 
+def test_says_what_it_is(single):
+    assert repr(single.fit("map").hyper_posterior) == "HyperPosterior('map', 1 node)"
+    assert repr(single.fit("ccd").hyper_posterior).startswith("HyperPosterior('ccd', 3 nodes, log evidence -")
+
+
 def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
     """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
     grid = single.fit("grid")

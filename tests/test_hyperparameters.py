@@ -107,3 +107,5 @@ def test_start_must_name_hyperparameters():
     with pytest.raises(ValueError, match="start names lengthscale, but the hyperparameters of the model are: ls, eta"):
         posterior.initial_point({"lengthscale": 2.0})
     assert_allclose(posterior.initial_point({"eta": 2.0})[-1], np.log(2.0))
+    with pytest.raises(ValueError, match=r"initial value of eta is outside of the support.*start is {'eta': -1.0}"):
+        posterior.initial_point({"eta": -1.0})

@@ -111,3 +111,8 @@ def test_what_is_wrong_is_said(shared, per_class):
         shared.fit.predict(shared.gp, np.array([[0.0, np.nan]]))
     with pytest.raises(ValueError, match="guess"):
         shared.fit.predict(shared.gp, np.zeros((1, 2)), probabilities="guess")
+
+
+def test_what_is_no_process_is_refused(shared):
+    with pytest.raises(TypeError, match=r"gp must be the pm\.gp\.Latent .*, not a ndarray"):
+        shared.fit.predict(shared.X, shared.gp)

@@ -97,19 +97,25 @@ def test_a_fit_that_did_not_converge_says_so_again(tmp_path):
     assert again.message == fit.message
 
 
+def test_a_file_name_is_no_fit(probit):
+    with pytest.raises(TypeError, match=r"arviz.from_netcdf\(file\), not a str"):
+        gpep.from_datatree("fit.nc", probit.model)
+
+
 def test_draws_are_no_fit(probit):
     with pytest.raises(ValueError, match="This DataTree is no fit: it has the groups posterior"):
         gpep.from_datatree(probit.sample(4, random_seed=1), probit.model)
 
 
-def another(*, y=None, ls=None, scale=9.0, classes=3, X=None):
+def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECIES):
     """The model of `models.probit`, with something else in one place."""
     theirs, labels = models.data()
-    with pm.Model() as model:
+    names = [*names, "sp."][:classes]
+    with pm.Model(coords={"species": names, "flower": np.arange(len(labels if y is None else y)) + 100}) as model:
         lengthscale = pm.InverseGamma(ls or "ls", 3, 3) if ls != "alpha" else pm.InverseGamma("ls", 4, 3)
         gp = pm.gp.Latent(cov_func=scale * pm.gp.cov.ExpQuad(2, ls=lengthscale))
-        f = gp.prior("f", X=theirs if X is None else X, n_outputs=classes)
-        gpep.MultinomialProbit("y", f.T, observed=labels if y is None else y)
+        f = gp.prior("f", X=theirs if X is None else X, n_outputs=classes, dims=("species", "flower"))
+        gpep.MultinomialProbit("y", f.T, observed=labels if y is None else y, dims="flower")
     return model
 
 
@@ -121,6 +127,7 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None):
         ({"ls": "rho"}, "has the hyperparameters ls_log__, but the model has rho_log__"),
         ({"ls": "alpha"}, "The priors of the hyperparameters are not those that were fitted"),
         ({"classes": 4}, "with 4 classes nested_ep has 180 numbers for its sites, and the fit has 120"),
+        ({"names": ("virginica", "setosa", "versicolor")}, "'species' with the coords .*virginica.* with .*setosa"),
         ({"scale": 8.0}, "log evidence is"),
         ({"X": models.data()[0] + 0.01 * np.arange(30)[:, None]}, "log evidence is"),
     ],

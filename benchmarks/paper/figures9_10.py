@@ -55,7 +55,7 @@ class Prediction(Experiment):
     title = "Figures 9 and 10: predictive performance with estimated hyperparameters"
 
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
-        """All approximations of all data sets, then LA-TKP on many points, then the chains."""
+        """All approximations of all data sets, then the chains, then LA-TKP on many points."""
         if quick:
             sets: dict[str, tuple[int, list[int] | None]] = {"wine": (1, None), "usps357": (1, [60, 40])}
         else:
@@ -75,7 +75,7 @@ class Prediction(Experiment):
                 for seed in range(several):
                     arguments = where | {"tune": tune, "draws": draws, "seed": seed, "hyper_moves": moves}
                     chains.append(Cell(f"{name}.{number}.MCMC.{seed}", predictive.chain, arguments))
-        return [*fits, *parts, *chains]
+        return [*fits, *chains, *parts]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         return scores.report(found, ORDER, STATEMENTS, data.NOTES)

@@ -83,6 +83,12 @@ class HyperPosterior:
         self._data = frozen_data(classifier.model)
         self._keep = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points) ** 2)
 
+    def __repr__(self) -> str:
+        """How it came about, how many nodes there are, and the integral."""
+        evidence = "" if np.isnan(self.log_evidence) else f", log evidence {self.log_evidence:.4f}"
+        plural = "" if len(self) == 1 else "s"
+        return f"HyperPosterior({self.name!r}, {len(self)} node{plural}{evidence})"
+
     def __len__(self) -> int:
         """Number of nodes."""
         return len(self.nodes)
