@@ -20,7 +20,7 @@ class GPGroup(Group):
     """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
 
     Mean and standard deviation are kept as parameters. The covariance, which can be large, is computed when asked for
-    by the function that `set_covariance` was given.
+    by the function that `update` was given.
     """
 
     __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}

@@ -89,7 +89,8 @@ def leave_one_out(
     elpd = _harmonic(log_weights, without)
     converged = approximation.converged
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(y) > 1 else np.arange(0)
-    for s, (_, solution) in enumerate(hyper.solutions()):
+    # Solutions that are not kept in memory are solved again: not for nothing.
+    for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
         for i in refitted:
             mean, cov, alright = _refitted_moments(approximator, solution, i)
             without[s, [i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
