@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from scipy.linalg import cho_factor, cho_solve
 
 import pymc_gpep as gpep
-from benchmarks.paper.data import NOTES, Split, split, subset
+from benchmarks.paper.data import NOTES, Split, pixels
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import (
     JITTER,
@@ -24,7 +24,7 @@ from benchmarks.paper.fixed import (
     probabilities,
     squared_exponential,
 )
-from pymc_gpep.plots.latent import MASSES, _draw_density, _draw_gaussian, _frame
+from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours
 from pymc_gpep.tierney_kadane import tierney_kadane_probabilities
 
@@ -48,9 +48,7 @@ PAPER = (
 
 
 def points_and_prior(data: str, size: Sequence[int] | None) -> tuple[Split, Prior]:
-    points = split("usps357", data, standardise=False)
-    if size is not None:
-        points = subset(points, *size)
+    points = pixels(data, size)
     return points, squared_exponential(distances(points), LOG_VARIANCE, LOG_LENGTHSCALE)
 
 
@@ -286,13 +284,13 @@ def draw_pairs(axes: Array, found: Mapping[str, Arrays], references: Mapping[str
     }
     grey = {"colors": "#a6a6a6", "linewidths": 1.0}
     for row, (a, b) in zip(axes, combinations(range(len(DIGITS)), 2), strict=True):
-        _draw_density(row[0], latent["probit"][:, [a, b]], MASSES, True, {"colors": "black"}, {}, "MCMC")
+        draw_density(row[0], latent["probit"][:, [a, b]], MASSES, True, {"colors": "black"}, {}, "MCMC")
         for ax, (method, solver) in zip(row[1:], METHODS.items(), strict=True):
             draws = latent[MODELS[solver.likelihood]][:, [a, b]]
-            _draw_density(ax, draws, MASSES, False, grey, {}, "MCMC")
+            draw_density(ax, draws, MASSES, False, grey, {}, "MCMC")
             mean, cov = found[method]["mean"][[a, b], point], found[method]["cov"][point][np.ix_([a, b], [a, b])]
-            _draw_gaussian(ax, mean, cov, MASSES, {"color": "black"}, method)
-        _frame(row)
+            draw_gaussian(ax, mean, cov, MASSES, {"color": "black"}, method)
+        same_frame(row)
         row[0].set_ylabel(f"latent value, {DIGITS[b]}")
         for ax in row:
             ax.set_xlabel(f"latent value, {DIGITS[a]}")

@@ -10,10 +10,10 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
-from scipy.stats import gaussian_kde
 
 from pymc_gpep.approximation import GPApproximation
 from pymc_gpep.plots.canvas import panels, single
+from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
 from pymc_gpep.plots.style import LINE_STYLES, NEUTRAL, colours, label_of
 from pymc_gpep.results import Result, by_name, classifier_of, latent_draws, latent_moments
 from pymc_gpep.structure import GPClassifier
@@ -24,13 +24,6 @@ if TYPE_CHECKING:
 __all__ = ["plot_latent_pair", "plot_latent_pairs"]
 
 Array = NDArray[np.float64]
-
-MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
-"""Probability inside each contour, those of the nested EP paper."""
-
-_SHOWN = 1000  # draws that are drawn
-_SMOOTHED = 4000  # draws that a density is made of
-_SIDE = 80  # points of a density in each direction
 
 
 def plot_latent_pair(
@@ -95,15 +88,15 @@ def plot_latent_pair(
         own = dict((contour_kwargs or {}).get(name, {}))
         if isinstance(result, xr.DataTree):
             values = latent_draws(result, classifier)[:, [a, b], i]
-            handles.append(_draw_density(ax, values, masses, scatter, own, dict(draws_kwargs or {}), name))
+            handles.append(draw_density(ax, values, masses, scatter, own, dict(draws_kwargs or {}), name))
         else:
             mean, cov = latent_moments(result, classifier)
             style = {"color": palette[name], "linestyle": LINE_STYLES[fits.index(name) % len(LINE_STYLES)]} | own
-            handles.append(_draw_gaussian(ax, mean[[a, b], i], cov[i][np.ix_([a, b], [a, b])], masses, style, name))
+            handles.append(draw_gaussian(ax, mean[[a, b], i], cov[i][np.ix_([a, b], [a, b])], masses, style, name))
     drawn = ax.dataLim.frozen()
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=":", zorder=0)
     ax.dataLim.set(drawn)  # which need not reach to the origin
-    _frame([ax])
+    same_frame([ax])
     names = classifier.class_labels or range(classifier.n_classes)
     ax.set_xlabel(f"latent value, {label_of(names[a])}")
     ax.set_ylabel(f"latent value, {label_of(names[b])}")
@@ -176,24 +169,13 @@ def plot_latent_pairs(
                 drawn, point, pair, model=classifier.model, masses=masses, scatter=name == reference, ax=ax,
                 legend=False, contour_kwargs=style,
             )  # fmt: skip
-        _frame(row)
+        same_frame(row)
         for ax in row[1:]:
             ax.set_ylabel("")
             ax.tick_params(labelleft=False)
     for ax, name in zip(axes[0], named, strict=True):
         ax.set_title(name)
     return np.asarray(axes)
-
-
-def _frame(axes: Sequence[Axes]) -> None:
-    """Show what is drawn on all these axes, in the same frame with the same scale in both directions."""
-    corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
-    low, high = corners.min(axis=0), corners.max(axis=0)
-    centre, reach = (low + high) / 2, 0.54 * (high - low).max()
-    for ax in axes:
-        ax.set_xlim(centre[0] - reach, centre[0] + reach)
-        ax.set_ylim(centre[1] - reach, centre[1] + reach)
-        ax.set_aspect("equal")
 
 
 def _for_contour(style: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,44 +202,3 @@ def _class(classifier: GPClassifier, label: Any) -> int:
     if label not in labels:
         raise ValueError(f"There is no class {label!r}; the classes are {labels}.")
     return labels.index(label)
-
-
-def _draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:
-    """Ellipses of a Gaussian with given probabilities inside; returns a line for the legend."""
-    values, vectors = np.linalg.eigh(cov)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
-    angle = np.linspace(0, 2 * np.pi, 200)
-    circle = np.stack([np.cos(angle), np.sin(angle)])
-    line = None
-    for mass in masses:
-        radius = np.sqrt(-2 * np.log1p(-mass))
-        (line,) = ax.plot(*(mean[:, None] + radius * root @ circle), **{"linewidth": 1.3, "label": name} | style)
-    return line
-
-
-def _draw_density(
-    ax: Axes, values: Array, masses: Sequence[float], scatter: bool, style: Any, draws_style: Any, name: str
-) -> Any:
-    """Draws (s, 2) and contours of their smoothed density; returns a line for the legend."""
-    from matplotlib.lines import Line2D
-
-    low, high = np.quantile(values, [0.003, 0.997], axis=0)
-    low, high = low - 0.1 * (high - low), high + 0.1 * (high - low)
-    if scatter:
-        shown = _thinned(values, _SHOWN)
-        shown = shown[((low < shown) & (shown < high)).all(axis=1)]  # a few far draws would make all else small
-        ax.scatter(*shown.T, **{"s": 3, "color": "#a6a6a6", "linewidth": 0, "zorder": 0} | draws_style)
-    smoothed = _thinned(values, _SMOOTHED)
-    density = gaussian_kde(smoothed.T)
-    x, y = np.linspace(low, high, _SIDE).T
-    on_grid = density(np.stack(np.meshgrid(x, y)).reshape(2, -1)).reshape(_SIDE, _SIDE)
-    # Inside the contour at the q-quantile of the density of draws lies 1 − q of them.
-    levels = np.unique(np.quantile(density(smoothed.T), 1 - np.sort(masses)[::-1]))
-    options = {"colors": NEUTRAL, "linewidths": 1.0} | style
-    ax.contour(x, y, on_grid, levels=levels, **options)
-    colour, width = np.ravel(options["colors"])[0], np.ravel(options["linewidths"])[0]
-    return Line2D([], [], color=colour, linewidth=width, label=name)
-
-
-def _thinned(values: Array, count: int) -> Array:
-    return values[np.unique(np.linspace(0, len(values) - 1, min(count, len(values))).astype(int))]
