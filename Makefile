@@ -21,7 +21,7 @@ export JUPYTER_DATA_DIR := $(CACHE)/jupyter
 export JUPYTER_RUNTIME_DIR := $(CACHE)/jupyter/runtime
 export IPYTHONDIR := $(CACHE)/ipython
 comma := ,
-# Most of the time of a test goes into compiling, so two processes halve it; then each has one thread.
+# Most of the time goes into compiling, so two processes at once halve it; then each has one thread.
 TWO := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1
 export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(comma)%)
 
@@ -29,7 +29,7 @@ export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(c
 .DELETE_ON_ERROR:
 # Targets share one environment, and two installers at once would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-slow lint format types docs python clean
+.PHONY: help demo test test-slow paper lint format types docs python clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -43,6 +43,12 @@ test: $(VENV)/.with-test ## run the tests
 test-slow: $(VENV)/.with-test ## run the slow tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
+# Results that are there are not computed again, whatever has changed in the code since.
+paper: $(VENV)/.with-test ## run the nested EP paper's experiments in their quick forms, with DATA=FOLDER
+	@test -d "$(DATA)" || { echo 'Name the folder of the data sets: make paper DATA=FOLDER (see docs/paper.md).' >&2; exit 1; }
+	rm -rf output/paper/quick
+	$(TWO) $(BIN)/python -m benchmarks.paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
+
 lint: $(VENV)/.with-lint ## check style and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -55,7 +61,7 @@ types: $(VENV)/.with-lint ## check types
 	$(BIN)/mypy
 
 docs: $(VENV)/.with-docs ## run the examples and build the documentation into docs/_build/html
-	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	$(TWO) $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
 clean: ## remove the environment, the caches and everything built
 	rm -rf $(VENV) $(CACHE) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build docs/generated output

@@ -1,5 +1,6 @@
 """The paper's data sets (RJV table 3), standardised, from CSV files: a header row, the label in the last column."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +69,12 @@ def halves(name: str, folder: str, seed: int = 1) -> Split:
     order = np.random.default_rng(seed).permutation(y.size)
     train, test = order[: y.size // 2], order[y.size // 2 :]
     return Split(X[train], y[train], X[test], y[test])
+
+
+def pixels(folder: str, size: Sequence[int] | None = None) -> Split:
+    """USPS 3 vs. 5 vs. 7 as it is, not standardised; `size` limits the points to learn from and those held out."""
+    found = split("usps357", folder, standardise=False)
+    return found if size is None else subset(found, *size)
 
 
 def split(name: str, folder: str, standardise: bool = True) -> Split:

@@ -14,8 +14,8 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.paper import data as sets
-from benchmarks.paper.covariance import covariance
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
+from benchmarks.paper.fixed import covariance
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.kernels.truncated_quadrature import truncated_moments
 from tests.reference.dense_nested_ep import inner_ep

@@ -8,7 +8,7 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import pymc_gpep as gpep
-from benchmarks.paper.data import NOTES, split, subset
+from benchmarks.paper.data import NOTES, pixels
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from pymc_gpep.plots import plot_evidence_grid
@@ -27,9 +27,7 @@ def row(
     data: str, method: str, log_lengthscale: float, log_variances: Sequence[float], size: Sequence[int] | None
 ) -> dict[str, Any]:
     """All log variances at one log length scale, each from the sites of the one before."""
-    points = split("usps357", data, standardise=False)
-    if size is not None:
-        points = subset(points, *size)
+    points = pixels(data, size)
     squared, solver = distances(points), METHODS[method]
     nothing = np.zeros((points.classes, points.y.size))
     found: dict[str, list[float]] = {name: [] for name in (*QUANTITIES, "converged", "iterations")}

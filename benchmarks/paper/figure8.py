@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 import pymc_gpep as gpep
-from benchmarks.paper.data import NOTES, Split, halves, split, subset
+from benchmarks.paper.data import NOTES, Split, halves, pixels, subset
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.plain_iep import plain_iep
@@ -34,7 +34,9 @@ PAPER = (
 
 
 def points_of(data: str, name: str, size: Sequence[int] | None) -> Split:
-    points = halves(name, data) if name == "glass" else split(name, data, standardise=False)
+    if name == "usps357":
+        return pixels(data, size)
+    points = halves(name, data)
     return points if size is None else subset(points, *size)
 
 

@@ -34,9 +34,14 @@ def distances(data: Split) -> Distances:
     return Distances(cdist(data.X, data.X, "sqeuclidean"), cdist(data.Xnew, data.X, "sqeuclidean"))
 
 
+def covariance(X: Array, log_variance: float, log_lengthscale: float, jitter: float = 1e-8) -> Array:
+    """Prior covariance (n, n) at the inputs X (n, d), with jitter on the diagonal."""
+    return _covariance(cdist(X, X, "sqeuclidean"), log_variance, log_lengthscale) + jitter * np.eye(len(X))
+
+
 def squared_exponential(squared: Distances, log_variance: float, log_lengthscale: float) -> Prior:
     """The prior that all classes share."""
-    own, cross = (np.exp(log_variance - 0.5 * np.exp(-2.0 * log_lengthscale) * d) for d in squared)
+    own, cross = (_covariance(d, log_variance, log_lengthscale) for d in squared)
     return Prior(own + JITTER * np.eye(len(own)), cross, float(np.exp(log_variance)))
 
 
@@ -58,3 +63,7 @@ def probabilities(likelihood: str, mean: Array, cov: Array) -> Array:
 def of_labels(p: Array, y: Array) -> Array:
     """The probability of each point's label, (..., points), of (..., points, c)."""
     return np.take_along_axis(p, y.reshape(*(1,) * (p.ndim - 2), -1, 1), axis=-1)[..., 0]
+
+
+def _covariance(squared: Array, log_variance: float, log_lengthscale: float) -> Array:
+    return np.exp(log_variance - 0.5 * np.exp(-2.0 * log_lengthscale) * squared)

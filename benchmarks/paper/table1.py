@@ -13,8 +13,8 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.paper import data as sets
-from benchmarks.paper.covariance import covariance
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
+from benchmarks.paper.fixed import covariance
 from benchmarks.paper.gibbs import combine, sample
 
 Array = np.ndarray
@@ -115,7 +115,7 @@ def at_all_points(solution: Any, K: Array, n: int) -> Arrays:
 
 def of_pixels(folder: str, size: int) -> Arrays:
     """With pixels as they are, and standardised: the nearest points' correlation, and mean sizes of latent means."""
-    raw, scaled = sets.split("usps357", folder, standardise=False), sets.split("usps357", folder)
+    raw, scaled = sets.pixels(folder), sets.split("usps357", folder)
     found = {}
     for name, data in (("raw", raw), ("standardised", scaled)):
         data = sets.subset(data, size, size) if size else data
