@@ -19,7 +19,7 @@ from scipy.linalg import solve_triangular
 
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 
-__all__ = ["LatentModel"]
+__all__ = ["LatentModel", "solve_roots"]
 
 Array = NDArray[np.float64]
 
@@ -122,14 +122,9 @@ class LatentModel:
     def point_values(self, f: Array, mean: Array, roots: Array) -> PointType:
         """The inverse of `latent_values`: what to put into a point, by name."""
         values: dict[str, Array] = {}
+        white = solve_roots(f - mean, roots) if any(latent.rotated for latent in self.processes.latents) else f
         for latent in self.processes.latents:
-            value = np.empty((len(latent.classes), f.shape[1]))
-            for own, k in zip(value, latent.classes, strict=True):
-                own[:] = (
-                    solve_triangular(roots[k % len(roots)], f[k] - mean[k], lower=True, check_finite=False)
-                    if latent.rotated
-                    else f[k]
-                )
+            value = (white if latent.rotated else f)[list(latent.classes)]
             values[self._name(latent)] = value if latent.f.ndim == 2 else value[0]
         return values
 
@@ -139,6 +134,15 @@ class LatentModel:
 
     def _name(self, latent: LatentGP) -> str:
         return str(self.processes.model.rvs_to_values[latent.free].name)
+
+
+def solve_roots(residual: Array, roots: Array) -> Array:
+    """L_k⁻¹ r_k of each class; `residual` (c, n), `roots` (1 or c, n, n)."""
+    if len(roots) == 1:
+        return np.ascontiguousarray(solve_triangular(roots[0], residual.T, lower=True, check_finite=False).T)
+    return np.stack(
+        [solve_triangular(root, r, lower=True, check_finite=False) for root, r in zip(roots, residual, strict=True)]
+    )
 
 
 class _AtPoint:

@@ -12,7 +12,6 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
-from scipy.linalg import solve_triangular
 
 from pymc_gpep.kernels.cone import draw_in_cone
 from pymc_gpep.kernels.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
@@ -23,6 +22,7 @@ from pymc_gpep.sampling.conditional_nuts import (
     move_hyperparameters,
     whitened,
 )
+from pymc_gpep.sampling.latent_model import solve_roots
 from pymc_gpep.sampling.step import LatentStep, Prior
 from pymc_gpep.structure import read_classifier
 
@@ -157,7 +157,7 @@ class ProbitGibbs(LatentStep):
             case "centred":
                 given = f
             case "whitened":
-                given = _white(f - prior.mean, prior.roots)
+                given = solve_roots(f - prior.mean, prior.roots)
             case _:
                 given = np.empty_like(f)
                 draw_in_cone(self.rng, f, labels, given)
@@ -196,12 +196,3 @@ class ProbitGibbs(LatentStep):
             if self.nuts is None
             else self.nuts._make_progressbar_update_functions()
         )
-
-
-def _white(residual: Array, roots: Array) -> Array:
-    """L_k⁻¹ r_k of each class; `residual` (c, n), `roots` (1 or c, n, n)."""
-    if len(roots) == 1:
-        return np.ascontiguousarray(solve_triangular(roots[0], residual.T, lower=True, check_finite=False).T)
-    return np.stack(
-        [solve_triangular(root, r, lower=True, check_finite=False) for root, r in zip(roots, residual, strict=True)]
-    )

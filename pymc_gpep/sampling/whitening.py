@@ -12,9 +12,9 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import solve_triangular
 
 from pymc_gpep.kernels.whitening import colour, colour_transposed, log_sites, whiten, whitening
+from pymc_gpep.sampling.latent_model import solve_roots
 from pymc_gpep.sampling.step import Prior
 
 __all__ = ["PriorWhitening", "SiteWhitening", "Whitening"]
@@ -80,13 +80,7 @@ class PriorWhitening(Whitening):
         return np.asarray(np.matmul(self.prior.roots.swapaxes(1, 2), slope[..., None])[..., 0])
 
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
-        roots = np.broadcast_to(self.prior.roots, (len(f), *self.prior.roots.shape[1:]))
-        return np.stack(
-            [
-                solve_triangular(root, row, lower=True, check_finite=False)
-                for root, row in zip(roots, f - self.centre, strict=True)
-            ]
-        )
+        return solve_roots(f - self.centre, self.prior.roots)
 
     def log_sites(self, f: Array) -> tuple[float, Array]:
         return 0.0, np.zeros_like(f)
