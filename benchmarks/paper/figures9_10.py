@@ -15,12 +15,12 @@ TKP_PARTS = {"segmentation": 3, "usps357": 12}
 """LA-TKP finds a mode for every held-out point and label: what takes longer than some minutes is done in parts."""
 
 CHAINS = {
-    "wine": (2, 500, 2000, 12),
-    "new-thyroid": (2, 500, 1500, 6),
-    "teaching": (2, 500, 1500, 6),
-    "glass": (2, 400, 1000, 12),
+    "wine": (2, 400, 1200, 12),
+    "new-thyroid": (2, 400, 1200, 6),
+    "teaching": (2, 400, 1200, 6),
+    "glass": (2, 300, 700, 12),
     "segmentation": (2, 300, 700, 6),
-    "usps357": (4, 100, 200, 3),
+    "usps357": (2, 80, 160, 3),
 }
 """Chains, draws for tuning, draws, and proposals of hyperparameters in each; fewer where one costs more."""
 
