@@ -2,12 +2,14 @@
 
 import json
 import os
+import signal
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +20,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 Arrays = dict[str, np.ndarray]
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+PLACES = ("data", "folder")  # arguments that say where the data sets are, which does not change what they are
 
 
 @dataclass(frozen=True)
@@ -36,9 +40,8 @@ class Cell:
 
     @property
     def identity(self) -> str:
-        return json.dumps(
-            [f"{self.function.__module__}.{self.function.__name__}", dict(self.arguments)], sort_keys=True
-        )
+        settings = {name: value for name, value in self.arguments.items() if name not in PLACES}
+        return json.dumps([f"{self.function.__module__}.{self.function.__name__}", settings], sort_keys=True)
 
 
 class Experiment(ABC):
@@ -72,7 +75,8 @@ def compute(cells: Sequence[Cell], folder: Path, jobs: int) -> tuple[dict[str, A
     """What the cells return, and the errors of those that failed, by name.
 
     Results that are in `folder` already are not computed again. Each of `jobs` processes has its share of the cores as
-    threads for BLAS, unless the environment says otherwise; with 0 nothing is computed.
+    threads for BLAS, unless the environment says otherwise; with 0 nothing is computed. A KeyboardInterrupt ends the
+    processes, and what they had finished is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {cell.name: result for cell in cells if (result := _load(cell, folder)) is not None}
@@ -87,21 +91,41 @@ def compute(cells: Sequence[Cell], folder: Path, jobs: int) -> tuple[dict[str, A
         os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // jobs)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool,
+        ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool,
         Progress(*columns) as progress,
     ):
         task = progress.add_task("cells", total=len(cells), completed=len(found))
         futures = {pool.submit(_run, cell, folder): cell for cell in missing}
-        for future in as_completed(futures):
-            name = futures[future].name
-            try:
-                found[name] = future.result()
-                progress.console.print(f"{name}: {float(found[name]['seconds']):.1f} s")
-            except Exception as error:  # the other cells are still worth having
-                errors[name] = f"{type(error).__name__}: {error}"
-                progress.console.print(f"{name}: {errors[name]}")
-            progress.advance(task)
+        try:
+            for future in as_completed(futures):
+                name = futures[future].name
+                try:
+                    found[name] = future.result()
+                    progress.console.print(f"{name}: {float(found[name]['seconds']):.1f} s")
+                except Exception as error:  # the other cells are still worth having
+                    errors[name] = f"{type(error).__name__}: {error}"
+                    progress.console.print(f"{name}: {errors[name]}")
+                progress.advance(task)
+        except KeyboardInterrupt:
+            # The pool would wait for all that was submitted.
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in active_children():
+                process.terminate()
+            raise
     return found, errors
+
+
+def _end_with_parent() -> None:
+    """Let this process end with its parent, and at once where both are interrupted."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _run(cell: Cell, folder: Path) -> Arrays:

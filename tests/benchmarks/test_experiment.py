@@ -1,5 +1,11 @@
 """Cells of the paper's experiments: kept, found again, and gone on with."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +31,29 @@ def counting(checkpoint: Path) -> dict[str, int]:
     if calls < 2:
         raise RuntimeError("interrupted")
     return {"calls": calls}
+
+
+def sleep(seconds: float) -> dict[str, float]:
+    time.sleep(seconds)
+    return {"slept": seconds}
+
+
+def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether a condition comes true in time."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def is_gone(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
 
 
 def cells(folder: Path, *values: float) -> list[Cell]:
@@ -76,3 +105,35 @@ def test_two_cells_of_the_same_name_are_refused(tmp_path):
     twice = cells(tmp_path, 2.0)
     with pytest.raises(ValueError, match="same name"):
         compute(twice + twice, tmp_path, 1)
+
+
+def test_where_the_data_sets_are_does_not_matter():
+    here, there = (Cell("a", square, {"folder": folder, "x": 1.0}) for folder in ("here", "there"))
+    assert here.identity == there.identity
+    assert here.identity != Cell("a", square, {"folder": "here", "x": 2.0}).identity
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_is_stopped_keeps_its_results_and_leaves_no_process(tmp_path, sent):
+    code = (
+        "import sys; from pathlib import Path; from benchmarks.paper.experiment import Cell, compute;"
+        "from tests.benchmarks.test_experiment import sleep;"
+        "compute([Cell(f'{s}', sleep, {'seconds': s}) for s in (0, 600, 601, 602)], Path(sys.argv[1]), 2)"
+    )
+    # A session of its own, so that what is sent to the group does not reach the tests.
+    run = subprocess.Popen(
+        [sys.executable, "-c", f"if __name__ == '__main__':\n    {code}", str(tmp_path)],
+        start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert until((tmp_path / "0.npz").exists)
+        if sent == signal.SIGINT:
+            os.killpg(run.pid, sent)
+        else:
+            run.send_signal(sent)
+        run.wait(30)
+        assert until(lambda: is_gone(run.pid), 30)
+    finally:
+        if not is_gone(run.pid):
+            os.killpg(run.pid, signal.SIGKILL)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["0.npz"]
