@@ -45,7 +45,7 @@ test-slow: $(VENV)/.with-test ## run the slow tests
 
 # Results that are there are not computed again, whatever has changed in the code since.
 paper: $(VENV)/.with-test ## run the nested EP paper's experiments in their quick forms, with DATA=FOLDER
-	@test -d "$(DATA)" || { echo 'Name the folder of the data sets: make paper DATA=FOLDER (see docs/paper.md).' >&2; exit 1; }
+	@test -d "$(DATA)" || { echo "There is no folder '$(DATA)' of data sets; name one: make paper DATA=FOLDER (see docs/paper.md)." >&2; exit 1; }
 	rm -rf output/paper/quick
 	$(TWO) $(BIN)/python -m benchmarks.paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 

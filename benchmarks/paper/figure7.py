@@ -54,7 +54,7 @@ class Figure7(Experiment):
         if quick:
             size, log_variances, log_lengthscales = [150, 150], [0.0, 4.0, 8.0], [1.5, 2.5]
         else:
-            size, log_variances = None, np.arange(0.0, 12.1, 1.0)
+            size, log_variances = None, np.arange(0.0, 16.1, 1.0)
             # Every other row first, so that a run that is broken off has a whole grid.
             log_lengthscales = [*np.arange(1.0, 5.1, 1.0), *np.arange(1.5, 5.0, 1.0)]
         return [
