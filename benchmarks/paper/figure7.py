@@ -15,6 +15,7 @@ from pymc_gpep.plots import plot_evidence_grid
 
 METHODS = {"EP": gpep.NestedEP(), "IEP": gpep.IEP(), "VB": gpep.VariationalBayes(), "LA": gpep.Laplace()}
 QUANTITIES = ("evidence", "mlpd", "accuracy")
+NAMES = {"evidence": "evidence", "mlpd": "test density"}
 
 PAPER = (
     "The paper (section 5.3): EP's evidence is largest where its test density is; the contours of IEP's evidence "
@@ -80,6 +81,7 @@ class Figure7(Experiment):
             "| --- " * 10 + "|",
         ]
         record: dict[str, Any] = {}
+        at_edge: dict[str, list[str]] = {}
         for method, grid in grids(found).items():
             where = grid.where(grid["converged"])
             peaks = {name: peak(where[name]) for name in ("evidence", "mlpd")}
@@ -94,6 +96,9 @@ class Figure7(Experiment):
                 "peaks": peaks,
                 "lost": best - float(there["mlpd"]),
             }
+            for name, at in peaks.items():
+                if on_edge(at, grid):
+                    at_edge.setdefault(NAMES[name], []).append(method)
             lines.append(
                 f"| {method} | {float(where['evidence'].max()):.1f} | {shown(peaks['evidence'])} | {best:.4f} "
                 f"| {shown(peaks['mlpd'])} | {np.hypot(*apart):.1f} | {float(there['mlpd']):.4f} "
@@ -101,11 +106,16 @@ class Figure7(Experiment):
                 f"| {float(there['accuracy']):.3f} ({float(where['accuracy'].max()):.3f}) "
                 f"| {failed} of {grid['evidence'].size} |"
             )
+        if at_edge:
+            which = "; ".join(f"{name} of {', '.join(methods)}" for name, methods in at_edge.items())
+            lines += ["", f"Largest at the edge of the grid, and perhaps larger outside: {which}."]
         notes = (
             f"{PAPER}\n\n{NOTES['usps357']} Inputs are the pixels as they are, from −1 to 1, and not standardised: the "
-            "evidence is then about what the paper's contours say. The peaks are those of the grid, which is no finer "
-            "than that. Evidences of LA are of another likelihood than the others'; VB's are lower bounds. Points of "
-            "the grid that did not converge are left out, and so are rows that were not computed."
+            "evidence is then about what the paper's contours say. Test density is the log predictive density of the "
+            "held-out labels. Stars in the picture are the largest values of the grid, the first of them where several "
+            "are equal. The peaks are those of the grid, which is no finer than that. Evidences of LA are of another "
+            "likelihood than the others'; VB's are lower bounds. Points of the grid that did not converge are left "
+            "out, and so are rows that were not computed."
         )
         return record, "\n".join([*lines, "", notes])
 
@@ -141,6 +151,10 @@ def peak(values: xr.DataArray) -> dict[str, float]:
     """Coordinates of the largest of values (log_lengthscale, log_variance)."""
     indices = np.unravel_index(np.nanargmax(values.values), values.shape)
     return {str(dim): float(values[dim].values[i]) for dim, i in zip(values.dims, indices, strict=True)}
+
+
+def on_edge(at: Mapping[str, float], grid: xr.Dataset) -> bool:
+    return any(x in (grid[dim].min(), grid[dim].max()) for dim, x in at.items())
 
 
 def shown(at: Mapping[str, float]) -> str:

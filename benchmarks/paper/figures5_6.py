@@ -271,6 +271,8 @@ def draw_probabilities(axes: Array, found: Mapping[str, Arrays], references: Map
                 )  # fmt: skip
             ax.set(aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), title=f"{method}, {part}")
             ax.set_xlabel(f"MCMC, {short}")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("the method's probability of the label")
     axes[0, 0].legend(title="digit")
 
 

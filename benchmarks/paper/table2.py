@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
@@ -50,6 +51,7 @@ CLASSES, POINTS = 3, 600  # of which one is held while the other grows
 MOST_CLASSES = {"QEP": 5, "LA, probit": 5}
 MOST_POINTS = {"LA, probit": 800}
 LARGE = 800  # slopes are of these points and more, where there are two: below, what is linear in n still shows
+SMALL = 400  # with fewer points than that an iteration is not mostly its factorisations
 
 
 def time_all(method: str, sizes: Sequence[Sequence[int]], repeats: int) -> dict[str, Any]:
@@ -100,10 +102,15 @@ class Table2(Experiment):
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
+        everything = all_times(found)
+        points = sorted({row["n"] for row in over_points(everything)})
+        most_classes = over_classes(everything)
+        fixed = most_classes[0]["n"] if most_classes else POINTS
+        classes = sorted({row["c"] for row in most_classes})
         lines = [
             "| method | paper: posterior | ours, an iteration | slope of log time over log n "
-            "| time over c: (a + b c) / b | at the largest n: seconds | over the floor F, as n grows "
-            "| first iteration, F |",
+            f"| over F, c = {CLASSES}, n = {listed(points)} | over F, n = {fixed:.0f}, c = {listed(classes)} "
+            "| at the largest n: seconds | first iteration, over F |",
             "| --- " * 8 + "|",
         ]
         record: dict[str, Any] = {}
@@ -114,34 +121,32 @@ class Table2(Experiment):
                 continue
             growth = over_points(rows)
             slope, used = slope_of(growth)
-            line = line_of(over_classes(rows))
             last = growth[-1] if growth else rows[-1]
-            record[method] = {
-                "times": rows,
-                "slope": slope,
-                "intercept_and_slope_in_c": None if line is None else line.tolist(),
-            }
+            record[method] = {"times": rows, "slope": slope}
             lines.append(
-                f"| {method} | {paper} | {OURS[method]} | {slope:.2f} (n = {used}) | {classes_shown(line)} "
-                f"| {last['iteration']:.3g} (n = {last['n']:.0f}) "
-                f"| {', '.join(f'{row["iteration"] / row["floor"]:.2f}' for row in growth)} "
-                f"| {last['first'] / last['floor']:.2f} |"
+                f"| {method} | {paper} | {OURS[method]} | {slope:.2f} (n = {used}) "
+                f"| {over_floor(growth)} | {over_floor([row for row in rows if row['n'] == fixed])} "
+                f"| {last['iteration']:.3g} (n = {last['n']:.0f}) | {last['first'] / last['floor']:.2f} |"
             )
-        if floors := {(row["n"], row["c"]): row["floor"] for row in all_times(found)}:
+        if floors := {(row["n"], row["c"]): row["floor"] for row in everything}:
             growth = [{"n": n, "iteration": t} for (n, c), t in sorted(floors.items()) if c == CLASSES]
             slope, used = slope_of(growth)
             record["floor"] = {"slope": slope}
             lines.append(
-                f"| floor F | — | c + 1 of dpotrf and dpotri | {slope:.2f} (n = {used}) | c + 1.0, which it is made of "
-                "| | 1 | |"
+                f"| floor F | — | c + 1 of dpotrf and dpotri | {slope:.2f} (n = {used}) | 1 | 1 "
+                f"| {floors[max(floors)]:.3g} (n = {max(floors)[0]:.0f}) | |"
             )
+            if max(points, default=0) < SMALL:
+                lines += ["", f"**All n are below {SMALL}: too small for these times to mean anything.**"]
         notes = (
             "One thread, and its CPU time; the problems are drawn from the model, with one covariance for all classes; "
-            f"c = {CLASSES} where n grows, and n = {POINTS} (quick: 100) where c does. F(n, c) is the time of c + 1 "
-            "Cholesky factorisations and inverses of LAPACK of the same size in the same process, the least that EP "
-            "with all couplings needs. A pure (c + 1) n³ has the slope 3 and c + 1 in the column of c, a cost of c n³ "
-            "has c, and one that does not depend on c has only the first part. Slopes below 3 are usual at these "
-            "sizes: factorisations get more efficient as they grow. Our IEP and QIEP factorise c + 1 matrices and not "
+            f"c = {CLASSES} where n grows, and n = {fixed:.0f} where c does. F(n, c) is the time of c + 1 Cholesky "
+            "factorisations and inverses of LAPACK of the same size in the same process, the least that EP with all "
+            "couplings needs. “Over F” is an iteration's time divided by F, at each n or c of the header in turn; the "
+            "list is shorter where a method was not timed at the largest. As c grows, a cost of (c + 1) n³ keeps its "
+            "ratio, one of c n³ rises as c / (c + 1), and one that does not depend on c falls as 1 / (c + 1). A pure "
+            "n³ has the slope 3; slopes below are usual at these sizes: factorisations get more efficient as they "
+            "grow. Our IEP and QIEP factorise c + 1 matrices and not "
             "c, because they solve for the level that all classes have in common, which is what makes the plain "
             "iteration drift (figure 8); they invert c of them. VB's one factorisation is in its first iteration, for "
             "a whole fit; each one after that solves for a Newton step by products with matrices, whose number varies, "
@@ -160,7 +165,9 @@ class Table2(Experiment):
             for ax, part, over in ((left, over_points(rows), "n"), (right, over_classes(rows), "c")):
                 ax.plot([row[over] for row in part], [row["iteration"] for row in part], label=method, **style)
         left.set(xscale="log", yscale="log", xlabel="n", ylabel="seconds of an iteration", title=f"c = {CLASSES}")
-        right.set(xlabel="c", yscale="log", ylabel="seconds of an iteration", title="n fixed")
+        fixed = over_classes(all_times(found))[0]["n"]
+        right.set(xlabel="c", yscale="log", ylabel="seconds of an iteration", title=f"n = {fixed:.0f}")
+        right.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.legend()
         return figure
 
@@ -185,6 +192,14 @@ def over_classes(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [row for row in rows if row["n"] == max(sizes, key=sizes.count)] if sizes else []
 
 
+def listed(sizes: Sequence[float]) -> str:
+    return ", ".join(f"{size:.0f}" for size in sizes) or "—"
+
+
+def over_floor(rows: list[dict[str, float]]) -> str:
+    return ", ".join(f"{row['iteration'] / row['floor']:.2f}" for row in rows) or "—"
+
+
 def slope_of(rows: list[dict[str, float]]) -> tuple[float, str]:
     """Slope of log time over log n, and the n it is of."""
     large = [row for row in rows if row["n"] >= LARGE]
@@ -193,22 +208,6 @@ def slope_of(rows: list[dict[str, float]]) -> tuple[float, str]:
         return float("nan"), "—"
     n, time = (np.log([row[key] for row in used]) for key in ("n", "iteration"))
     return float(np.polyfit(n, time, 1)[0]), f"{used[0]['n']:.0f}–{used[-1]['n']:.0f}"
-
-
-def line_of(rows: list[dict[str, float]]) -> np.ndarray | None:
-    """a and b of time ≈ a + b c, by least squares of relative errors."""
-    rows = [row for row in rows if row["iteration"] > 0]
-    if len(rows) < 3:
-        return None
-    c, time = (np.array([row[key] for row in rows]) for key in ("c", "iteration"))
-    return np.polynomial.polynomial.polyfit(c, time, 1, w=1.0 / time)
-
-
-def classes_shown(line: np.ndarray | None) -> str:
-    if line is None:
-        return "—"
-    a, b = line
-    return f"c {a / b:+.1f}" if b > 0 else "does not grow"
 
 
 EXPERIMENT = Table2()

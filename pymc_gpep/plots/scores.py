@@ -52,10 +52,15 @@ def plot_scores(
         for ax, name in zip(row, (score, f"{score}_difference"), strict=True):
             low, middle, high = (table[f"{name}{which}"].to_numpy() for which in ("_low", "", "_high"))
             for height, left, x, right, colour in zip(heights, low, middle, high, colours(len(table)), strict=True):
-                style = {"fmt": "o", "color": colour, "xerr": [[x - left], [right - x]], "elinewidth": 1.6}
+                style = {
+                    "fmt": "o", "color": colour, "xerr": [[x - left], [right - x]], "elinewidth": 1.6,
+                    "clip_on": name != "accuracy", "zorder": 3,  # an accuracy may be 1, on the border
+                }  # fmt: skip
                 ax.errorbar([x], [height], **style | dict(point_kwargs or {}))
             ax.set_xlabel(label if name == score else f"{label},\ndifference to the reference")
         row[1].axvline(0.0, color=NEUTRAL, linewidth=0.8, zorder=0)
+        if score == "accuracy":
+            row[0].set_xlim(right=min(row[0].get_xlim()[1], 1.0))
         row[0].set_yticks(heights, list(table.index))
         row[0].set_ylim(-0.6, len(table) - 0.4)
     return np.asarray(axes)

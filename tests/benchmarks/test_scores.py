@@ -99,6 +99,40 @@ def test_statements_stand_beside_differences(y: np.ndarray) -> None:
     assert "| LA is better | mlpd | LA − EP | a **+0.182 (+0.182, +0.182)** |" in text
 
 
+def test_statements_may_be_about_some_data_sets_only(y: np.ndarray) -> None:
+    found = {f"{label}.0.{method}.0": fitted(y, p) for label in "ab" for method, p in (("EP", 0.5), ("LA", 0.6))}
+    statements = [
+        Statement("LA is better in B", "mlpd", "LA", "EP", ("b",)),
+        Statement("C", "mlpd", "LA", "EP", ("c",)),
+    ]
+    record, text = scores.report(found, ORDER, statements, {})
+    assert [list(statement["ours"]) for statement in record["statements"]] == [["b"], []]
+    assert "| LA is better in B | mlpd | LA − EP | b **+0.182 (+0.182, +0.182)** |" in text
+    assert "| C | mlpd | LA − EP | not computed |" in text
+
+
+def test_differences_to_bad_chains_are_never_bold(y: np.ndarray) -> None:
+    chains = {f"a.0.MCMC.{seed}": sampled(y, 0.6, seed, 2.0 * seed) for seed in range(2)}
+    statement = Statement("MCMC is better", "mlpd", "MCMC", "EP")
+    _, text = scores.report({"a.0.EP.0": fitted(y, 0.5), **chains}, ORDER, [statement], {})
+    assert "| MCMC is better | mlpd | MCMC − EP | a† +0.182 (+0.182, +0.182) |" in text
+    assert "| MCMC† | 60 |" in text
+    assert "**" not in text
+
+
+def test_an_accuracy_is_uncertain_even_if_all_points_are_right() -> None:
+    few = scores.accuracy(np.ones(18))
+    assert few == (1.0, pytest.approx(0.025 ** (1 / 19)), 1.0)  # Beta(19, 1) has the distribution function x¹⁹
+    half = scores.accuracy(np.repeat([0.0, 1.0], 1000))
+    assert half.high - half.low == pytest.approx(2 * 1.96 * np.sqrt(0.25 / 2000), rel=0.01)
+
+
+def test_data_sets_have_the_names_that_a_reader_knows() -> None:
+    assert [scores.title_of(label) for label in ("new-thyroid", "usps10-1000", "other-1")] == [
+        "New-thyroid", "USPS, ten classes, n = 1000", "other-1",
+    ]  # fmt: skip
+
+
 def test_nothing_found() -> None:
     assert scores.report({}, ORDER, [], {}) == ({}, "There are no results.")
     assert scores.draw({}, ORDER) is None
@@ -109,3 +143,12 @@ def test_picture_has_a_row_for_each_data_set(y: np.ndarray) -> None:
     figure = scores.draw(found, ORDER)
     assert figure is not None
     assert len(figure.axes) == 8
+    assert figure.axes[1].get_xlabel().endswith("difference to EP")
+
+
+def test_picture_marks_bad_chains(y: np.ndarray) -> None:
+    found = {"a.0.EP.0": fitted(y, 0.5), "a.0.MCMC.0": sampled(y, 0.6, 0)}
+    figure = scores.draw(found, ORDER)
+    assert figure is not None
+    assert [text.get_text() for text in figure.axes[0].get_yticklabels()] == ["EP", "MCMC†"]
+    assert figure.axes[2].get_xlim()[1] == 1.0

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from benchmarks.paper.table2 import Table2, line_of, slope_of
+from benchmarks.paper.table2 import Table2, slope_of
+
+
+def timed(points: list[int]) -> dict[str, dict[str, np.ndarray]]:
+    """Times of EP that are n³ (c + 1) / 2 of a floor's."""
+    sizes = [(n, 3) for n in points] + [(points[0], c) for c in (2, 4)]
+    n, c = np.array(sorted(sizes), dtype=float).T
+    floor = 1e-9 * n**3
+    return {"EP": {"n": n, "c": c, "iteration": floor * (c + 1) / 2, "first": floor, "floor": floor}}
 
 
 def test_slope_is_the_exponent_of_large_sizes():
@@ -13,15 +21,26 @@ def test_slope_is_the_exponent_of_large_sizes():
     assert used == "800–1600"
 
 
-def test_line_has_the_matrices_that_do_not_grow_with_the_classes():
-    a, b = line_of([{"c": c, "iteration": 2.0 * (c + 1.0)} for c in (2.0, 3.0, 5.0)])
-    assert a / b == pytest.approx(1.0)
-
-
 def test_report_says_what_was_not_computed():
     _, text = Table2().report({})
     assert text.count("not computed") == 7
-    sizes = {"n": [800, 1600], "c": [3, 3], "iteration": [1.0, 8.0], "first": [1.0, 8.0], "floor": [0.5, 4.0]}
-    record, text = Table2().report({"EP": {"seconds": np.array(1.0)} | {k: np.array(v) for k, v in sizes.items()}})
+    record, text = Table2().report(timed([800, 1600]))
     assert record["EP"]["slope"] == pytest.approx(3.0)
     assert text.count("not computed") == 6
+
+
+def test_ratios_to_the_floor_are_at_the_sizes_of_the_header():
+    _, text = Table2().report(timed([800, 1600]))
+    assert "| over F, c = 3, n = 800, 1600 | over F, n = 800, c = 2, 3, 4 |" in text
+    assert "| 2.00, 2.00 | 1.50, 2.00, 2.50 |" in text
+    assert "too small" not in text
+
+
+def test_small_sizes_are_said_to_be_too_small():
+    assert "too small" in Table2().report(timed([100, 200]))[1]
+
+
+def test_picture_names_the_size_that_is_fixed():
+    figure = Table2().draw(timed([800, 1600]))
+    assert figure is not None
+    assert [ax.get_title() for ax in figure.axes] == ["c = 3", "n = 800"]

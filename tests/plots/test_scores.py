@@ -29,6 +29,11 @@ def test_points_and_intervals(given):
         assert [text.get_text() for text in row[0].get_yticklabels()] == ["EP", "VB"]
 
 
+def test_accuracies_end_at_one():
+    axes = plot_scores(TABLE + 0.1)
+    assert axes[1, 0].get_xlim()[1] == 1.0
+
+
 def test_refuses_a_table_without_scores():
     with pytest.raises(ValueError, match="has no accuracy"):
         plot_scores(TABLE[["mlpd"]])

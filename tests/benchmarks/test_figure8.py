@@ -1,0 +1,37 @@
+"""The report on convergence, on iterations that were made up."""
+
+import numpy as np
+
+from benchmarks.paper.figure8 import ACCELERATED, DAMPING, Figure8, cell_name
+
+
+def iterated(count: int) -> dict[str, np.ndarray]:
+    values = -1.0 - 0.5 ** np.arange(count)
+    return {"evidence": values, "mlpd": values / 10, "converged": np.array(True)}
+
+
+FOUND = {
+    cell_name("glass", "EP", ACCELERATED, 1.0): iterated(40),
+    cell_name("glass", "EP", "standard", DAMPING[1]): iterated(8),
+}
+
+
+def test_what_the_quick_form_leaves_out_has_no_rows_and_columns() -> None:
+    _, text = Figure8().report(FOUND)
+    assert f"| {DAMPING[0]} |" not in text
+    assert f"Nothing was computed with δ = {DAMPING[0]}" in text
+    assert "after 5 iterations" in text
+    assert "after 10 iterations" not in text
+    assert "| Glass | EP | standard | 0.5 | -1.000 (39) | +0.0312 | -0.0031 |" in text
+
+
+def test_missing_cells_are_said_to_be_missing() -> None:
+    assert Figure8().report(FOUND)[1].count("not computed |") == 11
+    assert Figure8().report({})[1].count("not computed |") == 24
+
+
+def test_picture_has_no_panels_of_accelerated_iterations_alone() -> None:
+    figure = Figure8().draw(FOUND)
+    assert figure is not None
+    assert [ax.get_title() for ax in figure.axes if ax.axison] == 2 * ["Glass, standard, δ = 0.5"]
+    assert Figure8().draw({name: x for name, x in FOUND.items() if ACCELERATED in name}) is None
