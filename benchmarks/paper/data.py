@@ -19,6 +19,15 @@ SPLIT = {
     "segmentation": ("segmentation_train.csv", "segmentation_test.csv"),
     "usps357": ("usps357_approx_train.csv.gz", "usps357_approx_test.csv.gz"),
 }
+TITLES = {
+    "new-thyroid": "New-thyroid",
+    "teaching": "Teaching",
+    "glass": "Glass",
+    "wine": "Wine",
+    "segmentation": "Image segmentation",
+    "usps357": "USPS 3 vs. 5 vs. 7",
+    "usps10": "USPS, ten classes",
+}
 NOTES = {
     "usps357": (
         "Digits 3 and 5 are split as in the paper; which 7s are for training is a random draw of as many, because the "

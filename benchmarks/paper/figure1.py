@@ -25,7 +25,6 @@ Array = np.ndarray
 
 LOG_VARIANCE, LOG_LENGTHSCALE = 1.0, 1.0
 CHUNKS = {"glass": 9, "usps357": 4}
-NAMES = {"glass": "Glass", "usps357": "USPS 3 vs. 5 vs. 7"}
 METHODS = ("inner EP", "QD10", "Q10", "QD5", "Q5", "truncated", "truncated, diagonal")
 """The paper's, and the rule that `gpep.QEP` takes by default."""
 QUANTITIES = ("log normalisers", "means", "covariances")
@@ -153,7 +152,7 @@ class Figure1(Experiment):
         record, texts = {}, []
         for name in CHUNKS:
             record[name] = _summaries(name, found)
-            lines = [f"## {NAMES[name]}", "", *([sets.NOTES[name], ""] if name in sets.NOTES else [])]
+            lines = [f"## {sets.TITLES[name]}", "", *([sets.NOTES[name], ""] if name in sets.NOTES else [])]
             if record[name]:
                 points = sum(x["inner EP: log normalisers"].size for x in _chunks(name, found))
                 lines += [f"{points} points.", "", *_table(record[name])]
@@ -174,7 +173,7 @@ class Figure1(Experiment):
         for row, name in zip(axes, CHUNKS, strict=True):
             summaries = _summaries(name, found)
             for ax, quantity in zip(row, QUANTITIES, strict=True):
-                ax.set_title(f"{NAMES[name]}: {quantity}", fontsize=10)
+                ax.set_title(f"{sets.TITLES[name]}: {quantity}", fontsize=10)
                 if not summaries:
                     continue
                 middle, low, high = np.array([summaries[method][quantity] for method in METHODS]).T

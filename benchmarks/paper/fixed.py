@@ -13,6 +13,7 @@ from pymc_gpep.softmax_probabilities import softmax_probabilities
 Array = np.ndarray
 
 JITTER = 1e-6  # on the diagonal, as of `pm.gp.Latent`
+LITTLE_JITTER = 1e-8  # where no model of PyMC is beside it
 
 
 class Distances(NamedTuple):
@@ -34,9 +35,9 @@ def distances(data: Split) -> Distances:
     return Distances(cdist(data.X, data.X, "sqeuclidean"), cdist(data.Xnew, data.X, "sqeuclidean"))
 
 
-def covariance(X: Array, log_variance: float, log_lengthscale: float, jitter: float = 1e-8) -> Array:
+def covariance(X: Array, log_variance: float, log_lengthscale: float) -> Array:
     """Prior covariance (n, n) at the inputs X (n, d), with jitter on the diagonal."""
-    return _covariance(cdist(X, X, "sqeuclidean"), log_variance, log_lengthscale) + jitter * np.eye(len(X))
+    return _covariance(cdist(X, X, "sqeuclidean"), log_variance, log_lengthscale) + LITTLE_JITTER * np.eye(len(X))
 
 
 def squared_exponential(squared: Distances, log_variance: float, log_lengthscale: float) -> Prior:

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 import pymc_gpep as gpep
+from benchmarks.paper.data import TITLES
 from benchmarks.paper.experiment import Arrays
 from benchmarks.paper.predictive import chains_agree
 
@@ -18,15 +19,6 @@ Array = np.ndarray
 SEED = 1  # of the intervals, so that a report is the same each time
 INTERVAL = (0.025, 0.975)
 R_HAT, ESS = 1.05, 100.0  # chains that are worse than one of these are called bad
-TITLES = {
-    "new-thyroid": "New-thyroid",
-    "teaching": "Teaching",
-    "glass": "Glass",
-    "wine": "Wine",
-    "segmentation": "Image segmentation",
-    "usps357": "USPS 3 vs. 5 vs. 7",
-    "usps10": "USPS, ten classes",
-}
 READING = (
     "mlpd is the mean log predictive density of the held-out labels, accuracy the share of them that has the largest "
     "probability; “− EP” are differences to EP on the same points. In brackets are 95 % intervals. Those of the mlpd "

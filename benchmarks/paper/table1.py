@@ -55,7 +55,6 @@ PAPER = {
 }
 PAPER_TIMES = {"glass": (1.245, 132.300, 1.000, 1.175), "usps357": (2.542, 2.602, 1.000, 1.001)}
 SWEEPS = {"glass": 60_000, "usps357": 5_000}
-NAMES = {"glass": "Glass", "usps357": "USPS 3 vs. 5 vs. 7"}
 
 
 def load(name: str, folder: str, size: int) -> tuple[Array, int, Array, int]:
@@ -149,7 +148,7 @@ class Table1(Experiment):
         record, texts = {}, []
         for name in PAPER:
             record[name], text = _data_set(name, found)
-            texts.append(f"## {NAMES[name]}\n\n{text}")
+            texts.append(f"## {sets.TITLES[name]}\n\n{text}")
         record["pixels"], text = _pixels(found)
         return record, "\n\n".join([*texts, text])
 
