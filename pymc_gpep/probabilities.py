@@ -3,10 +3,11 @@
 from functools import lru_cache
 
 import numpy as np
+from scipy.special import ndtr, owens_t
 from scipy.stats import qmc
 
 from pymc_gpep.kernels.inner_ep import tilted_log_normaliser
-from pymc_gpep.kernels.orthant import BITS, LAST_LEVEL, SHIFTS, largest_probabilities
+from pymc_gpep.kernels.orthant import BITS, LAST_LEVEL, SHIFTS, largest_of_four, largest_probabilities
 
 __all__ = ["class_probabilities"]
 
@@ -65,10 +66,47 @@ def class_probabilities(
         return unnormalised / total, np.abs(total[:, 0] - 1.0)
     if method != "orthant":
         raise ValueError(f"method must be 'orthant' or 'inner_ep', but is {method!r}")
+    if mean.shape[1] <= 4:
+        probabilities = _few_classes(mean, cov)
+        total = probabilities.sum(axis=1)
+        return probabilities / total[:, None], np.abs(total - 1.0)
     points, shifts = _quasi_random_numbers(mean.shape[1])
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors)
     return probabilities, errors
+
+
+def _few_classes(mean: np.ndarray, cov: np.ndarray) -> np.ndarray:
+    """Orthant probabilities (m, c) of up to four classes, each without regard to the others."""
+    m, c = mean.shape
+    probabilities = np.empty((m, c))
+    if c == 4:
+        largest_of_four(mean, cov, probabilities)
+        return probabilities
+    for k in range(c):
+        # x_j = v_j − v_k over the other classes j.
+        others = [j for j in range(c) if j != k]
+        bounds = mean[:, [k]] - mean[:, others]
+        shared = cov[:, others, k][:, :, None] + cov[:, k, others][:, None, :]
+        s = cov[:, others][:, :, others] - shared + cov[:, k, k, None, None]
+        s = s + 1.0 + np.eye(c - 1)
+        if c == 2:
+            probabilities[:, k] = ndtr(bounds[:, 0] / np.sqrt(s[:, 0, 0]))
+        else:
+            probabilities[:, k] = _bivariate(bounds[:, 0], bounds[:, 1], s[:, 0, 0], s[:, 0, 1], s[:, 1, 1])
+    return probabilities
+
+
+def _bivariate(b1: np.ndarray, b2: np.ndarray, s11: np.ndarray, s12: np.ndarray, s22: np.ndarray) -> np.ndarray:
+    """P(x₁ < b₁, x₂ < b₂) of x ~ N(0, S) by Owen (1956), as `pymc_gpep.kernels.trivariate` has it for one."""
+    # The formula has a limit at a bound of 0; next to it the same formula gives it.
+    b1, b2 = (np.where(b == 0.0, 1e-300, b) for b in (b1, b2))
+    root = np.sqrt(s11 * (s22 - s12 * s12 / s11))
+    h, k = b1 / np.sqrt(s11), b2 / np.sqrt(s22)
+    value = 0.5 * (ndtr(h) + ndtr(k)) - 0.5 * ((b1 < 0.0) != (b2 < 0.0))
+    value -= owens_t(h, (b2 * s11 - s12 * b1) / (b1 * root))
+    value -= owens_t(k, (b1 * s22 - s12 * b2) / (b2 * root))
+    return np.maximum(value, 0.0)
 
 
 @lru_cache(maxsize=4)

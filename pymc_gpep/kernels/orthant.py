@@ -1,10 +1,10 @@
 """The probability that each of c jointly normal utilities is the largest: c orthant probabilities in c − 1 dimensions.
 
-Two utilities have a closed form, three one in Owen's T function, and for four one integral over that form remains,
-done by adaptive Gauss-Legendre quadrature. With more, Genz's separation of variables with the variables reordered
-(Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax exponential
-tilting (Botev 2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate it. The
-estimates of the classes are independent, so that their sum says something about each.
+Up to three utilities have a closed form (`pymc_gpep.probabilities`), and for four one integral over it remains
+(`pymc_gpep.kernels.trivariate`). With more, Genz's separation of variables with the variables reordered (Genz and Bretz
+2009, chapter 4) turns the probability into an integral over the unit cube, which minimax exponential tilting (Botev
+2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate it. The estimates of the
+classes are independent, so that their sum says something about each.
 
 Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S), d = c − 1.
 """
@@ -17,8 +17,9 @@ from numba.core import types
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.normal import log_ndtr_and_hazard
+from pymc_gpep.kernels.trivariate import STACK, ndtr, trivariate
 
-__all__ = ["BITS", "LAST_LEVEL", "SHIFTS", "largest_probabilities"]
+__all__ = ["BITS", "LAST_LEVEL", "SHIFTS", "largest_of_four", "largest_probabilities"]
 
 SHIFTS = 8
 """Independent random shifts of the Sobol points, from whose spread their error is estimated."""
@@ -31,87 +32,7 @@ LAST_LEVEL = 13
 
 _FIRST_LEVEL = 5
 _STANDARD_ERRORS = 3.0  # reported as the error
-_SQRT_HALF = math.sqrt(0.5)
-_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
-
-_owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
 _ndtri = scipy_function("special.cython_special", "ndtri", types.float64(types.float64))
-
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
-_RANGE = 9.0  # of a standard normal variable, to 1e-18
-_QUADRATURE_TOLERANCE = 1e-11
-_MAX_INTERVALS = 64
-
-
-@kernel
-def _ndtr(x):
-    return 0.5 * math.erfc(-x * _SQRT_HALF)
-
-
-@kernel
-def _bivariate(b1, b2, s11, s12, s22):
-    """P(x₁ < b₁, x₂ < b₂) by Owen (1956)."""
-    # The formula has a limit at a bound of 0; next to it the same formula gives it.
-    b1 = 1e-300 if b1 == 0.0 else b1
-    b2 = 1e-300 if b2 == 0.0 else b2
-    root = math.sqrt(s11 * (s22 - s12 * s12 / s11))
-    h = b1 / math.sqrt(s11)
-    k = b2 / math.sqrt(s22)
-    value = 0.5 * (_ndtr(h) + _ndtr(k))
-    value -= _owens_t(h, (b2 * s11 - s12 * b1) / (b1 * root))
-    value -= _owens_t(k, (b1 * s22 - s12 * b2) / (b2 * root))
-    if (b1 < 0.0) != (b2 < 0.0):
-        value -= 0.5
-    return 0.0 if value < 0.0 else value
-
-
-@kernel
-def _trivariate_piece(left, right, b, lower, s22, s23, s33):
-    total = 0.0
-    half = 0.5 * (right - left)
-    for node, weight in zip(_NODES, _WEIGHTS):  # noqa: B905  numba knows no strict
-        z = left + half * (1.0 + node)
-        inner = _bivariate(b[1] - lower[1, 0] * z, b[2] - lower[2, 0] * z, s22, s23, s33)
-        total += weight * math.exp(-0.5 * z * z) * inner
-    return half * _INV_SQRT_2PI * total
-
-
-@kernel
-def _trivariate(b, lower, stack):
-    """P(x < b) given the Cholesky factor: one quadrature over what drives the first variable.
-
-    The breaks are where the other two, given the first, are at their bounds: there the integrand may be steep.
-    """
-    s22 = lower[1, 1] ** 2
-    s23 = lower[1, 1] * lower[2, 1]
-    s33 = lower[2, 1] ** 2 + lower[2, 2] ** 2
-    top = min(b[0] / lower[0, 0], _RANGE)
-    bottom = min(top, 0.0) - _RANGE
-    breaks = np.array([bottom, b[1] / lower[1, 0], b[2] / lower[2, 0], top])
-    for i in range(1, 3):
-        breaks[i] = min(max(breaks[i], bottom), top) if breaks[i] == breaks[i] else top
-    breaks.sort()
-    depth = 0
-    for i in range(3):
-        if breaks[i] < breaks[i + 1]:
-            stack[depth, 0] = breaks[i]
-            stack[depth, 1] = breaks[i + 1]
-            stack[depth, 2] = _trivariate_piece(breaks[i], breaks[i + 1], b, lower, s22, s23, s33)
-            depth += 1
-    total = 0.0
-    while depth > 0:
-        depth -= 1
-        left, right, whole = stack[depth]
-        middle = 0.5 * (left + right)
-        first = _trivariate_piece(left, middle, b, lower, s22, s23, s33)
-        second = _trivariate_piece(middle, right, b, lower, s22, s23, s33)
-        if abs(first + second - whole) < _QUADRATURE_TOLERANCE or depth + 2 > _MAX_INTERVALS:
-            total += first + second
-        else:
-            stack[depth] = (left, middle, first)
-            stack[depth + 1] = (middle, right, second)
-            depth += 2
-    return total
 
 
 @kernel
@@ -255,7 +176,7 @@ def _weight(point, lower, bound, mu, z):
         limit = bound[k] - mu[k]
         for j in range(k):
             limit -= lower[k, j] * z[j]
-        cdf = _ndtr(limit)
+        cdf = ndtr(limit)
         product *= cdf
         if product == 0.0:
             return 0.0
@@ -282,7 +203,10 @@ def _next_to_refine(variances, levels):
 
     The sum to 1 fixes one probability by the others: the least certain one need not be known any better.
     """
-    largest = np.argmax(variances)
+    largest = 0
+    for k in range(len(variances)):
+        if variances[k] > variances[largest]:
+            largest = k
     chosen = -1
     for k in range(len(variances)):
         if k != largest and levels[k] < LAST_LEVEL and (chosen < 0 or variances[k] > variances[chosen]):
@@ -298,17 +222,24 @@ def _sum_to_one(probabilities, variances):
     of what comes out, and more by as much as the sum was further from 1 than the variances explain. Where there are no
     variances the probabilities are scaled, and the error is how far from 1 the sum was.
     """
-    excess = np.sum(probabilities) - 1.0
-    total = np.sum(variances)
+    excess = -1.0
+    total = 0.0
+    for k in range(len(variances)):
+        excess += probabilities[k]
+        total += variances[k]
     error = abs(excess)
+    scale = 1.0 + excess
     if total > 0.0:
         worst = 0.0
+        scale = 0.0
         for k in range(len(variances)):
             share = variances[k] / total
             probabilities[k] = max(0.0, probabilities[k] - share * excess)
+            scale += probabilities[k]
             worst = max(worst, variances[k] * (1.0 - share))
         error = math.sqrt(worst) * max(_STANDARD_ERRORS, abs(excess) / math.sqrt(total))
-    probabilities /= np.sum(probabilities)
+    for k in range(len(variances)):
+        probabilities[k] /= scale
     return error
 
 
@@ -325,8 +256,44 @@ def _prepare(mean, cov, k, s, b):
 
 
 @kernel
+def _is_finite(mean, cov):
+    total = 0.0
+    for i in range(mean.shape[0]):
+        total += mean[i]
+        for j in range(mean.shape[0]):
+            total += cov[i, j]
+    return math.isfinite(total)
+
+
+@kernel
+def largest_of_four(mean, cov, probabilities):
+    """`largest_probabilities` for four classes, each by one quadrature, and not made to sum to 1."""
+    s, b, expected = np.empty((3, 3)), np.empty(3), np.empty(3)
+    stack = np.empty(STACK)
+    for i in range(mean.shape[0]):
+        for k in range(4):
+            probabilities[i, k] = np.nan
+            if _is_finite(mean[i], cov[i]):
+                _prepare(mean[i], cov[i], k, s, b)
+                if _order_and_factor(s, b, expected):
+                    probabilities[i, k] = trivariate(b, s, stack)
+
+
+@kernel
+def _mean_and_error(sums, n):
+    """Of the estimates that the shifts are, from their sums over n points: the mean and its variance."""
+    mean = 0.0
+    for shift in range(SHIFTS):
+        mean += sums[shift] / n / SHIFTS
+    variance = 0.0
+    for shift in range(SHIFTS):
+        variance += (sums[shift] / n - mean) ** 2 / SHIFTS
+    return mean, variance / (SHIFTS - 1)
+
+
+@kernel
 def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors):
-    """P(v_k is the largest of v), v ~ N(mean, cov + I), for every class k and many points.
+    """P(v_k is the largest of v), v ~ N(mean, cov + I), for every one of five or more classes k and many points.
 
     Parameters
     ----------
@@ -334,16 +301,15 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
     cov : (m, c, c) array
         Both triangles are read.
     points : (2**LAST_LEVEL, c − 2) array of int
-        A Sobol sequence in units of 2**−BITS; not used with four classes or fewer, nor are the shifts.
+        A Sobol sequence in units of 2**−BITS.
     shifts : (c, SHIFTS, c − 2) array of int
         Random numbers from 0 to 2**BITS − 1.
     tolerance : float
-        Absolute error of each probability that the Sobol points aim for.
+        Absolute error of each probability that is aimed for.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where `cov` + I is not positive definite.
     errors : (m,) array
-        Overwritten with the estimated error of the least certain probability: three standard errors where Sobol
-        points are used, and how far from 1 the probabilities summed where they are not.
+        Overwritten with the estimated error of the least certain probability, three standard errors.
     """
     m, c = mean.shape
     d = c - 1
@@ -354,47 +320,43 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
     a, matrix = np.empty((d, d)), np.empty((d, d))
     z, point = np.empty(d), np.empty(d)
     t, trial, residual, hazards, step = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
-    stack = np.empty((_MAX_INTERVALS + 2, 3))
 
     for i in range(m):
-        valid = math.isfinite(np.sum(mean[i]) + np.sum(cov[i]))
+        valid = _is_finite(mean[i], cov[i])
         for k in range(c):
             _prepare(mean[i], cov[i], k, s[k], b[k])
-            if d == 1:
-                probabilities[i, k] = _ndtr(b[k, 0] / math.sqrt(s[k, 0, 0]))
-            elif d == 2:
-                probabilities[i, k] = _bivariate(b[k, 0], b[k, 1], s[k, 0, 0], s[k, 0, 1], s[k, 1, 1])
-            elif not _order_and_factor(s[k], b[k], z):
+            if not _order_and_factor(s[k], b[k], z):
                 valid = False
-            elif d == 3:
-                probabilities[i, k] = _trivariate(b[k], s[k], stack)
-            else:
-                for p in range(d):
-                    b[k, p] /= s[k, p, p]
-                    for q in range(p):
-                        s[k, p, q] /= s[k, p, p]
-                    s[k, p, p] = 1.0
-                _tilt(s[k], b[k], mu[k], a, matrix, t, trial, residual, hazards, step)
+                continue
+            for p in range(d):
+                b[k, p] /= s[k, p, p]
+                for q in range(p):
+                    s[k, p, q] /= s[k, p, p]
+                s[k, p, p] = 1.0
+            _tilt(s[k], b[k], mu[k], a, matrix, t, trial, residual, hazards, step)
         if not valid:
             probabilities[i] = np.nan
             errors[i] = np.nan
             continue
-        variances[:] = 0.0
-        if d > 3:
-            sums[:] = 0.0
-            levels[:] = _FIRST_LEVEL
-            n = 1 << _FIRST_LEVEL
+        sums[:] = 0.0
+        n = 1 << _FIRST_LEVEL
+        for k in range(c):
+            levels[k] = _FIRST_LEVEL
+            _add_points(points[:n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
+            probabilities[i, k], variances[k] = _mean_and_error(sums[k], n)
+        while True:
+            total = 0.0
+            largest = 0.0
             for k in range(c):
-                _add_points(points[:n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
-                variances[k] = np.var(sums[k] / n) / (SHIFTS - 1)
-            while _STANDARD_ERRORS * math.sqrt(np.sum(variances) - np.max(variances)) > tolerance:
-                k = _next_to_refine(variances, levels)
-                if k < 0:
-                    break
-                n = 1 << levels[k]
-                levels[k] += 1
-                _add_points(points[n : 2 * n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
-                variances[k] = np.var(sums[k] / (2 * n)) / (SHIFTS - 1)
-            for k in range(c):
-                probabilities[i, k] = np.mean(sums[k]) / (1 << levels[k])
+                total += variances[k]
+                largest = max(largest, variances[k])
+            if not _STANDARD_ERRORS * math.sqrt(total - largest) > tolerance:
+                break
+            k = _next_to_refine(variances, levels)
+            if k < 0:
+                break
+            n = 1 << levels[k]
+            levels[k] += 1
+            _add_points(points[n : 2 * n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
+            probabilities[i, k], variances[k] = _mean_and_error(sums[k], 2 * n)
         errors[i] = _sum_to_one(probabilities[i], variances)

@@ -4,6 +4,7 @@ import pytest
 from scipy.special import log_ndtr, ndtr
 
 from pymc_gpep.kernels import orthant
+from pymc_gpep.kernels import trivariate as trivariate_kernels
 
 
 def random_covariance(rng, d, scale):
@@ -38,20 +39,20 @@ def _steep(b, slope, spread):
 )
 def test_bivariate(correlation, b):
     s = np.array([[2.0, correlation * np.sqrt(6.0)], [correlation * np.sqrt(6.0), 3.0]])
-    value = orthant._bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
+    value = trivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
     assert value == pytest.approx(given_first(b, s), abs=2e-13)
 
 
 def test_bivariate_at_zero_is_an_angle():
     for rho in np.linspace(-0.999, 0.999, 21):
-        value = orthant._bivariate(0.0, 0.0, 1.0, rho, 1.0)
+        value = trivariate_kernels.bivariate(0.0, 0.0, 1.0, rho, 1.0)
         assert value == pytest.approx(0.25 + np.arcsin(rho) / (2 * np.pi), abs=1e-15)
 
 
 def trivariate(b, s):
     s, b = s.copy(), b.copy()
     assert orthant._order_and_factor(s, b, np.empty(3))
-    return orthant._trivariate(b, s, np.empty((orthant._MAX_INTERVALS + 2, 3)))
+    return trivariate_kernels.trivariate(b, s, np.empty(trivariate_kernels.STACK))
 
 
 def test_trivariate_at_zero_is_a_solid_angle():
@@ -71,7 +72,7 @@ def test_trivariate_sums_over_signs_to_fewer_variables(scale):
         b = scale * rng.standard_normal(3)
         flip = np.diag([1.0, 1.0, -1.0])
         both = trivariate(b, s) + trivariate(flip @ b, flip @ s @ flip)
-        assert both == pytest.approx(orthant._bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1]), abs=1e-10)
+        assert both == pytest.approx(trivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1]), abs=1e-10)
 
 
 @pytest.mark.parametrize("d", [4, 9, 25])
