@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the benchmarks sh
 from benchmarks.common import best_time
 from pymc_gpep import IEP, QIEP, Laplace, NestedEP, VariationalBayes
 from pymc_gpep.approximations import Approximator
-from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.inner_ep import inner_ep_update
 
 SMALL = [(178, 3), (400, 3)]
@@ -63,12 +62,11 @@ def peak_memory(n: int, c: int) -> float:
 
 def _peak_memory(n: int, c: int) -> float:
     solver = NestedEP(max_iterations=2, ladder=False)
-    solver.entry.load()
     k, mean, labels = problem(n, c)
     solver.solve(k[:50, :50], mean[:, :50], labels[:50] % c)
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten, that of the compiler included
     before = _memory("VmRSS")
-    run(solver, k[None], mean, labels, np.zeros(2 * n * (c - 1)), gradient=True)
+    solver.run(k[None], mean, labels, np.zeros(2 * n * (c - 1)), gradient=True)
     return (_memory("VmHWM") - before) / (8 * n * n)
 
 
@@ -86,11 +84,11 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
     cold = solver.solve(k, mean, labels)
     warm = solver.solve(near, mean, labels, start=cold.sites)
     nothing = np.zeros_like(cold.sites)
-    cold_time = best_time(lambda: run(solver, k[None], mean, labels, nothing), repeats)
+    cold_time = best_time(lambda: solver.run(k[None], mean, labels, nothing), repeats)
     # From the solution itself, where little else is done and its time stands out.
-    alone = best_time(lambda: run(solver, k[None], mean, labels, cold.sites), repeats)
-    both = best_time(lambda: run(solver, k[None], mean, labels, cold.sites, gradient=True), repeats)
-    warm_time = best_time(lambda: run(solver, near[None], mean, labels, cold.sites), repeats)
+    alone = best_time(lambda: solver.run(k[None], mean, labels, cold.sites), repeats)
+    both = best_time(lambda: solver.run(k[None], mean, labels, cold.sites, gradient=True), repeats)
+    warm_time = best_time(lambda: solver.run(near[None], mean, labels, cold.sites), repeats)
     iteration = cold_time / cold.convergence.iterations
     return {
         "n": n,
@@ -123,10 +121,10 @@ def iteration_time(solver: Approximator, n: int, c: int, repeats: int) -> float:
     """Seconds of one iteration after the first, which does what is done once."""
     k, mean, labels = problem(n, c)
     nothing = np.zeros(solver.sites_size(c, n))
-    last = run(solver, k[None], mean, labels, nothing).iterations
+    last = solver.run(k[None], mean, labels, nothing).iterations
     first = type(solver)(max_iterations=1)
-    whole = best_time(lambda: run(solver, k[None], mean, labels, nothing), repeats)
-    once = best_time(lambda: run(first, k[None], mean, labels, nothing), repeats)
+    whole = best_time(lambda: solver.run(k[None], mean, labels, nothing), repeats)
+    once = best_time(lambda: first.run(k[None], mean, labels, nothing), repeats)
     return (whole - once) / (last - 1)
 
 
@@ -142,7 +140,7 @@ def measure_large(n: int = 4649, c: int = 10) -> dict[str, float]:
     """Part of inner EP in one iteration on as many points as the full USPS digits have."""
     k, mean, labels = problem(n, c)
     solver = NestedEP(max_iterations=1, ladder=False)
-    whole = best_time(lambda: run(solver, k[None], mean, labels, np.zeros(2 * n * (c - 1))), 1)
+    whole = best_time(lambda: solver.run(k[None], mean, labels, np.zeros(2 * n * (c - 1))), 1)
     inner = inner_time(n, c, 1)
     return {"n": n, "c": c, "iteration (s)": whole, "inner EP (s)": inner, "inner EP (%)": 100 * inner / whole}
 

@@ -15,7 +15,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 from pytensor.tensor.blockwise import Blockwise
 
-from pymc_gpep.kernels.compile import SOURCE_KEY, kernel
+from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.multinomial_probit import log_probability_and_gradient, log_probability_hessian
 
 __all__ = [
@@ -158,7 +158,7 @@ def _numba_log_probability(op: LogProbability, node: Apply, **kwargs: Any) -> tu
         value = log_probability_and_gradient(f, y.item(), gradient)
         return np.asarray(value), gradient
 
-    return log_probability, SOURCE_KEY
+    return log_probability, source_key(__file__)
 
 
 @register_funcify_default_op_cache_key(LogProbabilityHessian)
@@ -171,7 +171,7 @@ def _numba_log_probability_hessian(
         log_probability_hessian(f, y.item(), result)
         return result
 
-    return hessian, SOURCE_KEY
+    return hessian, source_key(__file__)
 
 
 _log_probability = Blockwise(LogProbability())

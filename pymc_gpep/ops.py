@@ -13,20 +13,23 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
-from pymc_gpep.approximations.base import Approximator, run
-from pymc_gpep.kernels.compile import SOURCE_KEY, kernel
+from pymc_gpep.approximations.base import Approximator
+from pymc_gpep.kernels.compile import kernel, source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.relay import external
 
 __all__ = ["Evidence"]
 
 _UNUSABLE = "k must hold one matrix or one for each class, and labels must be 0…c−1."
 
 
-@kernel
 def _usable(k: Any, mean: Any, labels: Any) -> bool:
     """Whether number of matrices and labels fit the mean (c, n): solvers read memory by them, unchecked."""
     c = len(mean)
     return (len(k) == 1 or len(k) == c) and labels.size > 0 and labels.min() >= 0 and labels.max() < c
+
+
+_compiled_usable = kernel(_usable)
 
 
 def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
@@ -75,11 +78,9 @@ class Evidence(Op):
         self, k: NDArray[np.float64], mean: NDArray[np.float64], labels: NDArray[np.int64], start: NDArray[np.float64]
     ) -> tuple[Any, ...]:
         """Compute all outputs from numbers."""
-        k, mean, start = (np.ascontiguousarray(x) for x in (k, mean, start))
-        labels = np.ascontiguousarray(labels)
-        if not _usable(k, mean, labels):
+        if not _usable(np.asarray(k), np.asarray(mean), np.asarray(labels)):
             raise ValueError(_UNUSABLE)
-        found = run(self.approximator, k, mean, labels, start, gradient=True)
+        found = self.approximator.run(k, mean, labels, start, gradient=True)
         ok = found.status == CONVERGED
         return (
             found.evidence if ok else np.nan,
@@ -118,42 +119,28 @@ class Evidence(Op):
 
 @register_funcify_default_op_cache_key(Evidence)
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
-    solver = op.approximator
-    solver.entry.load()
-    solve, options, max_iterations = solver.entry.external, solver.options, solver.max_iterations
-    precision_axes = len(solver.precision_shape(1, 1))
+    solve = external(repr(op.approximator), op.approximator.run)
 
     @numba_njit
     def evidence(k_, mean_, labels_, start):  # type: ignore[no-untyped-def]  # numba infers them
         k = np.ascontiguousarray(k_)
-        prior_mean = np.ascontiguousarray(mean_)
+        mean = np.ascontiguousarray(mean_)
         labels = np.ascontiguousarray(labels_)
-        if not _usable(k, prior_mean, labels):
+        if not _compiled_usable(k, mean, labels):
             raise ValueError(_UNUSABLE)
-        c, n = prior_mean.shape
+        c, n = mean.shape
         sites = start.copy()
         value = np.full(1, np.nan)
         gradient_k = np.empty_like(k)
-        gradient_mean = np.empty_like(prior_mean)
-        weights = np.empty_like(prior_mean)
-        mean = np.empty_like(prior_mean)
-        precision = np.empty(n * c ** (precision_axes - 1))
-        cov = np.empty((n, c, c))
-        history = np.empty((max_iterations, 2))
-        outcome = np.array([OUT_OF_MEMORY, 0, 0])
+        gradient_mean = np.empty_like(mean)
+        outcome = np.array([OUT_OF_MEMORY, 0])
         solve(
-            len(k), c, n, k.ctypes, prior_mean.ctypes, labels.ctypes, sites.ctypes, np.array(options).ctypes, 1,
-            value.ctypes, gradient_k.ctypes, gradient_mean.ctypes,
-            weights.ctypes, mean.ctypes, cov.ctypes, precision.ctypes,
-            history.ctypes, max_iterations, outcome.ctypes,
+            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, sites.ctypes, sites.size,
+            value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, outcome.ctypes,
         )  # fmt: skip
-        if outcome[0] != CONVERGED:
-            value[0] = np.nan
-            gradient_k[:] = np.nan
-            gradient_mean[:] = np.nan
         return np.asarray(value[0]), gradient_k, gradient_mean, sites, np.asarray(outcome[0]), np.asarray(outcome[1])
 
-    return evidence, SOURCE_KEY
+    return evidence, source_key(__file__)
 
 
 @node_rewriter([Evidence])

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from pymc_gpep.kernels.coupled import factorise
+from pymc_gpep.solvers.coupled import factorise
 
 __all__ = ["FLOOR", "CoupledPosterior", "Posterior", "scaled_symmetric"]
 

@@ -8,8 +8,9 @@ over the Gaussian instead takes the Gaussian's errors as they are.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.kernels.tierney_kadane import evidences_with_new_point
 from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.solvers.tierney_kadane import evidences_with_new_point
 
 __all__ = ["tierney_kadane_probabilities"]
 
@@ -19,6 +20,7 @@ _TOLERANCE = 1e-7  # of the modes; an evidence is about as accurate
 _MAX_ITERATIONS = 200
 
 
+@one_blas_thread()
 def tierney_kadane_probabilities(
     posterior: CoupledPosterior, labels: ArrayLike, k_cross: Array, k_new: Array, prior_mean: Array
 ) -> Array:
@@ -66,8 +68,7 @@ def tierney_kadane_probabilities(
     if y.shape != (n,) or (n > 0 and not (y.min() >= 0 and y.max() < c)):
         raise ValueError(f"labels must be {n} integers 0…{c - 1}, those that the posterior was fitted to.")
     matrices = max(len(posterior.k), len(k_cross), len(k_new))
-    evidences = np.empty((m, c))
-    evidences_with_new_point(
+    evidences = evidences_with_new_point(
         np.ascontiguousarray(np.broadcast_to(posterior.k, (matrices, n, n))),
         np.ascontiguousarray(posterior.prior_mean),
         y,
@@ -77,7 +78,6 @@ def tierney_kadane_probabilities(
         prior_mean,
         _TOLERANCE,
         _MAX_ITERATIONS,
-        evidences,
     )
     probabilities = np.exp(evidences - evidences.max(axis=1, keepdims=True))
     return probabilities / probabilities.sum(axis=1, keepdims=True)

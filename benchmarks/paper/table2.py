@@ -15,7 +15,6 @@ from benchmarks.common import best_time
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.solver import floor, problem
 from pymc_gpep.approximations import Approximator
-from pymc_gpep.approximations.base import run
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours
 
 # What stops an iteration early, or starts another scheme, is switched off: only so many iterations are timed.
@@ -67,11 +66,11 @@ def time_one(method: str, n: int, c: int, repeats: int) -> dict[str, float]:
     nothing = np.zeros(solver.sites_size(c, n))
     once, more = replace(solver, max_iterations=1), replace(solver, max_iterations=4)
     with threadpool_limits(1):
-        run(once, k[None], mean, labels, nothing)  # compiles
+        once.run(k[None], mean, labels, nothing)  # compiles
         # Those that need fewer than that come to an end, whatever the tolerance.
-        last = run(more, k[None], mean, labels, nothing).iterations
-        first = best_time(lambda: run(once, k[None], mean, labels, nothing), repeats, clock)
-        whole = best_time(lambda: run(more, k[None], mean, labels, nothing), repeats, clock)
+        last = more.run(k[None], mean, labels, nothing).iterations
+        first = best_time(lambda: once.run(k[None], mean, labels, nothing), repeats, clock)
+        whole = best_time(lambda: more.run(k[None], mean, labels, nothing), repeats, clock)
         unit = floor(n, c, repeats, clock)
     return {"iteration": (whole - first) / max(last - 1, 1), "first": first, "floor": unit, "n": n, "c": c}
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.base import Approximator
-from pymc_gpep.kernels.ep_ladder import SCHEMES
+from pymc_gpep.solvers.ep_ladder import SCHEMES
 
 __all__ = ["AcceleratedEP"]
 
@@ -39,8 +39,3 @@ class AcceleratedEP(Approximator):
 
     likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
-
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        return self.tolerance, float(self.memory), self.mixing, self.damping, float(self.ladder)

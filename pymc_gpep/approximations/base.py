@@ -1,18 +1,20 @@
-"""What every approximation is: options, a compiled solver, and `solve`."""
+"""What every approximation is: options, a solver, and `solve`."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.solution import Array, Convergence, Solution
-from pymc_gpep.kernels.entry import Entry, Outcome
 from pymc_gpep.posterior import Posterior
 from pymc_gpep.prior import check_prior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.run import Outcome, run
 
-__all__ = ["Approximator", "run"]
+__all__ = ["Approximator"]
 
 _LIMITS = {
     "tolerance": (lambda value: value > 0, "positive"),
@@ -54,8 +56,6 @@ class Approximator(ABC):
     """Kind of the likelihood that it approximates, see `pymc_gpep.structure.LIKELIHOODS`."""
     schemes: ClassVar[tuple[str, ...]]
     """What the solver tries, in order."""
-    entry: ClassVar[Entry]
-    """The compiled solver, for graphs."""
     posterior: ClassVar[type[Posterior]]
     """What its sites make of the prior."""
 
@@ -67,9 +67,13 @@ class Approximator(ABC):
                 raise ValueError(f"{field.name} must be {must}, but is {value!r}.")
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Options of the solver by name: all but the limit on iterations."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "max_iterations"}
+
     @abstractmethod
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        """Solve from `start`, which is overwritten; see `pymc_gpep.solvers.run`."""
 
     @abstractmethod
     def sites_size(self, c: int, n: int) -> int:
@@ -80,10 +84,6 @@ class Approximator(ABC):
         ValueError
             If the problem is too large for the approximation.
         """
-
-    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
-        """Shape of the site precisions, as `posterior` wants them."""
-        return c, n
 
     def solve(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None = None) -> Solution:
         """Approximate the posterior of the latent values.
@@ -116,7 +116,7 @@ class Approximator(ABC):
             if np.shape(start) != sites.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {sites.size} finite numbers, the sites of a solution of this size.")
             sites[:] = start
-        outcome = run(self, k, mean, labels, sites)
+        outcome = self.run(k, mean, labels, sites)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
@@ -130,18 +130,13 @@ class Approximator(ABC):
             ),
         )
 
+    def run(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array, gradient: bool = False) -> Outcome:
+        """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
+        return run(self.solver, k, mean, labels, start, self.max_iterations, gradient)
+
     def response(self, solution: Solution) -> Posterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
         It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself.
         """
         return solution.posterior
-
-
-def run(
-    approximator: Approximator, k: Array, mean: Array, labels: NDArray[np.int64], sites: Array, gradient: bool = False
-) -> Outcome:
-    """Run the compiled solver from given sites, on C-ordered arrays of the right shapes."""
-    shape = approximator.precision_shape(*mean.shape)
-    options, limit = approximator.options, approximator.max_iterations
-    return approximator.entry(k, mean, labels, sites, options, limit, shape, gradient)

@@ -6,10 +6,11 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.independent_posterior import IndependentPosterior
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.iep import iep
 from pymc_gpep.linear_response import tilted_response
 from pymc_gpep.posterior import Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.independent_ep import iep
+from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["IEP"]
 
@@ -44,13 +45,10 @@ class IEP(AcceleratedEP):
     max_inner: int = 1
 
     name: ClassVar[str] = "iep"
-    entry: ClassVar[Entry] = iep
     posterior: ClassVar[type[Posterior]] = IndependentPosterior
 
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        return *super().options, float(self.max_inner)
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return iep(problem, start, history, **self.settings)
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites, outer and inner."""

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.base import Approximator
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.laplace_softmax import laplace_softmax
 from pymc_gpep.posterior import CoupledPosterior, Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.laplace_softmax import laplace_softmax
+from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["Laplace"]
 
@@ -31,13 +32,10 @@ class Laplace(Approximator):
     name: ClassVar[str] = "laplace"
     likelihood: ClassVar[str] = "softmax"
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    entry: ClassVar[Entry] = laplace_softmax
     posterior: ClassVar[type[Posterior]] = CoupledPosterior
 
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        return (self.tolerance,)
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return laplace_softmax(problem, start, history, **self.settings)
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""

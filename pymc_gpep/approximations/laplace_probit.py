@@ -5,9 +5,10 @@ from typing import Any, ClassVar
 
 from pymc_gpep.approximations.base import Approximator
 from pymc_gpep.block_posterior import BlockPosterior
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.laplace_probit import laplace_probit
 from pymc_gpep.posterior import Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.laplace_probit import laplace_probit
+from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["LaplaceProbit"]
 
@@ -37,13 +38,10 @@ class LaplaceProbit(Approximator):
     name: ClassVar[str] = "laplace"
     likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    entry: ClassVar[Entry] = laplace_probit
     posterior: ClassVar[type[Posterior]] = BlockPosterior
 
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        return self.tolerance, float(self.max_size)
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return laplace_probit(problem, start, history, **self.settings)
 
     def sites_size(self, c: Any, n: Any) -> Any:
         """Length of the vector of sites.
@@ -59,7 +57,3 @@ class LaplaceProbit(Approximator):
                 f"slow: use nested_ep, which is made for this, or allow it with max_size={c * n} (now {self.max_size})."
             )
         return c * n
-
-    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
-        """Shape of the site precisions, the curvature at each point."""
-        return n, c, c

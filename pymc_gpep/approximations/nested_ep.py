@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.nested_ep import nested_ep
 from pymc_gpep.posterior import CoupledPosterior, Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
+from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["NestedEP"]
 
@@ -38,14 +39,11 @@ class NestedEP(AcceleratedEP):
     max_inner: int = 1
 
     name: ClassVar[str] = "nested_ep"
-    schemes: ClassVar[tuple[str, ...]] = ("accelerated EP", "accelerated EP with small steps", "energy descent")
-    entry: ClassVar[Entry] = nested_ep
+    schemes: ClassVar[tuple[str, ...]] = SCHEMES
     posterior: ClassVar[type[Posterior]] = CoupledPosterior
 
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        return *super().options, float(self.max_inner)
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return nested_ep(problem, start, history, **self.settings)
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites α and β."""

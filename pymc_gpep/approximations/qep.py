@@ -8,10 +8,10 @@ import numpy as np
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.solution import Array
 from pymc_gpep.block_posterior import BlockPosterior
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.full_qep import full_qep
-from pymc_gpep.kernels.qep import qep
 from pymc_gpep.posterior import CoupledPosterior, Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.qep import full_qep, qep
 
 __all__ = ["QEP", "Rule", "quadrature_rule"]
 
@@ -83,22 +83,18 @@ class QEP(AcceleratedEP):
             raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(Rule)))}, but is {self.rule!r}.")
 
     @property
-    def entry(self) -> Entry:  # type: ignore[override]  # depends on an option
-        """The compiled solver, for graphs."""
-        return full_qep if self.full else qep
-
-    @property
     def posterior(self) -> type[Posterior]:  # type: ignore[override]
         """What its sites make of the prior."""
         return BlockPosterior if self.full else CoupledPosterior
 
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        rule = quadrature_rule(self.rule, self.order)
-        limits = (float(self.max_size),) if self.full else ()
-        hermite, order = float(self.rule == "gauss_hermite"), float(self.order)
-        return *super().options, *limits, hermite, order, *map(float, rule.ravel())
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        settings = self.settings
+        rule = quadrature_rule(settings.pop("rule"), settings.pop("order"))
+        full, max_size = settings.pop("full"), settings.pop("max_size")
+        settings |= {"hermite": self.rule == "gauss_hermite", "rule": rule}
+        if full:
+            return full_qep(problem, start, history, max_size=max_size, **settings)
+        return qep(problem, start, history, **settings)
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites.
@@ -111,10 +107,6 @@ class QEP(AcceleratedEP):
         if isinstance(c * n, int):  # in a graph they may be symbols; whoever makes one asks with numbers as well
             self._check_size(c, n)
         return n * (c - 1) * (c if self.full else 2)
-
-    def precision_shape(self, c: int, n: int) -> tuple[int, ...]:
-        """Shape of the site precisions."""
-        return (n, c, c) if self.full else (c, n)
 
     def _check_size(self, c: int, n: int) -> None:
         dimensions = max(c - 1 if self.rule == "gauss_hermite" else c - 2, 0)

@@ -6,10 +6,11 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.independent_posterior import IndependentPosterior
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.qiep import qiep
 from pymc_gpep.linear_response import tilted_response
 from pymc_gpep.posterior import Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.independent_ep import qiep
+from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["QIEP"]
 
@@ -40,8 +41,10 @@ class QIEP(AcceleratedEP):
     """
 
     name: ClassVar[str] = "qiep"
-    entry: ClassVar[Entry] = qiep
     posterior: ClassVar[type[Posterior]] = IndependentPosterior
+
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return qiep(problem, start, history, **self.settings)
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""

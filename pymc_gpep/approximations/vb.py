@@ -6,10 +6,11 @@ from typing import ClassVar
 from pymc_gpep.approximations.base import Approximator
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.independent_posterior import IndependentPosterior
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.variational_bayes import variational_bayes
 from pymc_gpep.linear_response import curvature_response
 from pymc_gpep.posterior import Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.variational_bayes import variational_bayes
 
 __all__ = ["VariationalBayes"]
 
@@ -40,13 +41,10 @@ class VariationalBayes(Approximator):
     name: ClassVar[str] = "vb"
     likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    entry: ClassVar[Entry] = variational_bayes
     posterior: ClassVar[type[Posterior]] = IndependentPosterior
 
-    @property
-    def options(self) -> tuple[float, ...]:
-        """Options in the order that the compiled solver wants them."""
-        return self.tolerance, float(self.max_products)
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return variational_bayes(problem, start, history, **self.settings)
 
     def sites_size(self, c: int, n: int) -> int:
         """Length of the vector of sites."""

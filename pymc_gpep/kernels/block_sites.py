@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from pymc_gpep.kernels.compile import inlined_kernel, kernel
+from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.lapack import add_outer_product, cholesky, dot, solve_right_transposed, solve_with_cholesky
 
 __all__ = ["block_gradient", "block_marginals", "block_roots", "factorise_blocks", "project", "smooth_blocks"]
@@ -80,7 +80,7 @@ def project(k, roots, lower, r, image, out):
                 out[a, i] -= roots[i, a, p] * inner[i * rank + p]
 
 
-@inlined_kernel
+@kernel
 def smooth_blocks(k, roots, lower, smooth):
     """K G into `smooth` (c, n, N)."""
     n, c, rank = roots.shape
@@ -92,7 +92,7 @@ def smooth_blocks(k, roots, lower, smooth):
         solve_right_transposed(lower, smooth[a])
 
 
-@inlined_kernel
+@kernel
 def block_marginals(k, smooth, cov):
     """Marginal covariances (n, c, c) of each f_i, given K G."""
     n, c, _ = cov.shape
@@ -106,7 +106,7 @@ def block_marginals(k, smooth, cov):
                 cov[i, e, a] = shared
 
 
-@inlined_kernel
+@kernel
 def block_gradient(roots, lower, b, work, gradient):
     """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where it holds one matrix.
 

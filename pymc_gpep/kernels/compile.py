@@ -2,7 +2,7 @@
 
 numba's own cache looks at the file of the function it caches and at no other, so a kernel that calls one in
 another file would be served stale after that one changes. PyTensor's cache never looks at the source at all. Both
-get the same remedy: a hash of every source file of this folder.
+get the same remedy: a hash of every source file of this folder and the folders in it.
 """
 
 import hashlib
@@ -12,21 +12,31 @@ from typing import Any, Literal
 
 import numba
 
-__all__ = ["SOURCE_KEY", "follow_source", "inlined_kernel", "kernel"]
+__all__ = ["follow_source", "inlined_kernel", "kernel", "source_key"]
+
+
+_FOLDER = Path(__file__).parent
 
 
 def _source_digest() -> bytes:
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(Path(__file__).parent.glob("*.py")):
-        digest.update(path.name.encode())
+    for path in sorted(_FOLDER.rglob("*.py")):
+        digest.update(path.relative_to(_FOLDER).as_posix().encode())
         digest.update(path.read_bytes())
     return digest.digest()
 
 
 _DIGEST = _source_digest()
 
-SOURCE_KEY = int.from_bytes(_DIGEST[:6])
-"""Integer that changes with the source of any kernel: the cache key PyTensor's numba backend asks an Op for."""
+
+def source_key(file: str) -> int:
+    """Integer that changes with the source of any kernel, and with that of `file`.
+
+    It is the cache key that PyTensor's numba backend asks for where code in `file` wraps kernels as an Op.
+    """
+    digest = hashlib.sha256(_DIGEST)
+    digest.update(Path(file).read_bytes())
+    return int.from_bytes(digest.digest()[:6])
 
 
 def follow_source(compiled: Any) -> None:
@@ -37,8 +47,11 @@ def follow_source(compiled: Any) -> None:
 
 
 def kernel(function: Callable[..., Any], *, inline: Literal["never", "always"] = "never") -> Any:
-    """Compile `function` with numba: no Python, no threads, no raising, cached on disk."""
-    dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline)(function)
+    """Compile `function` with numba: no Python, no threads, no raising, cached on disk.
+
+    Called from Python it lets go of the interpreter's lock.
+    """
+    dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline, nogil=True)(function)
     follow_source(dispatcher)
     return dispatcher
 

@@ -12,7 +12,9 @@ What keeps the digits: A_k⁻¹ is graded like D_k^½, so D_k^{-½} A_k⁻¹ D_k
 is summed from K instead. What a large K costs is a relative error of about ε trace(K) in means and in what the
 classes differ by: mean and Cov f carry the part that all classes share, which the sites do not see.
 
-Arrays: `k` (1 or c, n, n), `pi`, `nu` (c, n), `inverses` (c, n, n) and `p` (n, n) with their lower triangles in use.
+Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P, with their lower
+triangles in use; of one class `prior` (n, n), `pi` (n,), `inverse` (n, n). `pymc_gpep.solvers.coupled` puts the classes
+together.
 """
 
 import math
@@ -24,13 +26,20 @@ from pymc_gpep.kernels.lapack import (
     add_outer_product,
     cholesky,
     dot,
-    inverse_from_cholesky,
     multiply_symmetric,
     solve_right_transposed,
     solve_with_cholesky,
 )
 
-__all__ = ["evidence_gradient", "factorise", "latent_weights", "marginal_moments", "site_roots"]
+__all__ = [
+    "add_gradient",
+    "class_moments",
+    "factorise_sum",
+    "latent_weights",
+    "mirror",
+    "shared_moments",
+    "site_roots",
+]
 
 _TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
@@ -46,32 +55,19 @@ def site_roots(pi):
 
 
 @kernel
-def factorise(k, pi, inverses, p):
-    """A_k⁻¹ into `inverses` and the Cholesky factor of P into `p` (lower triangles).
-
-    Returns whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
-    """
+def factorise_sum(pi, inverses, p):
+    """The Cholesky factor of P into `p`, from the A_k⁻¹. Returns whether P was positive definite, and log|P|."""
     c, n = pi.shape
-    log_det = 0.0
-    p[:] = 0.0
     for a in range(c):
         root = site_roots(pi[a])
-        prior = k[a if k.shape[0] > 1 else 0]
         inverse = inverses[a]
         for i in range(n):
             for j in range(i + 1):
-                inverse[i, j] = root[i] * prior[i, j] * root[j]
-            inverse[i, i] += 1.0
-        if not cholesky(inverse):
-            return False, np.nan
-        for i in range(n):
-            log_det += 2.0 * math.log(inverse[i, i])
-        inverse_from_cholesky(inverse)
-        for i in range(n):
-            for j in range(i + 1):
-                p[i, j] += root[i] * inverse[i, j] * root[j]
+                entry = root[i] * inverse[i, j] * root[j]
+                p[i, j] = entry if a == 0 else p[i, j] + entry
     if not cholesky(p):
         return False, np.nan
+    log_det = 0.0
     for i in range(n):
         log_det += 2.0 * math.log(p[i, i])
     return True, log_det
@@ -122,24 +118,28 @@ def _smoother(inverse, root, out):
 
 
 @kernel
-def marginal_moments(k, inverses, p, pi, b, work, mean, cov):
-    """Posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
+def class_moments(prior, inverse, p, pi, b, work, mean, cov, a):
+    """Of class a the posterior means K b into `mean` (n,), and what it has of `cov` (n, c, c) without P.
 
-    `work` (c, n, n) is left holding K_k B_k L⁻ᵀ, P = LLᵀ.
+    `work` (n, n) is left holding K B L⁻ᵀ, P = LLᵀ.
     """
-    c, n = pi.shape
-    for a in range(c):
-        prior = k[a if k.shape[0] > 1 else 0]
-        multiply_symmetric(prior, b[a], mean[a])
-        root = site_roots(pi[a])
-        _smoother(inverses[a], root, work[a])
-        for i in range(n):
-            if root[i] * root[i] * prior[i, i] > 1.0:
-                cov[i, a, a] = (1.0 - inverses[a, i, i]) / (root[i] * root[i])
-            else:
-                cov[i, a, a] = prior[i, i] - dot(work[a, i], prior[i])
-        solve_right_transposed(p, work[a])
+    n = pi.shape[0]
+    multiply_symmetric(prior, b, mean)
+    root = site_roots(pi)
+    _smoother(inverse, root, work)
     for i in range(n):
+        if root[i] * root[i] * prior[i, i] > 1.0:
+            cov[i, a, a] = (1.0 - inverse[i, i]) / (root[i] * root[i])
+        else:
+            cov[i, a, a] = prior[i, i] - dot(work[i], prior[i])
+    solve_right_transposed(p, work)
+
+
+@kernel
+def shared_moments(work, cov, low, high):
+    """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l."""
+    c = work.shape[0]
+    for i in range(low, high):
         for a in range(c):
             for e in range(a + 1):
                 shared = dot(work[a, i], work[e, i])
@@ -151,30 +151,28 @@ def marginal_moments(k, inverses, p, pi, b, work, mean, cov):
 
 
 @kernel
-def evidence_gradient(inverses, p, pi, b, work, gradient):
-    """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where there is one prior covariance.
+def add_gradient(inverse, p, pi, b, work, out):
+    """Add ½ (b bᵀ − M_kk) of one class to the lower triangle of `out` (n, n); `work` is (n, n)."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i + 1)):
+                    entry = root[i] * inverse[i, j] * root[j]
+                    work[i, j] = entry
+                    work[j, i] = entry
+                    out[i, j] += 0.5 * (b[i] * b[j] - entry)
+    solve_right_transposed(p, work)
+    add_outer_product(0.5, work, out)
 
-    This is d log Z / d K_k at a fixed point of EP, where the sites may be taken as constants. `work` is (n, n).
-    """
-    c, n = pi.shape
-    gradient[:] = 0.0
-    for a in range(c):
-        out = gradient[a if gradient.shape[0] > 1 else 0]
-        root = site_roots(pi[a])
-        inverse = inverses[a]
-        for top in range(0, n, _TILE):
-            for left in range(0, top + 1, _TILE):
-                for i in range(top, min(top + _TILE, n)):
-                    for j in range(left, min(left + _TILE, i + 1)):
-                        entry = root[i] * inverse[i, j] * root[j]
-                        work[i, j] = entry
-                        work[j, i] = entry
-                        out[i, j] += 0.5 * (b[a, i] * b[a, j] - entry)
-        solve_right_transposed(p, work)
-        add_outer_product(0.5, work, out)
-    for a in range(gradient.shape[0]):
-        for top in range(0, n, _TILE):
-            for left in range(0, top + 1, _TILE):
-                for i in range(top, min(top + _TILE, n)):
-                    for j in range(left, min(left + _TILE, i)):
-                        gradient[a, j, i] = gradient[a, i, j]
+
+@kernel
+def mirror(matrix):
+    """Copy the lower triangle of `matrix` (n, n) into the upper one."""
+    n = matrix.shape[0]
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i)):
+                    matrix[j, i] = matrix[i, j]

@@ -19,7 +19,6 @@ __all__ = ["cavity", "difference_sites", "packed_size", "read_precision", "shrin
 _BISECTIONS = 30
 
 
-@kernel
 def packed_size(c):
     """D, for c classes."""
     return c * (c - 1) // 2
@@ -92,7 +91,7 @@ def shrink_to_semidefinite(a, lower):
                 a[j, k] *= good
 
 
-@inlined_kernel
+@kernel
 def difference_sites(y, sites, pi, nu, w, location):
     """Π and ν of the differences into `pi` (n, d, d) and `nu` (n, d), those of f into `w` (n, c, c), `location` (c, n).
 

@@ -1,14 +1,12 @@
-"""Class-independent EP with the tilted moments of inner EP (nested EP paper, section 3.2)."""
+"""Tilted moments by inner EP for class-independent EP (nested EP paper, section 3.2)."""
 
 import numpy as np
-from numba import carray
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.independent_ep import independent_ep, independent_sweep
+from pymc_gpep.kernels.independent_ep import independent_update
 from pymc_gpep.kernels.inner_ep import change_site, inner_sweep, site_terms
 
-__all__ = ["class_sites", "iep", "inner_tilted"]
+__all__ = ["class_sites", "iep_update", "inner_tilted"]
 
 
 @kernel
@@ -49,7 +47,7 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
 
 @kernel
 def inner_tilted(settings, mean, variance, y, old, new, scale):
-    """Tilted moments of one point by inner EP, as `independent_sweep` wants them; its own sites are α and β.
+    """Tilted moments of one point by inner EP, as `independent_update` wants them; its own sites are α and β.
 
     Those are swept until they change no more than the tolerance, or `max_inner` times: they are part of what is
     iterated, so that the fixed point is the same.
@@ -82,25 +80,8 @@ def inner_tilted(settings, mean, variance, y, old, new, scale):
 
 
 @kernel
-def _sweep(settings, problem, sites, space, target, scale):
-    return independent_sweep(inner_tilted, settings, problem, sites, space, target, scale)
-
-
-def _iep(
-    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-):  # fmt: skip
-    options = carray(options_, (6,))
-    settings = (int(options[5]), options[0], np.empty(c - 1), np.empty((c - 1, c - 1)), np.empty(c - 1))
-    independent_ep(
-        _sweep, settings, 2 * c - 1, options, matrices, c, n, k_, prior_mean_, y_, sites_, wanted,
-        evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-    )  # fmt: skip
-
-
-iep = Entry(_iep)
-"""Class-independent EP by inner EP.
-
-Its sites are (2, n, 2c − 1), of each point π and then α, ν and then β; its options are those of `ep_ladder` and
-the limit on inner sweeps.
-"""
+def iep_update(max_inner, tolerance, mean, variance, pi, nu, y, sites, target, scale):
+    """New sites of all points, see `independent_update`."""
+    others = mean.shape[0] - 1
+    settings = (max_inner, tolerance, np.empty(others), np.empty((others, others)), np.empty(others))
+    return independent_update(inner_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)

@@ -16,9 +16,9 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.coupled import site_roots
-from pymc_gpep.kernels.lapack import cholesky, inverse_from_cholesky
+from pymc_gpep.kernels.lapack import cholesky, inverse_from_cholesky, multiply_symmetric
 
-__all__ = ["add_class_gradient", "class_variance", "factorise_class"]
+__all__ = ["add_class_gradient", "class_variance", "class_weights", "factorise_class"]
 
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 
@@ -73,3 +73,16 @@ def add_class_gradient(pi, inverse, b, gradient):
                 for j in range(left, min(left + _TILE, i + 1)):
                     gradient[i, j] += 0.5 * (b[i] * b[j] - root[i] * inverse[i, j] * root[j])
                     gradient[j, i] = gradient[i, j]
+
+
+@kernel
+def class_weights(inverse, pi, nu, prior_mean, b):
+    """b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,)."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    scaled = np.empty(n)
+    for i in range(n):
+        scaled[i] = (nu[i] - pi[i] * prior_mean[i]) / root[i]
+    multiply_symmetric(inverse, scaled, b)
+    for i in range(n):
+        b[i] *= root[i]

@@ -1,4 +1,4 @@
-"""Class-independent EP with tilted moments by quadrature.
+"""Tilted moments by quadrature for class-independent EP.
 
 With independent cavities N(μ_k, v_k) the utilities f_k + e_k, e_k ~ N(0, 1), are independent too, and class y is
 observed when its utility t ~ N(μ_y, τ²), τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t all else is in
@@ -18,15 +18,13 @@ at z, and their ρ is −E[h] / σ.
 import math
 
 import numpy as np
-from numba import carray
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.entry import Entry
-from pymc_gpep.kernels.independent_ep import independent_ep, independent_sweep
+from pymc_gpep.kernels.independent_ep import independent_update
 from pymc_gpep.kernels.normal import LOG_2PI, probit_moments
 from pymc_gpep.kernels.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
 
-__all__ = ["qiep", "quadrature_tilted"]
+__all__ = ["qiep_update", "quadrature_tilted"]
 
 
 @kernel
@@ -59,7 +57,7 @@ def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
 
 @kernel
 def quadrature_tilted(settings, mean, variance, y, old, new, scale):
-    """Tilted moments of one point by quadrature, as `independent_sweep` wants them."""
+    """Tilted moments of one point by quadrature, as `independent_update` wants them."""
     slopes, offsets, at_mode, moments = settings
     c = mean.shape[0]
     tau = math.sqrt(1.0 + variance[y])
@@ -95,23 +93,8 @@ def quadrature_tilted(settings, mean, variance, y, old, new, scale):
 
 
 @kernel
-def _sweep(settings, problem, sites, space, target, scale):
-    return independent_sweep(quadrature_tilted, settings, problem, sites, space, target, scale)
-
-
-def _qiep(
-    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-):  # fmt: skip
+def qiep_update(mean, variance, pi, nu, y, sites, target, scale):
+    """New sites of all points, see `independent_update`."""
+    c = mean.shape[0]
     settings = (np.empty(c), np.empty(c), np.empty(c), np.empty((4, c)))
-    independent_ep(
-        _sweep, settings, c, carray(options_, (5,)), matrices, c, n, k_, prior_mean_, y_, sites_, wanted,
-        evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-    )  # fmt: skip
-
-
-qiep = Entry(_qiep)
-"""Class-independent EP by quadrature.
-
-Its sites are π and ν (2, n, c); its options are those of `ep_ladder`.
-"""
+    return independent_update(quadrature_tilted, settings, mean, variance, pi, nu, y, sites, target, scale)

@@ -19,40 +19,9 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.coupled import factorise, latent_weights
-from pymc_gpep.kernels.lapack import multiply_classes, multiply_symmetric, multiply_triangular, solve_triangular
+from pymc_gpep.kernels.lapack import multiply_symmetric, multiply_triangular, solve_triangular
 
-__all__ = ["colour", "colour_transposed", "log_sites", "whiten", "whitening"]
-
-
-@kernel
-def whitening(k, mean, pi, nu, inverses, p, centre):
-    """Compute `inverses`, `p`, and the posterior mean f̂ into `centre`.
-
-    Returns whether all matrices were positive definite, and log Z̃, the log integral over f of
-    N(f; m, K) exp(νᵀf − ½ fᵀΠf).
-    """
-    c, n = pi.shape
-    relative = np.empty((c, n))
-    for i in range(n):
-        _, level = _level(pi, mean, i)
-        for a in range(c):
-            relative[a, i] = nu[a, i] - pi[a, i] * (mean[a, i] - level)
-    ok, log_det = factorise(k, pi, inverses, p)
-    if not ok:
-        return False, np.nan
-    weights = np.empty((c, n))
-    latent_weights(inverses, p, pi, relative, weights)
-    multiply_classes(k, weights, centre)
-    value = -0.5 * log_det
-    for i in range(n):
-        total = 0.0
-        for a in range(c):
-            value -= 0.5 * weights[a, i] * centre[a, i]
-            centre[a, i] += mean[a, i]
-            total += pi[a, i]
-        value += 0.5 * math.log(total)
-    return True, value + log_sites(pi, nu, centre)
+__all__ = ["colour", "colour_transposed", "log_sites", "whiten"]
 
 
 @kernel

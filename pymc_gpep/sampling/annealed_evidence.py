@@ -26,7 +26,7 @@ from pymc_gpep.sampling.annealing import (
 )
 from pymc_gpep.sampling.annealing_base import approximation_base, prior_base
 from pymc_gpep.sampling.latent_model import LatentModel
-from pymc_gpep.sampling.threads import one_thread
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
 
@@ -162,7 +162,7 @@ def annealed_evidence(
     processes = read_processes(model) if start == "prior" and likelihood is None else read_classifier(model, likelihood)
     latent_model = LatentModel(processes, compile_kwargs)
     at = _point(processes, dict(point or {}))
-    with one_thread():
+    with one_blas_thread():
         base = _base(latent_model, at, start)
         log_likelihood = _log_likelihood(latent_model, at)
         u, evaluations = _run(base, log_likelihood, path, runs, sweeps, random_seed, progressbar, progressbar_theme)

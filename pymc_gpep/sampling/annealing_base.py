@@ -10,10 +10,10 @@ from pymc_gpep.approximations import Solution
 from pymc_gpep.block_posterior import BlockPosterior
 from pymc_gpep.independent_posterior import IndependentPosterior
 from pymc_gpep.kernels.block_sites import block_roots, factorise_blocks
-from pymc_gpep.kernels.coupled import factorise
 from pymc_gpep.kernels.independent import factorise_class
 from pymc_gpep.posterior import CoupledPosterior, Posterior
 from pymc_gpep.sampling.annealing import Base
+from pymc_gpep.solvers.coupled import factorise
 
 __all__ = ["approximation_base", "prior_base"]
 

@@ -15,7 +15,7 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_gpep.sampling.latent_model import LatentModel
-from pymc_gpep.sampling.threads import one_thread
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPModel
 
 __all__ = ["LatentStep", "Prior"]
@@ -129,7 +129,7 @@ class LatentStep(BlockedStep):
         """One draw: the next point and the statistics of getting there."""
 
     def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
-        with one_thread():
+        with one_blas_thread():
             after, statistics = self.advance(point)
         return after, [statistics]
 

@@ -13,9 +13,10 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.kernels.whitening import colour, colour_transposed, log_sites, whiten, whitening
+from pymc_gpep.kernels.whitening import colour, colour_transposed, log_sites, whiten
 from pymc_gpep.sampling.latent_model import solve_roots
 from pymc_gpep.sampling.step import Prior
+from pymc_gpep.solvers.whitening import whitening
 
 __all__ = ["PriorWhitening", "SiteWhitening", "Whitening"]
 
@@ -107,8 +108,8 @@ class SiteWhitening(Whitening):
         self.centre = np.empty((c, n))
         self._pi, self._nu = pi, nu
         inverses, p = np.empty((c, n, n)), np.empty((n, n))
-        ok, self.log_evidence = whitening(prior.k, prior.mean, pi, nu, inverses, p, self.centre)
-        if not ok or not np.isfinite(self.log_evidence):
+        self.log_evidence = whitening(prior.k, prior.mean, pi, nu, inverses, p, self.centre)
+        if not np.isfinite(self.log_evidence):
             raise np.linalg.LinAlgError("The posterior covariance under the sites is not positive definite.")
         self._map = prior.k, prior.roots, pi, inverses, p
 

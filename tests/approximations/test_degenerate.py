@@ -9,7 +9,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep import QEP, NestedEP
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
 from pymc_gpep.ops import Evidence
 from tests import models
@@ -134,7 +133,7 @@ def test_asymmetric_covariance_is_refused(approximation):
     k[0, 1] += 1e-3
     with pytest.raises(ValueError, match="k must be symmetric"):
         approximation().solve(k, PROBLEM.m, LABELS)
-    outcome = run(approximation(), k[None], PROBLEM.m, LABELS, np.zeros(approximation().sites_size(3, 6)))
+    outcome = approximation().run(k[None], PROBLEM.m, LABELS, np.zeros(approximation().sites_size(3, 6)))
     assert outcome.status == NOT_POSITIVE_DEFINITE
     k[0, 1] = k[1, 0] + 1e-12
     expected = solve(approximation, PROBLEM.K, PROBLEM.m, LABELS)
@@ -349,7 +348,7 @@ def test_values_that_are_not_finite(approximation, name, value):
     arguments[name].flat[0] = value
     with pytest.raises(ValueError, match=f"{name} must be .*finite"):
         approximation().solve(**arguments)
-    outcome = run(approximation(), *arguments.values())
+    outcome = approximation().run(*arguments.values())
     assert outcome.status == NOT_FINITE
     assert np.isnan(outcome.evidence)
 

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import IEP, QIEP, NestedEP
-from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.independent_ep import independent_ep
@@ -22,7 +21,7 @@ def standardised(data, log_variance, log_lengthscale):
 
 def evidence_and_slopes(approximation, k, mean, y):
     k = np.ascontiguousarray(k.reshape(-1, y.size, y.size))
-    outcome = run(approximation, k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
+    outcome = approximation.run(k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
     assert outcome.status == CONVERGED
     return outcome.evidence, outcome.gradient, outcome.gradient_mean
 
@@ -151,7 +150,7 @@ def test_input_that_cannot_be_used_is_reported(kind):
     solution = kind().solve(k, np.zeros((2, 3)), np.array([0, 1, 0]))
     assert np.isnan(solution.evidence)
     assert solution.convergence.status == NOT_POSITIVE_DEFINITE
-    outcome = run(kind(), np.full((1, 3, 3), np.nan), np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(100))
+    outcome = kind().run(np.full((1, 3, 3), np.nan), np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(100))
     assert outcome.status == NOT_FINITE
     assert np.isnan(outcome.evidence)
 

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_softmax, softmax
 
-from pymc_gpep.approximations import base as solutions
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import iris, random_problem, squared_exponential, wine
@@ -25,7 +24,7 @@ def run(approximation, k, mean, y, start=None):
     n = y.size
     k = np.ascontiguousarray(k).reshape(-1, n, n)
     sites = np.zeros(approximation.sites_size(*mean.shape)) if start is None else start
-    return solutions.run(approximation, k, mean, y, sites, gradient=True)
+    return approximation.run(k, mean, y, sites, gradient=True)
 
 
 def mode_gradient(k, mean, y, weights):

@@ -7,7 +7,6 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import norm
 
-from pymc_gpep.approximations import base as solutions
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS, TOO_LARGE
 from tests.reference.data import iris, random_problem, squared_exponential
@@ -22,7 +21,7 @@ def run(approximation, k, mean, y, start=None):
     n = y.size
     k = np.ascontiguousarray(k).reshape(-1, n, n)
     sites = np.zeros(mean.size) if start is None else start
-    return solutions.run(approximation, k, mean, y, sites, gradient=True)
+    return approximation.run(k, mean, y, sites, gradient=True)
 
 
 def part_of_iris(log_variance, log_lengthscale, every=4):

@@ -5,7 +5,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import NestedEP
-from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.binary_ep import binary_ep
 from tests.reference.data import iris, random_problem, squared_exponential, wine
@@ -40,7 +39,7 @@ def test_equals_dense_reference(n, c, variance, per_class, with_mean):
     assert_allclose(beta, dense.beta, atol=1e-8 * scale)
 
     k = problem.K.reshape(-1, n, n)
-    outcome = run(TIGHT, k, mean, problem.y, 0 * solution.sites, gradient=True)
+    outcome = TIGHT.run(k, mean, problem.y, 0 * solution.sites, gradient=True)
     expected = dense.gradient_covariance if per_class else dense.gradient_covariance.sum(0)
     assert outcome.status == CONVERGED
     assert outcome.evidence == solution.evidence
@@ -125,7 +124,7 @@ def test_values_that_are_not_finite_are_reported(what):
     problem = random_problem(0, 5, 3, with_mean=True)
     arrays = {"k": problem.K[None].copy(), "mean": problem.m.copy(), "sites": np.zeros(20)}
     arrays[what].flat[3] = np.nan
-    outcome = run(NestedEP(), arrays["k"], arrays["mean"], problem.y, arrays["sites"])
+    outcome = NestedEP().run(arrays["k"], arrays["mean"], problem.y, arrays["sites"])
     assert outcome.status == NOT_FINITE
     assert outcome.iterations == 0
     assert np.isnan(outcome.evidence)

@@ -9,7 +9,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import QEP, NestedEP, marginalize
-from pymc_gpep.approximations.base import run
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
 from pymc_gpep.ops import Evidence
 from tests import models
@@ -35,7 +34,7 @@ def precision_and_location(solution, full):
 
 
 def evidence_and_gradients(approximation, k, mean, y):
-    outcome = run(approximation, k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
+    outcome = approximation.run(k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
     assert outcome.status == CONVERGED
     return outcome.evidence, outcome.gradient, outcome.gradient_mean
 
@@ -120,9 +119,7 @@ def test_two_classes_need_no_quadrature(seed, full):
     """g is then a scalar, and inner EP exact: QEP is nested EP, gradient and all."""
     problem = random_problem(seed, 12, 2, variance=10.0, per_class=True, with_mean=True)
     arguments = problem.K, problem.m, problem.y, np.zeros(24)
-    found, expected = (
-        run(ep(tolerance=1e-11), *arguments, gradient=True) for ep in (partial(QEP, full=full), NestedEP)
-    )
+    found, expected = (ep(tolerance=1e-11).run(*arguments, gradient=True) for ep in (partial(QEP, full=full), NestedEP))
     assert found.status == CONVERGED
     assert found.evidence == pytest.approx(expected.evidence, abs=1e-9)
     assert_allclose(found.cov, expected.cov, atol=1e-8)
@@ -213,7 +210,7 @@ def test_too_many_latent_values_are_refused():
     with pytest.raises(ValueError, match=re.escape("18 latent values") + ".*nested_ep.*full=False.*max_size=18"):
         small.solve(problem.K, problem.m, problem.y)
     assert QEP(max_size=17, full=False).solve(problem.K, problem.m, problem.y).convergence.converged
-    outcome = run(small, problem.K[None], problem.m, problem.y, np.zeros(36))
+    outcome = small.run(problem.K[None], problem.m, problem.y, np.zeros(36))
     assert outcome.status == TOO_LARGE
     assert np.isnan(outcome.evidence)
 
@@ -225,7 +222,7 @@ def test_input_that_cannot_be_used_is_reported(full):
     assert np.isnan(solution.evidence)
     assert solution.convergence.status == NOT_POSITIVE_DEFINITE
     nothing = np.full((1, 3, 3), np.nan)
-    outcome = run(QEP(full=full), nothing, np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(6))
+    outcome = QEP(full=full).run(nothing, np.zeros((2, 3)), np.array([0, 1, 0]), np.zeros(6))
     assert outcome.status == NOT_FINITE
 
 

@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import NestedEP, VariationalBayes
-from pymc_gpep.kernels import variational_bayes as kernels
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers import variational_bayes as solver
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.exact import importance_evidence, quadrature_posterior
 from tests.reference.variational_bayes import bound, mean_utilities, sampled_bound, variational_bayes
@@ -23,13 +23,9 @@ def standardised(data, log_variance, log_lengthscale):
 
 
 def run(k, mean, y, gradient=True, approximation=TIGHT):
-    """The compiled solver from a cold start."""
-    k = k.reshape(-1, y.size, y.size)
+    """The solver from a cold start."""
     sites = np.zeros(approximation.sites_size(*mean.shape))
-    shape = approximation.precision_shape(*mean.shape)
-    return approximation.entry(
-        k, mean, y, sites, approximation.options, approximation.max_iterations, shape, gradient=gradient
-    )
+    return approximation.run(k.reshape(-1, y.size, y.size), mean, y, sites, gradient)
 
 
 @per_class
@@ -193,8 +189,8 @@ def test_warm_start_reaches_the_same_solution_sooner():
 
 def test_iterations_factorise_nothing():
     """The ascent has the prior covariance and the inverses made before it, and no means to make others."""
-    for step in (kernels._ascend, kernels.newton_direction):
-        names = step.py_func.__code__.co_names
+    for step in (solver._ascend, solver.newton_direction.py_func):
+        names = step.__code__.co_names
         assert "multiply_classes" in names
         assert not [name for name in names if "factorise" in name or "cholesky" in name or "solve" in name]
 
@@ -226,9 +222,7 @@ def test_values_that_are_not_finite_are_reported(what, value):
     problem = random_problem(0, 5, 3, with_mean=True)
     arrays = {"k": problem.K[None].copy(), "mean": problem.m.copy(), "sites": np.zeros(15)}
     arrays[what].flat[3] = value
-    outcome = TIGHT.entry(
-        arrays["k"], arrays["mean"], problem.y, arrays["sites"], TIGHT.options, 50, (3, 5), gradient=False
-    )
+    outcome = TIGHT.run(arrays["k"], arrays["mean"], problem.y, arrays["sites"])
     assert outcome.status == NOT_FINITE
     assert outcome.iterations == 0
     assert np.isnan(outcome.evidence)

@@ -13,14 +13,15 @@ import pymc_gpep.kernels
 
 KERNELS = Path(pymc_gpep.kernels.__file__).parent
 
-# Prints what it is asked, whether the cache had it, and the key that PyTensor is given.
+# Prints what it is asked, whether the cache had it, and the key that PyTensor would be given.
 _RUN = """
 import json, sys
+import {module}
 from {module} import {kernel}
-from pymc_gpep.kernels.compile import SOURCE_KEY
+from pymc_gpep.kernels.compile import source_key
 value = {kernel}(-1.5)
-stats = {kernel}.stats
-print(json.dumps([value, sum(stats.cache_hits.values()), sum(stats.cache_misses.values()), SOURCE_KEY]))
+hits, misses = (sum(counts.values()) for counts in ({kernel}.stats.cache_hits, {kernel}.stats.cache_misses))
+print(json.dumps([value, hits, misses, source_key({module}.__file__)]))
 """
 
 
@@ -82,52 +83,15 @@ def test_change_of_a_callee_in_another_file_is_seen(package):
     assert restored_key == key
 
 
-_ENTRY = """
-from numba import carray
-from pymc_gpep.kernels.callee import slope
-from pymc_gpep.kernels.entry import Entry
-
-def _line(
-    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-):
-    carray(evidence_, (1,))[0] = slope() * carray(options_, (1,))[0]
-
-line = Entry(_line)
-"""
-
-_CALL_ENTRY = """
-import numpy as np
-from pymc_gpep.kernels.caller import line
-result = line(np.eye(1)[None], np.zeros((2, 1)), np.zeros(1, int), np.zeros(2), (3.0,), 1, (2, 1), False)
-print(result.evidence, line._compiled.cache_hits)
-"""
-
-
-def test_change_of_a_callee_is_seen_by_an_entry(package):
-    header = "from pymc_gpep.kernels.compile import kernel\n\n@kernel\ndef slope():\n    return "
-    (package.kernels / "caller.py").write_text(_ENTRY)
-
-    def run(slope):
-        (package.kernels / "callee.py").write_text(f"{header}{slope}\n")
-        return tuple(map(float, package.python(_CALL_ENTRY).split()))
-
-    assert run(2.0) == (6.0, 0)
-    assert run(2.0) == (6.0, 1)
-    assert run(4.0) == (12.0, 0)
-    assert run(2.0) == (6.0, 0)
-
-
 _GRAPH = """
-import sys
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
-from pymc_gpep.kernels.callee import slope
-from pymc_gpep.kernels.compile import SOURCE_KEY
+from pymc_gpep.kernels.{module} import slope
+from pymc_gpep.kernels.compile import source_key
 
 class Line(Op):
     __props__ = ()
@@ -140,62 +104,32 @@ class Line(Op):
 def line(op, node, **kwargs):
     @numba_njit
     def call(x):
-        return np.asarray(slope() * x.item())
-    return call, SOURCE_KEY
+        return np.asarray({factor} * slope() * x.item())
+    return call, source_key(__file__)
 
 x = pt.dscalar()
 print(pytensor.function([x], Line()(x), mode="NUMBA")(3.0))
 """
 
 
-def test_change_of_a_kernel_is_seen_by_graphs(package):
+@pytest.mark.parametrize("module", ["callee", "folder.callee"])
+def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package, module):
     """PyTensor caches compiled nodes as well, under the key that it is given."""
-    header = "from pymc_gpep.kernels.compile import kernel\n\n@kernel\ndef slope():\n    return "
+    file = package.kernels.joinpath(*module.split(".")).with_suffix(".py")
+    file.parent.mkdir(exist_ok=True)
 
-    def run(slope):
-        (package.kernels / "callee.py").write_text(f"{header}{slope}\n")
-        return float(package.python(_GRAPH))
+    def run(slope, factor=1.0):
+        file.write_text(f"from pymc_gpep.kernels.compile import kernel\n\n@kernel\ndef slope():\n    return {slope}\n")
+        (package.root / "graph.py").write_text(_GRAPH.format(module=module, factor=factor))
+        return float(package.python("import graph"))
 
     assert run(2.0) == 6.0
     assert list((package.root / "pytensor").rglob("*.nbi")), "nothing was cached, so that nothing could be stale"
     assert run(4.0) == 12.0
     assert run(2.0) == 6.0
+    assert run(2.0, factor=5.0) == 30.0
 
 
-_LATE = """
-import numpy as np
-from numba import carray
-from pymc_gpep.kernels.entry import Entry
-
-def _inner(
-    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-):
-    carray(evidence_, (1,))[0] = 7.0 * n
-
-inner = Entry(_inner, late=True)
-call = inner.external
-
-def _outer(
-    matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-    evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-):
-    if max_iterations > 1:
-        call(
-            matrices, c, n, k_, prior_mean_, y_, sites_, options_, wanted,
-            evidence_, gradient_, gradient_mean_, weights_, mean_, cov_, precision_, history_, max_iterations, outcome_,
-        )
-
-outer = Entry(_outer, calls=(inner,))
-
-def run(limit):
-    outcome = outer(np.eye(1)[None], np.zeros((2, 1)), np.zeros(1, int), np.zeros(2), (3.0,), limit, (2, 1), False)
-    return outcome.evidence, "_compiled" in vars(inner)
-"""
-
-
-def test_a_late_entry_is_compiled_when_compiled_code_calls_it(package):
-    (package.kernels / "late.py").write_text(_LATE)
-    code = "from pymc_gpep.kernels.late import run\nprint(*run(1), *run(2))"
-    assert package.python(code).split() == ["nan", "False", "7.0", "True"]
-    assert package.python(code).split() == ["nan", "False", "7.0", "True"]
+def test_ops_name_the_file_of_their_wrapper():
+    for module in ("ops", "likelihood_op"):
+        assert "source_key(__file__)" in (KERNELS.parent / f"{module}.py").read_text()

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.coupled import evidence_gradient, factorise, latent_weights, marginal_moments
+from pymc_gpep.kernels.coupled import latent_weights
+from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from tests.reference.dense_posterior import dense_posterior
 
 EPS = np.finfo(float).eps

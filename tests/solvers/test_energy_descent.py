@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-import pymc_gpep.kernels.nested_ep
 from pymc_gpep import NestedEP
-from pymc_gpep.kernels.energy_descent import energy_descent, matching_cavity
+from pymc_gpep.kernels.energy_descent import matching_cavity
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.energy_descent import energy_descent
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Problem
+from pymc_gpep.solvers.site_posterior import site_posterior_space
 from tests.reference import flat_energy
 from tests.reference.data import iris, random_problem, squared_exponential
 
@@ -15,13 +18,11 @@ from tests.reference.data import iris, random_problem, squared_exponential
 def descend(problem, sites, limit=500):
     """Run it; returns evidence, status, posteriors, sites and posterior mean."""
     c, n = problem.m.shape
-    k = problem.K.reshape(-1, n, n)
-    history = np.full((limit, 2), np.nan)
-    pi, nu, b, mean = np.empty((4, c, n))
-    inverses, work = np.empty((2, c, n, n))
-    space = pi, nu, inverses, np.empty((n, n)), work, b, mean, np.empty((n, c, c))
-    found = energy_descent((k, problem.m, problem.y), sites, space, 1e-9, 0.7, history)
-    return *found, mean, history
+    history = History(limit)
+    space = site_posterior_space(c, n)
+    of = Problem(problem.K.reshape(-1, n, n), problem.m, problem.y)
+    evidence, status = energy_descent(of, sites, space, history, tolerance=1e-9, damping=0.7)
+    return evidence, status, len(history), space.mean, history.array
 
 
 def test_matching_cavity_has_the_moments():
@@ -95,4 +96,3 @@ def test_the_ladder_goes_up_to_the_last_rung():
 
 def test_every_rung_is_named():
     assert len(NestedEP.schemes) == 3
-    assert pymc_gpep.kernels.nested_ep.nested_ep is NestedEP.entry

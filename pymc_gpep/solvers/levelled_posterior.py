@@ -1,0 +1,76 @@
+"""The posterior of c independent latent functions under sites of EP, at the level that suits the prior.
+
+A likelihood of differences does not see a function h added to all classes: the moments it asks for then shift by h, and
+so the sites of class k become (π_k, ν_k + π_k h). Which h is best is for the prior to say, and a fixed point of EP has
+Σ_k b_k = 0, the derivative of the evidence with respect to a mean that all classes share. An iteration that updates
+each class given the others goes there in steps of a size of 1/(1 + πK), which for a large K is no progress. So that h
+is solved for in every sweep: it changes Σ_k b_k by P h, P = Σ_k B_k, which is one more matrix to factorise than the c
+of the classes.
+
+The algebra is that of `pymc_gpep.kernels.coupled` and `pymc_gpep.kernels.independent`.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.kernels.independent import class_variance, class_weights
+from pymc_gpep.kernels.lapack import multiply_classes, solve_with_cholesky
+from pymc_gpep.solvers.coupled import factorise
+from pymc_gpep.solvers.problem import Array, Problem, own_matrix
+
+__all__ = ["LevelledPosterior", "levelled_posterior", "levelled_posterior_space"]
+
+
+class LevelledPosterior(NamedTuple):
+    """What `levelled_posterior` computes."""
+
+    pi: Array
+    """Site precisions, (c, n)."""
+    nu: Array
+    """Site locations, (c, n)."""
+    weights: Array
+    """b = K⁻¹ (mean − prior mean), (c, n)."""
+    mean: Array
+    """Of the latent values, (c, n)."""
+    variance: Array
+    """Of the latent values, (c, n)."""
+    inverses: Array
+    """A_k⁻¹ (c, n, n)."""
+    p: Array
+    """The Cholesky factor of P, (n, n)."""
+
+
+def levelled_posterior_space(c: int, n: int) -> LevelledPosterior:
+    """Room for a posterior, NaN where nothing is computed yet."""
+    pi, nu, weights, mean, variance = np.full((5, c, n), np.nan)
+    return LevelledPosterior(pi, nu, weights, mean, variance, np.empty((c, n, n)), np.empty((n, n)))
+
+
+def levelled_posterior(problem: Problem, sites: Array, space: LevelledPosterior) -> tuple[bool, float]:
+    """Shift the locations in `sites` (2, n, ≥ c), π and ν first, and compute the posterior.
+
+    Returns success and log ∫ p(f) ∏ sites.
+    """
+    k, prior_mean, _, team = problem
+    pi, nu, b, mean, variance, inverses, p = space
+    c, _ = pi.shape
+    pi[:], nu[:] = sites[0, :, :c].T, sites[1, :, :c].T
+    ok, log_det = factorise(k, pi, inverses, p, team)
+    if not ok:
+        return False, np.nan
+    for a in range(c):
+        class_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
+    nu -= pi * solve_with_cholesky(p, b.sum(0))
+    sites[1, :, :c] = nu.T
+    for a in range(c):
+        class_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
+    multiply_classes(k, b, mean)
+    team.each(lambda a: class_variance(own_matrix(k, a), pi[a], inverses[a], variance[a]), range(c))
+    # The log determinant is that of the A_k and P. Relative to the prior mean the location is ν − π m, and the sites
+    # have a value at m.
+    location = nu - pi * prior_mean
+    total = np.log(p.diagonal()).sum() - 0.5 * log_det
+    total += 0.5 * float(np.vdot(prior_mean, nu + location) + np.vdot(location, mean))
+    mean += prior_mean
+    return True, total

@@ -1,0 +1,79 @@
+"""Nested EP, whole: a ladder of schemes for its fixed point, and the derivatives of the evidence there."""
+
+import numpy as np
+
+from pymc_gpep.kernels.inner_ep import inner_ep_update
+from pymc_gpep.kernels.status import NOT_FINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.accelerated_ep import accelerated_ep
+from pymc_gpep.solvers.energy_descent import energy_descent
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
+
+__all__ = ["SCHEMES", "nested_ep"]
+
+SCHEMES = ("accelerated EP", "accelerated EP with small steps", "energy descent")
+_PATIENCE = 40  # sweeps without progress before the next rung
+_SMALL = 0.3  # mixing and damping of the second rung, in units of the first one's
+# Rounding keeps residuals below this part of the trace of the prior covariance from falling further; where they still
+# are smaller than the other number, the prior variance is not to blame.
+_ROUNDING, _NEGLIGIBLE = 2e-15, 1e-9
+
+
+def nested_ep(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    tolerance: float,
+    memory: int,
+    mixing: float,
+    damping: float,
+    ladder: bool,
+    max_inner: int,
+) -> Found:
+    """Iterate from the inner sites α and β in `start` (2n(c − 1),), which are overwritten.
+
+    The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last one ended.
+    """
+    c, n = problem.mean.shape
+    sites = start.reshape(2, n, c - 1)
+    space = site_posterior_space(c, n)
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        ok, gaussian = site_posterior(problem, sites, space)
+        if not ok:
+            return False, np.nan, np.nan
+        terms, residual = inner_ep_update(
+            space.mean, space.cov, problem.labels, sites[0], sites[1], max_inner, tolerance, target[0], target[1], scale
+        )
+        return True, gaussian + terms, residual
+
+    rounding = _ROUNDING * max(float(np.trace(matrix)) for matrix in problem.k)
+    rung = 0
+    while True:
+        size = _SMALL if rung else 1.0
+        evidence, status = accelerated_ep(
+            sweep,
+            sites,
+            history,
+            tolerance=tolerance,
+            memory=memory,
+            mixing=size * mixing,
+            damping=size * damping,
+            patience=_PATIENCE if ladder else np.inf,
+        )
+        if not (ladder and status in (OUT_OF_ITERATIONS, NOT_FINITE)) or history.is_full():
+            break
+        if rung == 1 and status == OUT_OF_ITERATIONS and _NEGLIGIBLE < rounding > history.smallest_residual:
+            status = OUT_OF_DIGITS
+            break
+        if status == NOT_FINITE:
+            sites[:] = 0.0
+        rung += 1
+        if rung == 2:
+            evidence, status = energy_descent(problem, sites, space, history, tolerance=tolerance, damping=damping)
+            break
+    return Found(
+        evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(problem, space), rung
+    )

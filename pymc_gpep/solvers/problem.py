@@ -1,0 +1,70 @@
+"""What a solver is given, and what it returns."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.kernels.definite import is_covariance
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
+from pymc_gpep.solvers.team import ALONE, Team
+
+__all__ = ["Array", "Found", "Problem", "check_problem", "own_matrix", "relative_problem"]
+
+type Array = NDArray[np.float64]
+
+
+class Problem(NamedTuple):
+    """A Gaussian prior of c latent functions at n points, and the labels that were observed."""
+
+    k: Array
+    """Prior covariance, (1 or c, n, n)."""
+    mean: Array
+    """Prior mean, (c, n)."""
+    labels: NDArray[np.int64]
+    """Classes 0…c−1, (n,)."""
+    team: Team = ALONE
+    """Who may work on it."""
+
+
+class Found(NamedTuple):
+    """Where a solver ended."""
+
+    evidence: float
+    status: int
+    """One of `pymc_gpep.kernels.status`."""
+    weights: Array
+    """b = K⁻¹ (posterior mean − prior mean), (c, n)."""
+    mean: Array
+    """Of the posterior, (c, n)."""
+    cov: Array
+    """Of the posterior, between the classes of each point, (n, c, c)."""
+    precision: Array
+    """Of the sites, in the shape that the approximation's posterior wants."""
+    derivatives: Callable[[], tuple[Array, Array]]
+    """Those of the evidence with respect to prior covariance (1 or c, n, n) and prior mean (c, n), once converged."""
+    rung: int = 0
+    """Which of the solver's schemes had the last word, 0 for its first."""
+
+
+def check_problem(problem: Problem, start: Array) -> int:
+    """`CONVERGED` if a solver may begin from `start`, else the status that it ends with."""
+    if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, start)):
+        return NOT_FINITE
+    checked = problem.team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), problem.k)
+    return CONVERGED if all(checked) else NOT_POSITIVE_DEFINITE
+
+
+def relative_problem(problem: Problem) -> tuple[Problem, Array]:
+    """The problem with a prior mean less that of the observed class at each point, and what was taken off, (n,).
+
+    Likelihoods do not see what is added to all classes, but a large number would take the digits of the rest.
+    """
+    common = problem.mean[problem.labels, np.arange(problem.labels.size)]
+    return problem._replace(mean=problem.mean - common), common
+
+
+def own_matrix(matrices: Array, k: int) -> Array:
+    """The matrix of class k, of one that all classes share or of one for each."""
+    return matrices[k if len(matrices) > 1 else 0]

@@ -1,0 +1,101 @@
+"""EP with between-class coupling and tilted moments by quadrature (nested EP paper, section 3.3)."""
+
+from typing import Any
+
+import numpy as np
+
+from pymc_gpep.kernels.block_sites import (
+    block_gradient,
+    block_marginals,
+    block_roots,
+    factorise_blocks,
+    project,
+    smooth_blocks,
+)
+from pymc_gpep.kernels.full_qep import full_qep_update
+from pymc_gpep.kernels.full_sites import difference_sites, packed_size
+from pymc_gpep.kernels.lapack import multiply_classes
+from pymc_gpep.kernels.qep import qep_update
+from pymc_gpep.kernels.status import TOO_LARGE
+from pymc_gpep.solvers.ep_ladder import ep_ladder
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
+
+__all__ = ["full_qep", "qep"]
+
+
+def qep(problem: Problem, start: Array, history: History, *, hermite: bool, rule: Array, **options: Any) -> Found:
+    """EP by quadrature, its posterior that of nested EP.
+
+    `start`, which is overwritten, is diag Λ and ξ (2, n, c − 1). `rule` (2, order) has nodes and log weights,
+    Gauss–Hermite's if `hermite`; the other options are those of `ep_ladder`.
+    """
+    c, n = problem.mean.shape
+    sites = start.reshape(2, n, c - 1)
+    space = site_posterior_space(c, n)
+    orders = np.full((n, c - 1), -1)
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        ok, gaussian = site_posterior(problem, sites, space)
+        if not ok:
+            return False, np.nan, np.nan
+        terms, residual = qep_update(hermite, rule, orders, space.mean, space.cov, problem.labels, sites, target, scale)
+        return True, gaussian + terms, residual
+
+    evidence, status, rung = ep_ladder(sweep, sites, history, **options)
+    return Found(
+        evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(problem, space), rung
+    )
+
+
+def full_qep(
+    problem: Problem, start: Array, history: History, *, hermite: bool, rule: Array, max_size: int, **options: Any
+) -> Found:
+    """EP with nothing left out but quadrature's error, by dense algebra on n(c − 1) numbers.
+
+    The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
+    sites. `start`, which is overwritten, is as `pymc_gpep.kernels.full_sites` says; options are those of `qep`, and the
+    largest number cn of latent values.
+    """
+    k, prior_mean, y, _ = problem
+    c, n = prior_mean.shape
+    d = c - 1
+    sites = start.reshape(2, n, packed_size(c))
+    b, mean = np.full((2, c, n), np.nan)
+    w, cov = np.full((2, n, c, c), np.nan)
+    pi, nu, orders = np.empty((n, d, d)), np.empty((n, d)), np.full((n, d), -1)
+    location, image = np.empty((2, c, n))
+    too_large = c * n > max_size
+    size = 0 if too_large else n * d
+    roots, lower, smooth = np.empty((n, c, d)), np.empty((size, size)), np.empty((c, n, size))
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        difference_sites(y, sites, pi, nu, w, location)
+        block_roots(w, roots)
+        ok, log_det = factorise_blocks(k, roots, lower)
+        if not ok:
+            return False, np.nan, np.nan
+        # Everything is relative to the prior mean: ν becomes ν − W m, and the sites have a value at m.
+        pull = np.einsum("iae,ei->ai", w, prior_mean)
+        relative = location - pull
+        evidence = -0.5 * log_det + float(np.vdot(prior_mean, location - 0.5 * pull))
+        multiply_classes(k, relative, image)
+        project(k, roots, lower, relative, image, b)
+        multiply_classes(k, b, image)
+        evidence += 0.5 * float(np.vdot(relative, image))
+        np.add(prior_mean, image, out=mean)
+        smooth_blocks(k, roots, lower, smooth)
+        block_marginals(k, smooth, cov)
+        terms, residual = full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale)
+        return True, evidence + terms, residual
+
+    def of_evidence() -> tuple[Array, Array]:
+        gradient = np.empty_like(k)
+        block_gradient(roots, lower, b, smooth[0], gradient)
+        return gradient, b.copy()
+
+    if too_large:
+        return Found(np.nan, TOO_LARGE, b, mean, cov, w, of_evidence)
+    evidence, status, rung = ep_ladder(sweep, sites, history, **options)
+    return Found(evidence, status, b, mean, cov, w, of_evidence, rung)

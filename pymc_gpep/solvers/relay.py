@@ -1,0 +1,84 @@
+"""Solvers as C functions, so that code which PyTensor compiles with numba can call them.
+
+Compiled code knows a solver by the name of a symbol, which says nothing of where it is in this process. The function
+behind it takes the interpreter's lock and runs the solver like any other caller.
+"""
+
+import _thread
+import ctypes
+import hashlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import llvmlite.binding
+import numpy as np
+from numba.core import types
+
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.run import Outcome
+
+__all__ = ["SIGNATURE", "external"]
+
+_int = types.int64
+_ints = types.CPointer(types.int64)
+_doubles = types.CPointer(types.float64)
+
+SIGNATURE = types.void(
+    _int, _int, _int,  # covariance matrices (1 or c), c, n
+    _doubles, _doubles, _ints,  # prior covariance, prior mean, labels
+    _doubles, _int,  # sites, to start from and overwritten, and how many numbers they are
+    _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
+)  # fmt: skip
+"""Arrays are C-ordered. What is computed is written into the last four and the sites; NaN unless it converged."""
+
+_C_TYPES: dict[Any, Any] = {
+    _int: ctypes.c_int64,
+    _ints: ctypes.POINTER(ctypes.c_int64),
+    _doubles: ctypes.POINTER(ctypes.c_double),
+}
+
+_MOMENT = 0.01  # seconds
+
+_made: dict[str, Any] = {}
+"""Symbol → C function, which must live as long as code that calls it."""
+
+
+def external(name: str, solve: Callable[..., Outcome]) -> Any:
+    """What compiled code calls to run `solve(k, mean, labels, start, gradient=True)`.
+
+    Parameters
+    ----------
+    name : str
+        Tells this solver, with its options, from all others, in every process alike.
+    solve : callable
+    """
+    symbol = f"pymc_gpep_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+    if symbol not in _made:
+        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[kind] for kind in SIGNATURE.args))(_on_pointers(solve))
+        llvmlite.binding.add_symbol(symbol, ctypes.cast(_made[symbol], ctypes.c_void_p).value)
+    return types.ExternalFunction(symbol, SIGNATURE)
+
+
+def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
+    def call(
+        matrices: int, c: int, n: int, k_: Any, mean_: Any, labels_: Any, sites_: Any, size: int,
+        evidence_: Any, gradient_: Any, gradient_mean_: Any, outcome_: Any,
+    ) -> None:  # fmt: skip
+        array = np.ctypeslib.as_array
+        evidence, outcome, sites = array(evidence_, (1,)), array(outcome_, (2,)), array(sites_, (size,))
+        gradient, gradient_mean = array(gradient_, (matrices, n, n)), array(gradient_mean_, (c, n))
+        evidence[:] = gradient[:] = gradient_mean[:] = np.nan
+        outcome[:] = OUT_OF_MEMORY, 0
+        try:
+            found = solve(array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,)), sites, gradient=True)
+        except KeyboardInterrupt:
+            # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
+            threading.Timer(_MOMENT, _thread.interrupt_main).start()
+            return
+        outcome[:] = found.status, found.iterations
+        sites[:] = found.sites
+        if found.status == CONVERGED:
+            evidence[:], gradient[:], gradient_mean[:] = found.evidence, found.gradient, found.gradient_mean
+
+    return call

@@ -1,0 +1,123 @@
+"""One run of a solver: its input checked, its matrices worked on by a team, its outcome as plain arrays."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Array, Found, Problem, check_problem, relative_problem
+from pymc_gpep.solvers.team import gather, one_blas_thread
+
+__all__ = ["Outcome", "Solver", "run"]
+
+
+class Solver(Protocol):
+    """A solver with its options."""
+
+    def __call__(self, problem: Problem, start: Array, history: History, /) -> Found:
+        """Solve, from `start`, which is overwritten by where a neighbouring solve may start."""
+        ...
+
+
+class Outcome(NamedTuple):
+    """What a solver computed."""
+
+    evidence: float
+    """NaN where the solver failed."""
+    gradient: Array
+    """d evidence / d prior covariance, (1 or c, n, n); empty unless it was wanted, NaN unless converged."""
+    gradient_mean: Array
+    """d evidence / d prior mean, (c, n); empty unless it was wanted, NaN unless converged."""
+    weights: Array
+    """K⁻¹ (posterior mean − prior mean), (c, n)."""
+    mean: Array
+    cov: Array
+    precision: Array
+    """Site precisions, in the shape of the approximation's posterior."""
+    sites: Array
+    history: Array
+    """Evidence and residual at each iteration, (iterations, 2)."""
+    status: int
+    rung: int
+    """Which of the solver's schemes had the last word, 0 for its first."""
+
+    @property
+    def iterations(self) -> int:
+        """Number of posteriors computed."""
+        return len(self.history)
+
+
+def run(
+    solver: Solver,
+    k: Array,
+    mean: Array,
+    labels: NDArray[np.int64],
+    start: Array,
+    max_iterations: int,
+    gradient: bool = False,
+) -> Outcome:
+    """Run a solver on arrays of the right shapes; none of them is overwritten.
+
+    Parameters
+    ----------
+    solver : Solver
+    k : array (1 or c, n, n)
+        Prior covariance.
+    mean : array (c, n)
+        Prior mean.
+    labels : array (n,)
+        Classes, 0…c−1.
+    start : array
+        What the solver starts from, flat.
+    max_iterations : int
+    gradient : bool
+        Whether derivatives of the evidence are wanted.
+    """
+    # Kernels are compiled for arrays that are contiguous and writeable.
+    k, mean = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean))
+    labels = np.require(labels, np.int64, ["C", "W"])
+    sites = np.array(start, dtype=np.float64)
+    history = History(max_iterations)
+    # What is not finite ends as a status; nothing is to be warned of on the way.
+    with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
+        try:
+            return _solve(solver, Problem(k, mean, labels, team), sites, history, gradient)
+        except MemoryError:
+            return _failed(OUT_OF_MEMORY, mean, sites, history)
+
+
+def _solve(solver: Solver, problem: Problem, sites: Array, history: History, gradient: bool) -> Outcome:
+    status = check_problem(problem, sites)
+    if status != CONVERGED:
+        return _failed(status, problem.mean, sites, history)
+    relative, common = relative_problem(problem)
+    found = solver(relative, sites, history)
+    slope = slope_mean = np.empty(0)
+    if gradient:
+        slope, slope_mean = np.full_like(problem.k, np.nan), np.full_like(problem.mean, np.nan)
+        if found.status == CONVERGED:
+            slope, slope_mean = found.derivatives()
+    return Outcome(
+        found.evidence,
+        slope,
+        slope_mean,
+        found.weights,
+        found.mean + common,
+        found.cov,
+        found.precision,
+        sites,
+        history.array,
+        found.status,
+        found.rung,
+    )
+
+
+def _failed(status: int, mean: Array, sites: Array, history: History) -> Outcome:
+    c, n = mean.shape
+    nothing = np.full((c, n), np.nan)
+    return Outcome(
+        np.nan, np.empty(0), np.empty(0), nothing, nothing, np.full((n, c, c), np.nan), nothing, sites, history.array,
+        status, 0,
+    )  # fmt: skip

@@ -1,0 +1,66 @@
+"""The Gaussian posterior that given inner sites imply: the outer half of every scheme for nested EP."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.kernels.coupled import latent_weights
+from pymc_gpep.kernels.coupled_sites import relative_location, site_parameters
+from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
+from pymc_gpep.solvers.problem import Array, Problem
+
+__all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
+
+
+class SitePosterior(NamedTuple):
+    """What `site_posterior` computes."""
+
+    pi: Array
+    """Site precisions, (c, n)."""
+    nu: Array
+    """Site locations relative to the prior mean, (c, n)."""
+    inverses: Array
+    """A_k⁻¹ (c, n, n)."""
+    p: Array
+    """The Cholesky factor of P, (n, n)."""
+    work: Array
+    """(c, n, n)."""
+    weights: Array
+    """b (c, n)."""
+    mean: Array
+    """Of the latent values, (c, n)."""
+    cov: Array
+    """Of the latent values of each point, (n, c, c)."""
+
+
+def site_posterior_space(c: int, n: int) -> SitePosterior:
+    """Room for a posterior, NaN where nothing is computed yet."""
+    pi, nu, weights, mean = np.full((4, c, n), np.nan)
+    inverses, work = np.empty((2, c, n, n))
+    return SitePosterior(pi, nu, inverses, np.empty((n, n)), work, weights, mean, np.full((n, c, c), np.nan))
+
+
+def site_posterior(problem: Problem, sites: Array, space: SitePosterior) -> tuple[bool, float]:
+    """Compute the posterior from the inner sites α and β (2, n, c − 1).
+
+    Returns success and log ∫ p(f) p(u) ∏ sites, what the factors' own terms leave over.
+    """
+    k, prior_mean, y, team = problem
+    pi, nu, inverses, p, work, b, mean, cov = space
+    constant = site_parameters(y, sites[0], sites[1], pi, nu)
+    ok, log_det = factorise(k, pi, inverses, p, team)
+    if not ok:
+        return False, np.nan
+    constant += relative_location(prior_mean, pi, nu)
+    latent_weights(inverses, p, pi, nu, b)
+    marginal_moments(k, inverses, p, pi, b, work, mean, cov, team)
+    constant += 0.5 * float(np.vdot(nu, mean))
+    mean += prior_mean
+    return True, constant - 0.5 * log_det
+
+
+def derivatives(problem: Problem, space: SitePosterior) -> tuple[Array, Array]:
+    """Derivatives of the evidence with respect to prior covariance and mean at a fixed point."""
+    gradient = np.empty_like(problem.k)
+    evidence_gradient(space.inverses, space.p, space.pi, space.weights, space.work[0], gradient)
+    return gradient, space.weights.copy()

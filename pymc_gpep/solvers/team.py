@@ -1,0 +1,150 @@
+"""Threads: one for BLAS, and a few of our own for work that can be done side by side.
+
+The threads of OpenBLAS wait for each other at every call. Where another process takes one of their cores they wait for
+the scheduler each time, and a solve takes a hundred times as long. So BLAS gets one thread, and what is independent, as
+the factorisations of the classes are, is shared out in pieces of a millisecond or more: who is held up takes fewer.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from functools import cache
+from itertools import product
+from multiprocessing import parent_process
+from typing import Any, NamedTuple
+
+from threadpoolctl import LibController, ThreadpoolController
+
+__all__ = ["ALONE", "Team", "gather", "one_blas_thread"]
+
+_SMALL = 200  # points; below, handing work over takes longer than the work
+
+
+class Team:
+    """A thread and some helpers.
+
+    Parameters
+    ----------
+    helpers : int
+        Number of threads besides this one. They end when the context that the team is ends.
+    """
+
+    def __init__(self, helpers: int = 0) -> None:
+        self._pool = ThreadPoolExecutor(helpers) if helpers else None
+        self.size = helpers + 1
+
+    def __enter__(self) -> "Team":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function(item)` of each item, in their order. The functions should let go of the interpreter's lock."""
+        listed = list(items)
+        if self._pool is None or len(listed) < 2:
+            return [function(item) for item in listed]
+        results: list[Any] = [None] * len(listed)
+        left = iter(enumerate(listed))  # taking the next one is atomic
+
+        def work() -> None:
+            for place, item in left:
+                results[place] = function(item)
+
+        helping = [self._pool.submit(work) for _ in range(min(self.size, len(listed)) - 1)]
+        try:
+            work()
+        finally:
+            wait(helping)
+        for helper in helping:
+            helper.result()
+        return results
+
+
+ALONE = Team()
+"""This thread and no other."""
+
+
+def gather(n: int) -> Team:
+    """A team for work on n × n matrices: of as many threads as BLAS was allowed, for large matrices."""
+    # A process that was made to run a chain has neighbours that run the others.
+    return Team(_limit.allowed - 1) if n >= _SMALL and parent_process() is None else ALONE
+
+
+class _Library(NamedTuple):
+    """Reads and sets the number of threads of a BLAS."""
+
+    get: Callable[[], int]
+    set: Callable[[int], object]
+
+
+class _Limit:
+    """One thread for every BLAS of this process while anybody wants it, and then what was set before."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before: list[tuple[_Library, int]] = []
+        self.allowed = 1
+        """Threads that BLAS had, no more than processors: what the user lets us have."""
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users > 1:
+                return
+            found = [(library, library.get()) for library in _libraries()]
+            self.allowed = min(max((threads for _, threads in found), default=1), _processors())
+            self._before = [(library, threads) for library, threads in found if threads > 1]
+            for library, _ in self._before:
+                library.set(1)
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            if self._users:
+                return
+            self.allowed = 1
+            # A process that runs a chain stays at one: more would wait busily for their next call, beside other chains.
+            if parent_process() is None:
+                for library, threads in self._before:
+                    library.set(threads)
+
+
+_limit = _Limit()
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Let BLAS and LAPACK use one thread inside of this context; also a decorator.
+
+    The number of threads is a setting of the whole process. However contexts of several threads overlap, it ends as it
+    was before the first.
+    """
+    _limit.enter()
+    try:
+        yield
+    finally:
+        _limit.leave()
+
+
+@cache
+def _libraries() -> list[_Library]:
+    # Looking for them takes longer than a small solve. NumPy's and SciPy's are loaded long before.
+    return [_library(each) for each in ThreadpoolController().lib_controllers if each.user_api == "blas"]
+
+
+def _library(controller: LibController) -> _Library:
+    # What threadpoolctl sets in one thread it does not let another change, but a solve may run in any.
+    for prefix, suffix in product(("", "scipy_"), ("", "64_", "_64")):
+        get = getattr(controller.dynlib, f"{prefix}openblas_get_num_threads{suffix}", None)
+        if get is not None:
+            return _Library(get, getattr(controller.dynlib, f"{prefix}openblas_set_num_threads{suffix}"))
+    return _Library(controller.get_num_threads, controller.set_num_threads)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,59 @@
+"""Evidences of a softmax with one more point, under each label that it could have: Tierney and Kadane's numerators."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.newton import newton, newton_space
+from pymc_gpep.solvers.problem import Array, Problem
+
+__all__ = ["evidences_with_new_point"]
+
+
+def evidences_with_new_point(
+    k: Array,
+    prior_mean: Array,
+    y: NDArray[np.int64],
+    b: Array,
+    k_cross: Array,
+    k_new: Array,
+    new_mean: Array,
+    tolerance: float,
+    max_iterations: int,
+) -> Array:
+    """Laplace's log q(y, y* = l) at each of m new points, each on its own; (m, c), NaN where no mode was found.
+
+    Parameters
+    ----------
+    k : (1 or c, n, n) array
+        Prior covariance.
+    prior_mean : (c, n) array
+    y : (n,) array of int
+        Labels.
+    b : (c, n) array
+        Weights at the mode given `y`, from where each search starts.
+    k_cross : (1 or c, m, n) array
+    k_new : (1 or c, m) array
+        Prior covariances of the new points, as many as in `k`.
+    new_mean : (c, m) array
+    tolerance : float
+        Of the modes.
+    max_iterations : int
+    """
+    c, n = prior_mean.shape
+    prior = np.empty((len(k), n + 1, n + 1))
+    prior[:, :n, :n] = k
+    evidences = np.full((new_mean.shape[1], c), np.nan)
+    space = newton_space(c, n + 1)
+    for new in range(len(evidences)):
+        prior[:, n, :n] = prior[:, :n, n] = k_cross[:, new]
+        prior[:, n, n] = k_new[:, new]
+        mean = np.column_stack([prior_mean, new_mean[:, new]])
+        for label in range(c):
+            weights = np.column_stack([b, np.zeros(c)])
+            problem = Problem(prior, mean, np.append(y, label))
+            evidence, status = newton(problem, weights, space, History(max_iterations), tolerance=tolerance)
+            if status == CONVERGED:
+                evidences[new, label] = evidence
+    return evidences

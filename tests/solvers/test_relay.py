@@ -1,0 +1,85 @@
+"""Solvers called from compiled code."""
+
+import threading
+
+import numba
+import numpy as np
+import pytest
+
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_MEMORY
+from pymc_gpep.solvers.relay import external
+from pymc_gpep.solvers.run import Outcome
+
+C, N, SIZE = 3, 4, 5
+
+
+def outcome(status=CONVERGED, value=7.0):
+    array = np.full((C, N), value)
+    return Outcome(value, np.full((1, N, N), value), array, array, array, np.zeros((N, C, C)), array,
+                   np.full(SIZE, value), np.zeros((6, 2)), status, 0)  # fmt: skip
+
+
+def call(name, solve):
+    """What compiled code gets from a solver: evidence, derivatives, sites, status and iterations."""
+    function = external(name, solve)
+
+    @numba.njit
+    def compiled(k, mean, labels, sites):
+        evidence, gradient, gradient_mean = np.zeros(1), np.zeros_like(k), np.zeros_like(mean)
+        ended = np.zeros(2, np.int64)
+        c, n = mean.shape
+        function(
+            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, sites.ctypes, sites.size,
+            evidence.ctypes, gradient.ctypes, gradient_mean.ctypes, ended.ctypes,
+        )  # fmt: skip
+        return evidence[0], gradient, gradient_mean, sites, ended
+
+    return compiled(np.arange(16.0).reshape(1, N, N), np.ones((C, N)), np.arange(N), np.arange(5.0))
+
+
+def test_arrays_go_in_and_come_out():
+    seen = {}
+
+    def solve(k, mean, labels, start, gradient):
+        seen.update(k=k.copy(), mean=mean.copy(), labels=labels.copy(), start=start.copy(), gradient=gradient)
+        return outcome()
+
+    evidence, gradient, gradient_mean, sites, ended = call("arrays", solve)
+    assert (seen["k"] == np.arange(16.0).reshape(1, N, N)).all()
+    assert (seen["mean"] == 1.0).all()
+    assert (seen["labels"] == np.arange(N)).all()
+    assert (seen["start"] == np.arange(5.0)).all()
+    assert seen["gradient"] is True
+    assert evidence == 7.0
+    assert (gradient == 7.0).all()
+    assert (gradient_mean == 7.0).all()
+    assert (sites == 7.0).all()
+    assert tuple(ended) == (CONVERGED, 6)
+
+
+def test_a_failure_is_nan_and_a_status():
+    evidence, gradient, gradient_mean, sites, ended = call("failure", lambda *_, gradient: outcome(NOT_FINITE))
+    assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel()]).all()
+    assert (sites == 7.0).all()
+    assert tuple(ended) == (NOT_FINITE, 6)
+
+
+def test_an_interrupt_comes_back_as_soon_as_compiled_code_has_returned():
+    def interrupted(*_, gradient):
+        raise KeyboardInterrupt
+
+    returned = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012  in the middle of waiting
+        returned.append(call("interrupt", interrupted))
+        threading.Event().wait(10)
+    evidence, *_, ended = returned[0]
+    assert np.isnan(evidence)
+    assert ended[0] == OUT_OF_MEMORY
+
+
+def test_a_solver_is_made_known_once():
+    def solve(*_, gradient):
+        return outcome()
+
+    assert external("once", solve).symbol == external("once", solve).symbol
+    assert external("once", solve).symbol != external("twice", solve).symbol

@@ -1,0 +1,124 @@
+"""BLAS on one thread, our own threads beside it, and the user's setting as it was."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from threadpoolctl import ThreadpoolController
+
+from pymc_gpep import NestedEP
+from pymc_gpep.solvers.team import ALONE, Team, gather, one_blas_thread
+from tests.reference.data import random_problem
+
+
+@pytest.fixture
+def blas():
+    """Every OpenBLAS of the process, on two threads."""
+    controller = ThreadpoolController().select(user_api="blas")
+    if not controller.lib_controllers:
+        pytest.skip("there is no BLAS whose threads can be counted")
+    with controller.limit(limits=2):
+        yield controller.lib_controllers
+
+
+def counts(blas):
+    return {library.num_threads for library in blas}
+
+
+def test_limited_and_restored(blas):
+    with one_blas_thread():
+        assert counts(blas) == {1}
+        with one_blas_thread():
+            assert counts(blas) == {1}
+        assert counts(blas) == {1}
+    assert counts(blas) == {2}
+
+
+def test_a_team_is_as_large_as_blas_was_allowed(blas, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.solvers.team._processors", lambda: 8)
+    with one_blas_thread(), gather(1000) as team:
+        assert team.size == 2
+        assert gather(50) is ALONE
+    with ThreadpoolController().limit(limits=1, user_api="blas"), one_blas_thread():
+        assert gather(1000).size == 1  # a limit of the user's is not lifted
+    assert gather(1000).size == 1  # nor is there anything to share out where BLAS has its own threads
+
+
+def test_no_more_threads_than_processors(blas, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.solvers.team._processors", lambda: 1)
+    with one_blas_thread():
+        assert gather(1000).size == 1
+
+
+@pytest.mark.parametrize("k", [np.eye(12), -np.eye(12)], ids=["solved", "failed"])
+def test_a_solve_leaves_the_setting_alone(blas, k):
+    problem = random_problem(0, 12, 3)
+    NestedEP().run(k[None], problem.m, problem.y, np.zeros(48))
+    assert counts(blas) == {2}
+
+
+def test_overlapping_solves_leave_the_setting_alone(blas):
+    problem = random_problem(0, 40, 3, variance=30.0)
+
+    def solve():
+        for _ in range(10):
+            NestedEP().solve(problem.K, problem.m, problem.y)
+
+    threads = [threading.Thread(target=solve) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts(blas) == {2}
+
+
+@pytest.mark.parametrize("helpers", [0, 1, 3])
+def test_each_item_is_done_once_and_results_keep_their_order(helpers):
+    done = []
+
+    def square(item):
+        time.sleep(1e-4 * (item % 3))
+        done.append(item)
+        return item**2
+
+    with Team(helpers) as team:
+        assert team.each(square, range(20)) == [i**2 for i in range(20)]
+    assert sorted(done) == list(range(20))
+    assert threading.active_count() == 1 or all("ThreadPool" not in t.name for t in threading.enumerate())
+
+
+def test_work_is_shared_out():
+    names = set()
+    both = threading.Barrier(2, timeout=10)
+
+    def work(item):
+        both.wait()
+        names.add(threading.current_thread().name)
+
+    with Team(1) as team:
+        team.each(work, range(2))
+    assert len(names) == 2
+
+
+def test_what_a_helper_raises_is_raised():
+    def fail(item):
+        time.sleep(0.01)
+        raise ValueError(item)
+
+    with Team(1) as team, pytest.raises(ValueError, match=r"[01]"):
+        team.each(fail, range(2))
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_values_do_not_depend_on_the_team(blas, monkeypatch, per_class):
+    monkeypatch.setattr("pymc_gpep.solvers.team._processors", lambda: 2)
+    monkeypatch.setattr("pymc_gpep.solvers.team._SMALL", 10)
+    problem = random_problem(2, 40, 3, variance=30.0, per_class=per_class)
+    arguments = problem.K.reshape(-1, 40, 40), problem.m, problem.y, np.zeros(160)
+    shared = NestedEP().run(*arguments, gradient=True)
+    with ThreadpoolController().limit(limits=1, user_api="blas"):
+        alone = NestedEP().run(*arguments, gradient=True)
+    assert shared.evidence == alone.evidence
+    assert (shared.gradient == alone.gradient).all()
+    assert (shared.cov == alone.cov).all()
