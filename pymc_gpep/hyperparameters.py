@@ -4,7 +4,6 @@ Everything happens in the unconstrained space of the model's value variables: ev
 other terms it has, and the Jacobians of its transforms.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +27,7 @@ from pymc_gpep.ops import Evidence
 from pymc_gpep.prior import check_prior
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays import arrays_as_shared
+from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = [
     "Evaluation",
@@ -66,7 +66,7 @@ class LogPosterior:
     classifier : GPClassifier
     approximator : Approximator
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        For PyTensor's compilation. Without a `mode` the graph is interpreted.
 
     Notes
     -----
@@ -102,17 +102,19 @@ class LogPosterior:
         self._outputs = [log_posterior, gradient, evidence, sites, status, iterations]
         self._inputs = [*self.value_vars, start]
         self._prior = prior
-        self._kwargs = {"point_fn": False, "on_unused_input": "ignore", **(compile_kwargs or {})}
+        self._kwargs = compile_kwargs or {}
         self._moments = prior_moments(classifier)
         self._layout: RaveledVars | None = None
-        self.compiled: float | None = None
-        """When everything was compiled, by `time.perf_counter`: at the end of the first evaluation."""
+
+    def prepare(self) -> None:
+        """Make ready for the first evaluation, which it takes time to compile."""
+        _ = self._evaluate
 
     @cached_property
     def _evaluate(self) -> Callable[..., list[Any]]:
         # A fit that is read from a file never evaluates, and need not wait for this.
         outputs = arrays_as_shared(self._outputs)
-        return self.classifier.model.compile_fn(outputs, inputs=self._inputs, **self._kwargs)
+        return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
@@ -160,9 +162,7 @@ class LogPosterior:
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
         model, point = self.classifier.model, self.point(theta)
-        function = model.compile_fn(
-            self._prior, inputs=self.value_vars, point_fn=False, on_unused_input="ignore", mode="FAST_COMPILE"
-        )
+        function = graph_function(model, self.value_vars, self._prior)
         return float(function(*(point[v.name] for v in self.value_vars)))
 
     def __call__(self, theta: Array) -> Evaluation:
@@ -174,8 +174,6 @@ class LogPosterior:
             value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._cold)
         if status == CONVERGED:
             self._sites = sites
-        if self.compiled is None:
-            self.compiled = time.perf_counter()
         return Evaluation(
             np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
         )
@@ -184,9 +182,7 @@ class LogPosterior:
         """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
         model = self.classifier.model
         rvs = list(self.classifier.hyperparameters)
-        function = model.compile_fn(
-            model.replace_rvs_by_values(rvs), inputs=self.value_vars, point_fn=False, mode="FAST_COMPILE"
-        )
+        function = graph_function(model, self.value_vars, model.replace_rvs_by_values(rvs))
         values = []
         for theta in thetas:
             point = self.point(theta)
@@ -220,11 +216,7 @@ def prior_moments(
     moments = [pt.atleast_3d(classifier.covariance(), left=True), classifier.mean()]
     outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-    # Wanted once or twice: not worth compiling to machine code, which takes seconds.
-    function = model.compile_fn(
-        graph_replace(outputs, data or {}, strict=False), inputs=value_vars, point_fn=False,
-        on_unused_input="ignore", mode="FAST_COMPILE",
-    )  # fmt: skip
+    function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))
     return lambda point: tuple(function(*(point[v.name] for v in value_vars)))
 
 
@@ -258,6 +250,8 @@ class Optimum:
     """One for every iteration of the optimiser, the initial point first."""
     sites: Array
     """Where a solve at the best point starts."""
+    interrupted: bool = False
+    """Whether it was by Ctrl-C."""
 
 
 def maximise(
@@ -331,11 +325,12 @@ def maximise(
             negative, theta, jac=True, method="L-BFGS-B", callback=record,
             options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": _FLAT, "gtol": _SLOPE},
         )  # fmt: skip
-        converged, message = bool(result.success), str(result.message)
+        converged, message, interrupted = bool(result.success), str(result.message), False
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message = False, str(stopped) or "Interrupted."
+        interrupted = isinstance(stopped, KeyboardInterrupt)
     best = max(history, key=lambda evaluation: evaluation.log_posterior)
-    return Optimum(best, converged, message, tuple(history), log_posterior.sites)
+    return Optimum(best, converged, message, tuple(history), log_posterior.sites, interrupted)
 
 
 _NOTHING = "There is nothing to optimise."

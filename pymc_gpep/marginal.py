@@ -9,7 +9,6 @@ import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
 from pymc.progress_bar import CustomProgress, default_progress_theme
-from pymc.pytensorf import compile as compile_function
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -20,7 +19,9 @@ from pymc_gpep.approximations import Approximator, Solution, approximator
 from pymc_gpep.hyperparameters import check_moments, prior_moments
 from pymc_gpep.latent_draws import draw_latents
 from pymc_gpep.ops import Evidence
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["MarginalModel", "marginalize", "recover"]
 
@@ -127,6 +128,7 @@ def marginalize(
     return MarginalModel(classifier, solver)
 
 
+@one_blas_thread()
 def recover(
     idata: xr.DataTree, marginal: pm.Model, *, random_seed: Any = None, progressbar: bool = True
 ) -> xr.DataTree:
@@ -212,11 +214,7 @@ class _LatentValues:
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
 
         def function(inputs: list[Variable], outputs: list[Variable]) -> Any:
-            return compile_function(
-                [given[variable] for variable in inputs],
-                graph_replace(outputs, replacements, strict=False),
-                on_unused_input="ignore",
-            )
+            return graph_function(model, [given[v] for v in inputs], graph_replace(outputs, replacements, strict=False))
 
         self._prior = function(hyperparameters, [classifier.covariance(), classifier.mean(), classifier.labels])
         self._drawn = [v.name for v in latents]

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import pytensor
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.structure import GPModel
+from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["unconstrain"]
 
@@ -26,13 +26,7 @@ def unconstrain(processes: GPModel) -> Callable[[Mapping[str, Any]], PointType]:
         rv if transform is None else transform.forward(rv, *rv.owner.inputs)
         for rv, transform in zip(rvs, transforms, strict=True)
     ]
-    # Arithmetic on a few numbers: not worth compiling to machine code.
-    function = pytensor.function(
-        list(given.values()),
-        graph_replace(values, given, strict=False) if values else [],
-        on_unused_input="ignore",
-        mode="FAST_COMPILE",
-    )
+    function = graph_function(model, list(given.values()), graph_replace(values, given, strict=False) if values else [])
     names = [model.rvs_to_values[rv].name for rv in rvs]
 
     def point(of: Mapping[str, Any]) -> PointType:

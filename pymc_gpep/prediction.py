@@ -17,7 +17,8 @@ from pymc_gpep.posterior import CoupledPosterior
 from pymc_gpep.probabilities import class_probabilities
 from pymc_gpep.softmax_probabilities import softmax_probabilities
 from pymc_gpep.structure import GPClassifier, LatentGP
-from pymc_gpep.structure.arrays import arrays_as_shared
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.tierney_kadane import tierney_kadane_probabilities
 
 __all__ = ["CrossCovariance", "labelled", "new_inputs", "predict"]
@@ -63,7 +64,8 @@ class CrossCovariance:
         matched = _match(classifier, gps)
         model = classifier.model
         (self._inputs,) = graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False)
-        self.columns = int(self._inputs.shape[1].eval())
+        (columns,) = evaluate([self._inputs.shape[1]])
+        self.columns = int(columns)
         x = pt.dmatrix("Xnew")
         rows: dict[int, tuple[Any, Any, Any]] = {}
         for latent, maker in matched:
@@ -82,17 +84,13 @@ class CrossCovariance:
         # In this order: a random variable may depend on data itself, and would no longer be the model's.
         outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
         self._names = [model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
-        self._function = model.compile_fn(
-            arrays_as_shared(outputs),
-            inputs=[*(model.rvs_to_values[rv] for rv in classifier.hyperparameters), x],
-            point_fn=False,
-            on_unused_input="ignore",
-        )
+        inputs = [*(model.rvs_to_values[rv] for rv in classifier.hyperparameters), x]
+        self._function = graph_function(model, inputs, outputs)
 
     @property
     def inputs(self) -> Array:
         """Inputs of the model, (n, d)."""
-        return np.asarray(self._inputs.eval(), dtype=np.float64)
+        return np.asarray(evaluate([self._inputs])[0], dtype=np.float64)
 
     def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
         """Evaluate at the inputs `x` (m, d)."""

@@ -11,6 +11,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["Recorder"]
 
@@ -47,11 +48,10 @@ class Recorder:
         computed = graph_replace([*transformed, *deterministics], given, strict=False)
         computed = graph_replace(model.replace_rvs_by_values(computed), data, strict=False)
         self._recorded = [*value_vars, *transformed, *deterministics]
-        self._compute = model.compile_fn(
+        self._compute = graph_function(
+            model,
+            [pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
             [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
-            inputs=[pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
-            point_fn=False,
-            on_unused_input="ignore",
         )
 
     def trace(self, values: Mapping[str, Array], chain: int) -> Trace:

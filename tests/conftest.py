@@ -1,9 +1,21 @@
 """Fits that several test modules look at, made once."""
 
 import pymc as pm
+import pytensor
 import pytest
 
 from tests import models
+
+# Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
+# `machine_code`, or name their mode.
+pytensor.config.mode = "FAST_COMPILE"
+
+
+@pytest.fixture
+def machine_code():
+    """Graphs are compiled as PyMC compiles them for its users."""
+    with pytensor.config.change_flags(mode="NUMBA"):
+        yield
 
 
 def _fit(build):

@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
+from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["LatentModel", "solve_roots"]
 
@@ -31,7 +32,7 @@ class LatentModel:
     ----------
     processes : GPModel
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        For PyTensor's compilation. Without a `mode` graphs are interpreted.
 
     Attributes
     ----------
@@ -90,11 +91,13 @@ class LatentModel:
     def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable) -> Callable[..., list[Any]]:
         """Compile expressions into a function of a point and of the values of further inputs."""
         names = [v.name for v in self.value_vars]
-        compiled = self.processes.model.compile_fn(
-            list(outputs), inputs=[*self.value_vars, *inputs], point_fn=False, on_unused_input="ignore",
+        compiled = graph_function(
+            self.processes.model,
+            [*self.value_vars, *inputs],
+            list(outputs),
+            trust_input=True,
             **self._compile_kwargs,
-        )  # fmt: skip
-        compiled.trust_input = True
+        )
         return _AtPoint(compiled, names)
 
     def theta(self, point: PointType) -> Array:

@@ -24,6 +24,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction
 from pymc_gpep.structure.latent import LatentGP, latents_among, read_latent
 
 __all__ = ["Assembly", "Dims", "evaluate", "read_assembly"]
@@ -100,8 +101,8 @@ def evaluate(
 ) -> list[NDArray[Any]]:
     """Compute variables from the values of others, which may stand anywhere in the graph."""
     given = given or {}
-    function = pytensor.function(list(given), list(outputs), mode="FAST_COMPILE", on_unused_input="ignore")
-    return [np.asarray(value) for value in function(*given.values())]
+    function = pytensor.function(list(given), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
+    return [np.asarray(value) for value in GraphFunction(function)(*given.values())]
 
 
 def _walk(

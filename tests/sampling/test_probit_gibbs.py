@@ -164,6 +164,7 @@ def test_progress_bar():
 
 
 @every_way
+@pytest.mark.usefixtures("machine_code")
 def test_state_and_pickle_resume_a_chain(hyper):
     model, _ = models.shared()
     step = step_of(model, hyper=hyper, sweeps=2)
