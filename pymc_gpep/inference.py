@@ -3,20 +3,23 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
-from pymc.progress_bar import CustomProgress, default_progress_theme
+from pymc.progress_bar import default_progress_theme
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
-from rich.console import Console
-from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 from pymc_gpep.approximation import GPApproximation, warn_unless_converged
 from pymc_gpep.approximations import approximator
+from pymc_gpep.compilation import compilation
+from pymc_gpep.fit_progress import FitProgress
 from pymc_gpep.hyper import HyperMethod, Maximum, hyper_method
 from pymc_gpep.hyperparameters import Evaluation, LogPosterior, Optimum, maximise
+from pymc_gpep.solvers.history import watching
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["GPInference"]
@@ -116,30 +119,37 @@ class GPInference(Inference):
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         backend : str, optional
-            PyTensor backend: "numba" (default), "c", "jax".
+            PyTensor backend to compile the graph of the log posterior with: "numba", "c", "jax". Without one the graph
+            is interpreted, since compiling takes longer than the few dozen evaluations that a fit needs.
         include_transformed : bool
             Whether `state` includes unconstrained values.
         compile_kwargs : dict, optional
-            For `pytensor.function`.
+            For `pytensor.function`, such as another `mode`.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
+        so far; a second one, while the posterior there is computed, ends everything.
         """
-        log_posterior = LogPosterior(
-            self._classifier, self._approximator, resolve_backend_compile_kwargs(backend, compile_kwargs)
-        )
+        began = time.perf_counter()
+        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
         name = self._approximator.name
-        with CustomProgress(
-            *Progress.get_default_columns()[:1],
-            TextColumn("iteration {task.completed}"),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            console=Console(theme=progressbar_theme),
-            disable=not progressbar,
-        ) as progress:
-            task = progress.add_task(f"Fitting {name}", total=None, state="compiling")
+        with (
+            one_blas_thread(),
+            FitProgress(name, progressbar, progressbar_theme) as progress,
+            watching(progress.sweep),
+            compilation(progress.compiling) as compiled,
+        ):
+            progress.stage("making the graph of the log posterior")
+            log_posterior = LogPosterior(self._classifier, self._approximator, kwargs)
+            log_posterior.prepare()
+            of_graph = time.perf_counter() - began - compiled.seconds
+            progress.stage("first solve")
 
             def report(history: tuple[Evaluation, ...]) -> None:
                 last = history[-1]
                 state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
-                progress.update(task, completed=len(history) - 1, state=state)
+                progress.iteration(len(history) - 1, state)
                 if callbacks:
                     reached = Optimum(last, False, "Still running.", history, log_posterior.sites)
                     self._update(log_posterior, reached, Maximum())
@@ -147,9 +157,22 @@ class GPInference(Inference):
                         callback(self._approx, self._approx.hist, len(history) - 1)
 
             optimum = maximise(log_posterior, log_posterior.initial_point(self._start, self._seed), n, report)
-        # With nothing to integrate over, all ways to do it are the same.
-        self._update(log_posterior, optimum, self._hyper if log_posterior.value_vars else Maximum(), progressbar)
-        self._approx.seconds = time.perf_counter() - (log_posterior.compiled or np.nan)
+            if optimum.interrupted:
+                progress.stage("interrupted: finishing at the best point so far")
+            # With nothing to integrate over, all ways to do it are the same.
+            elif log_posterior.value_vars and not isinstance(self._hyper, Maximum):
+                progress.stage(f"integrating over hyperparameters (hyper={self._hyper.name!r})")
+            hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
+            try:
+                self._update(log_posterior, optimum, hyper, progressbar)
+            except KeyboardInterrupt:
+                if isinstance(hyper, Maximum):
+                    raise
+                progress.stage("interrupted: hyperparameters stay at their maximum")
+                optimum = replace(optimum, converged=False, message=f"hyper={hyper.name!r} was interrupted")
+                self._update(log_posterior, optimum, Maximum())
+        self._approx.compile_seconds = of_graph + compiled.seconds
+        self._approx.seconds = time.perf_counter() - began - self._approx.compile_seconds
         self.hist = self._approx.hist
         for group in self._approx.groups:
             group.include_transformed = include_transformed

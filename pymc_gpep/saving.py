@@ -46,7 +46,10 @@ def to_datatree(approximation: GPApproximation) -> xr.DataTree:
             "hyperparameters": approximation.nodes,
             "latent": approximation.latent,
             "history": history.assign(
-                best=_place(optimum.best, optimum.history), sites=("site", optimum.sites), seconds=approximation.seconds
+                best=_place(optimum.best, optimum.history),
+                sites=("site", optimum.sites),
+                seconds=approximation.seconds,
+                compile_seconds=approximation.compile_seconds,
             ),
             "nodes": nodes,
             "observed_data": labels.to_dataset(),
@@ -142,6 +145,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
     )
     approximation = GPApproximation(model=model, random_seed=0)
     approximation.seconds = float(history["seconds"])
+    approximation.compile_seconds = float(history.get("compile_seconds", np.nan))
     approximation.update(log_posterior, optimum, hyper)
     _check_names(approximation.latent, tree["latent"].to_dataset())
     evidence = optimum.best.evidence
