@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
-BUILT = {"__pycache__", "_build", "generated"}
+BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 
 
 def run_python(code: str) -> str:
