@@ -63,6 +63,13 @@ types: $(VENV)/.with-lint ## check types
 docs: $(VENV)/.with-docs ## run the examples and build the documentation into docs/_build/html
 	$(TWO) $(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
 
+package: $(VENV)/.with-package ## build wheel and sdist into dist, and try the wheel in clean environments
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+	.ci/try-wheel newest
+	.ci/try-wheel oldest
+
 clean: ## remove the environment, the caches and everything built
 	rm -rf $(VENV) $(CACHE) .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist docs/_build docs/generated output
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

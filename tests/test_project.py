@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
-BUILT = {"__pycache__", "_build", "generated"}
+BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 
 
 def run_python(code: str) -> str:
@@ -82,6 +82,23 @@ def test_files_hold_no_path_of_a_machine():
 def test_version_is_stated_once():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     assert len(matches(re.escape(version))) == 1
+
+
+def test_make_targets_that_are_run_or_spoken_of_exist():
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    used = matches(r"(?:`|\b(?:run|entry): )make [a-z-]+")
+    assert {".pre-commit-config.yaml: entry: make lint", ".github/workflows/checks.yml: run: make test"} <= set(used)
+    assert [line for line in used if line.split()[-1] not in targets] == []
+
+
+def test_python_versions_agree():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    versions = re.findall(r":: Python :: (3\.\d+)", "\n".join(project["classifiers"]))
+    assert project["requires-python"] == f">={versions[0]}"
+    assert (ROOT / ".python-version").read_text().strip() == versions[0]
+    assert f"PYTHON_VERSIONS := {' '.join(reversed(versions))}\n" in (ROOT / "Makefile").read_text()
+    quoted = ", ".join(f'"{version}"' for version in versions)
+    assert f"python-version: [{quoted}]\n" in (ROOT / ".github" / "workflows" / "checks.yml").read_text()
 
 
 @pytest.fixture
