@@ -29,7 +29,7 @@ export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(c
 .DELETE_ON_ERROR:
 # Targets share one environment, and two installers at once would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-slow paper lint format types docs python clean
+.PHONY: help demo test test-slow calibrate paper lint format types package docs python clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -38,10 +38,13 @@ demo: $(VENV)/.with-examples ## classify the wine data; prints a table and write
 	$(BIN)/python examples/wine.py
 
 test: $(VENV)/.with-test ## run the tests
-	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
 test-slow: $(VENV)/.with-test ## run the slow tests
-	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST)
+
+calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour or more
+	$(TWO) $(BIN)/python -m pytest -n 2 -m calibration $(PYTEST)
 
 # Results that are there are not computed again, whatever has changed in the code since.
 paper: $(VENV)/.with-test ## run the nested EP paper's experiments in their quick forms, with DATA=FOLDER

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.solvers.coupled import factorise
+from pymc_gpep.solvers.problem import own_matrix
+from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["FLOOR", "CoupledPosterior", "Posterior", "scaled_symmetric"]
 
@@ -142,7 +144,8 @@ class CoupledPosterior(Posterior):
         b, p = self._factors
         c, m = k_new.shape
         n = p.shape[0]
-        smoothed = np.matmul(k_cross, b)
+        with one_blas_thread(), gather(n) as team:
+            smoothed = np.stack(team.each(lambda a: own_matrix(k_cross, a) @ b[a], range(c)))
         variance = k_new - np.einsum("kmn,kmn->km", smoothed, np.broadcast_to(k_cross, (c, m, n)))
         shared = solve_triangular(p, smoothed.reshape(c * m, n).T, lower=True).T.reshape(c, m, n)
         cov = np.einsum("kmn,lmn->mkl", shared, shared, optimize=True)

@@ -1,5 +1,7 @@
 """Fits that several test modules look at, made once."""
 
+import gc
+
 import pymc as pm
 import pytensor
 import pytest
@@ -9,6 +11,13 @@ from tests import models
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
 pytensor.config.mode = "FAST_COMPILE"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def memory_given_back():
+    """What a file of tests leaves behind, graphs above all, is freed before the next one begins."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

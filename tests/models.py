@@ -6,9 +6,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytest
 
 import pymc_gpep as gpep
 from tests.reference.data import iris
+
+# What NumPy says of a stock sampler's excursions where its graph is interpreted, and what PyTensor says of pip's BLAS.
+interpreted_sampler = pytest.mark.filterwarnings(
+    "ignore:.* encountered in .*:RuntimeWarning", "ignore:PyTensor could not link to a BLAS:UserWarning"
+)
 
 SPECIES = ("setosa", "versicolor", "virginica")
 

@@ -56,7 +56,7 @@ def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
 
 
 @fits
-@pytest.mark.usefixtures("machine_code")
+@models.interpreted_sampler
 def test_sample_looks_like_that_of_pm_sample(fitted):
     with fitted.model:
         expected = pm.sample(
@@ -152,7 +152,7 @@ def test_labels(shared):
     assert_allclose(state["ls"], fit.hyperparameters["ls"])
 
 
-@pytest.mark.usefixtures("machine_code")
+@models.interpreted_sampler
 def test_sample_node(shared):
     draws = shared.fit.sample_node(shared.model["f"], size=400).eval()
     spread = np.sqrt(shared.fit.solution.cov.diagonal(axis1=1, axis2=2)).T

@@ -158,7 +158,7 @@ def test_failure_of_the_approximation_is_nan(model):
 
 @builds
 @pytest.mark.filterwarnings(r"ignore:np\.dot.. is faster on contiguous arrays")  # in what PyMC compiles
-@pytest.mark.usefixtures("machine_code")
+@models.interpreted_sampler
 def test_recovered_draws_look_like_those_of_the_model(build):
     model, _ = build()
     marginal = gpep.marginalize(model)

@@ -67,7 +67,7 @@ def nuts():
     return sample(pm.NUTS, 2000, 1000)
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 @pytest.mark.parametrize("name", DRAWS)
 def test_means_agree_with_nuts(name, nuts):
     found = sample(SAMPLERS[name].make, DRAWS[name], 600)

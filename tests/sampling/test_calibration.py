@@ -46,7 +46,7 @@ def sampler(request):
     return request.param, Chain(SAMPLERS[request.param].make, seed=1)
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 def test_ranks_are_uniform(sampler):
     name, chain = sampler
     p, correlations = ranks_of(chain, THIN[name])
@@ -55,7 +55,7 @@ def test_ranks_are_uniform(sampler):
     assert p.min() > FALSE_ALARM / p.size, dict(zip(QUANTITIES, p.T, strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 def test_joint_distribution_is_left_invariant(sampler):
     name, chain = sampler
     p = joint_of(chain, THIN[name])
@@ -83,13 +83,13 @@ def mistaken(request):
     return MISTAKES[request.param]()
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 def test_ranks_show_a_mistake(mistaken):
     p, _ = ranks_of(mistaken, 6)
     assert p.min() < FALSE_ALARM / p.size
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 def test_joint_distribution_shows_a_mistake(mistaken):
     p = joint_of(mistaken, 6)
     assert p.min() < FALSE_ALARM / p.size

@@ -172,7 +172,7 @@ def test_where_there_is_no_covariance_the_density_is_nan_and_nuts_stays_away(kin
 
 
 @every_density
-@pytest.mark.usefixtures("machine_code")
+@models.interpreted_sampler
 def test_moves_what_it_is_told_to_and_nothing_else(kind):
     latent_model = LatentModel(read_classifier(models.shared()[0]))
     point, _, _, x = somewhere(latent_model)

@@ -6,19 +6,19 @@ import pytest
 from tests.sampling.exactness import PROBLEMS, assert_exact, build
 from tests.sampling.samplers import SAMPLERS
 
-QUICK = {
+FEW = {
     ("guided_hmc", "probit"),
     ("guided_hmc", "softmax-per-class"),
     ("elliptical_slice-prior", "bernoulli"),
     ("probit_gibbs-whitened", "probit"),
 }
-"""The rest are slow only because each model is compiled anew."""
+"""A minute each, and slow; the rest are so many that they belong to the calibration."""
 
 
 @pytest.mark.parametrize(
     ("sampler", "problem"),
     [
-        pytest.param(name, problem, marks=[] if (name, problem) in QUICK else pytest.mark.slow)
+        pytest.param(name, problem, marks=pytest.mark.slow if (name, problem) in FEW else pytest.mark.calibration)
         for name, sampler in SAMPLERS.items()
         for problem in PROBLEMS
         # That one mixes too badly for its Monte Carlo errors to be believed; the tests of calibration have it.
