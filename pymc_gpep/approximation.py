@@ -519,4 +519,4 @@ class GPApproximation(SingleGroupApproximation):
 def warn_unless_converged(approximation: GPApproximation) -> None:
     """Warn, with what happened, if a fit did not converge."""
     if not approximation.converged:
-        warnings.warn(approximation.message, RuntimeWarning, stacklevel=4)
+        warnings.warn(approximation.message, RuntimeWarning, stacklevel=5)

@@ -79,4 +79,4 @@ class FitProgress:
         now = time.monotonic()
         if self._console is not None and (at_once or now - self._printed > _QUIET):
             self._printed = now
-            self._console.print(f"{self._name}: iteration {self._iteration}, {text}", highlight=False)
+            self._console.print(f"{self._name}: iteration {self._iteration}, {text}", highlight=False, soft_wrap=True)

@@ -117,7 +117,7 @@ def test_guide_is_chosen_by_the_likelihood():
     [
         (
             {"guide": "iep"},
-            "guide is 'iep', but .* it must be one of 'nested_ep', .*'prior'",
+            "guide is 'iep', but .* it must be one of 'nested_ep', 'qep', 'prior'",
         ),
         ({"guide": "nobody"}, "guide is 'nobody'"),
         ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
@@ -134,6 +134,14 @@ def test_bad_options_are_refused(model, options, message):
 def test_bad_sweeps_are_refused(model):
     with model, pytest.raises(ValueError, match="sweeps must be at least 1"):
         gpep.EllipticalSlice(sweeps=0)
+
+
+def test_whatever_couples_the_classes_can_guide():
+    with build(PROBLEMS["probit"]) as model:
+        step = gpep.EllipticalSlice(guide="qep", rng=1)
+        point, _ = step.step(model.initial_point(0))
+    assert step.guide == "qep"
+    assert all(np.isfinite(value).all() for value in point.values())
 
 
 def test_a_guide_needs_a_classifier():
