@@ -38,7 +38,7 @@ with pm.Model(coords=coords) as model:
     f = gp.prior("f", X=X, n_outputs=3, dims=("cultivar", "wine"))
     gpep.MultinomialProbit("y", f.T, observed=y, dims="wine")
 
-    print("fitting; the first time, compiling takes a minute or two", flush=True)
+    print("fitting; the first time, compiling takes some ten seconds", flush=True)
     began = time.perf_counter()
     ep = pm.fit(method="nested_ep", progressbar=False)
     seconds = time.perf_counter() - began
@@ -104,3 +104,4 @@ right.set(xlabel="relevance, 1 / length scale (inputs standardised)", title="Whi
 
 Path("output").mkdir(exist_ok=True)
 figure.savefig("output/wine.png", dpi=110)
+print("the picture is in output/wine.png")

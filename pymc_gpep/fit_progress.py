@@ -10,7 +10,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 __all__ = ["FitProgress"]
 
 _PATIENCE = 1.0  # seconds that a solve takes before its iterations are shown
-_QUIET = 10.0  # seconds between lines of text where no line can move
+_QUIET = 5.0  # seconds between lines of text where no line can move
 
 
 class FitProgress:
@@ -67,7 +67,8 @@ class FitProgress:
 
     def compiling(self, function: str) -> None:
         """A function is about to be compiled."""
-        self._update(f"compiling {function}, which is kept on disk", at_once=self._state != "compiling")
+        what = "the model's graph" if function.startswith("numba_funcified") else function
+        self._update(f"compiling {what}, which is kept on disk", at_once=self._state != "compiling")
         self._state = "compiling"
 
     def _show(self, state: str, at_once: bool = False) -> None:

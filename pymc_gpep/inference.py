@@ -169,7 +169,8 @@ class GPInference(Inference):
                 if isinstance(hyper, Maximum):
                     raise
                 progress.stage("interrupted: hyperparameters stay at their maximum")
-                optimum = replace(optimum, converged=False, message=f"hyper={hyper.name!r} was interrupted")
+                why = f"the maximum was reached, but hyper={hyper.name!r} was interrupted"
+                optimum = replace(optimum, converged=False, message=why)
                 self._update(log_posterior, optimum, Maximum())
         self._approx.compile_seconds = of_graph + compiled.seconds
         self._approx.seconds = time.perf_counter() - began - self._approx.compile_seconds
