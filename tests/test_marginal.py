@@ -164,7 +164,8 @@ def test_recovered_draws_look_like_those_of_the_model(build):
     marginal = gpep.marginalize(model)
     sampled = pm.sample(model=marginal, chains=2, random_seed=1, nuts_sampler="pymc", **QUICK)
     recovered = gpep.recover(sampled, marginal, random_seed=2, progressbar=False)
-    expected = pm.sample(model=model, chains=2, random_seed=1, nuts_sampler="pymc", **QUICK)
+    with model:  # any of PyMC's steps: what its draws look like is compared, and NUTS would take a minute
+        expected = pm.sample(chains=2, random_seed=1, step=pm.Metropolis(), **QUICK)
     assert set(recovered.children) == set(expected.children)
     for group in ("posterior", "observed_data"):
         assert set(recovered[group].data_vars) == set(expected[group].data_vars)
