@@ -207,7 +207,8 @@ def _guided_classifier(model: pm.Model, guide: str | None, likelihood: str | Non
     guides = [
         kind.name
         for kind in APPROXIMATIONS
-        if kind.likelihood == classifier.kind and kind().posterior is CoupledPosterior
+        if kind.likelihood == classifier.kind
+        and approximator(kind.name, classifier.kind, {}).posterior is CoupledPosterior
     ]
     if guide is not None and guide not in guides:
         raise ValueError(
