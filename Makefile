@@ -36,6 +36,7 @@ help: ## list these targets
 
 demo: $(VENV)/.with-examples ## classify the wine data; prints a table and writes output/wine.png
 	$(BIN)/python examples/wine.py
+	@echo "The picture is in output/wine.png."
 
 test: $(VENV)/.with-test ## run the tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)

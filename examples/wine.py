@@ -104,4 +104,3 @@ right.set(xlabel="relevance, 1 / length scale (inputs standardised)", title="Whi
 
 Path("output").mkdir(exist_ok=True)
 figure.savefig("output/wine.png", dpi=110)
-print("the picture is in output/wine.png")
