@@ -19,6 +19,7 @@ from pymc_gpep.approximation import GPApproximation
 from pymc_gpep.approximations import approximator
 from pymc_gpep.hyper import HyperPosterior, Node
 from pymc_gpep.hyperparameters import Evaluation, LogPosterior, Optimum
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.assembly import evaluate
 
@@ -73,6 +74,7 @@ def to_datatree(approximation: GPApproximation) -> xr.DataTree:
     return tree
 
 
+@one_blas_thread()
 def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproximation:
     """Make a fit again from what `GPApproximation.to_datatree` made of it.
 
