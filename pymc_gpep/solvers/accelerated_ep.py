@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_gpep.kernels.anderson import accelerated_step
+from pymc_gpep.kernels.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Array
@@ -73,7 +73,7 @@ def accelerated_ep(
         variance = scale.reshape(-1)
         weight[half:] = variance
         np.multiply(variance, variance, out=weight[:half])
-        norm = float(weight @ (f * f))
+        norm = weighted_norm(weight, f)
         if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
             stored = 0
             smallest = norm
