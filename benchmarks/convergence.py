@@ -57,7 +57,7 @@ def measure(name: str, X: np.ndarray, y: np.ndarray, step: int) -> dict[str, Any
             note("cold", found, found.evidence)
             for neighbour in ((log_variance - 2 * step, log_lengthscale), (log_variance, log_lengthscale - step)):
                 if neighbour in cold:
-                    note("warm", OURS.solve(k, mean, y, start=cold[neighbour].sites), found.evidence)
+                    note("warm", OURS.solve(k, mean, y, start=cold[neighbour].start), found.evidence)
             note("permuted", OURS.solve(k[order][:, order], mean, y[order]), found.evidence)
             for damping, plain in PLAIN.items():
                 note(str(damping), plain.solve(k, mean, y), found.evidence)

@@ -19,7 +19,8 @@ from sklearn.datasets import load_wine
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
-from pymc_gpep.hyperparameters import Evaluation, LogPosterior, maximise
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.optimum import maximise
 
 
 def wine() -> tuple[np.ndarray, np.ndarray]:

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the benchmarks sh
 from benchmarks.common import best_time
 from pymc_gpep import IEP, QIEP, Laplace, NestedEP, VariationalBayes
 from pymc_gpep.approximations import Approximator
-from pymc_gpep.kernels.inner_ep import inner_ep_update
+from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
 
 SMALL = [(178, 3), (400, 3)]
 LARGE = [(178, 3), (1157, 3), (2000, 10)]
@@ -82,13 +82,13 @@ def measure(n: int, c: int, repeats: int) -> dict[str, float]:
     near = problem(n, c, log_variance=4.1, log_lengthscale=2.03)[0]
     solver = NestedEP()
     cold = solver.solve(k, mean, labels)
-    warm = solver.solve(near, mean, labels, start=cold.sites)
-    nothing = np.zeros_like(cold.sites)
+    warm = solver.solve(near, mean, labels, start=cold.start)
+    nothing = np.zeros_like(cold.start)
     cold_time = best_time(lambda: solver.run(k[None], mean, labels, nothing), repeats)
     # From the solution itself, where little else is done and its time stands out.
-    alone = best_time(lambda: solver.run(k[None], mean, labels, cold.sites), repeats)
-    both = best_time(lambda: solver.run(k[None], mean, labels, cold.sites, gradient=True), repeats)
-    warm_time = best_time(lambda: solver.run(near[None], mean, labels, cold.sites), repeats)
+    alone = best_time(lambda: solver.run(k[None], mean, labels, cold.start), repeats)
+    both = best_time(lambda: solver.run(k[None], mean, labels, cold.start, gradient=True), repeats)
+    warm_time = best_time(lambda: solver.run(near[None], mean, labels, cold.start), repeats)
     iteration = cold_time / cold.convergence.iterations
     return {
         "n": n,
@@ -120,7 +120,7 @@ def inner_time(n: int, c: int, repeats: int) -> float:
 def iteration_time(solver: Approximator, n: int, c: int, repeats: int) -> float:
     """Seconds of one iteration after the first, which does what is done once."""
     k, mean, labels = problem(n, c)
-    nothing = np.zeros(solver.sites_size(c, n))
+    nothing = np.zeros(solver.start_size(c, n))
     last = solver.run(k[None], mean, labels, nothing).iterations
     first = type(solver)(max_iterations=1)
     whole = best_time(lambda: solver.run(k[None], mean, labels, nothing), repeats)

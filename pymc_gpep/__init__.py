@@ -12,39 +12,40 @@ from pymc_gpep.registration import register
 
 if TYPE_CHECKING:
     from pymc_gpep import plots
-    from pymc_gpep.approximation import GPApproximation
     from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
-    from pymc_gpep.bootstrap import bayesian_bootstrap
-    from pymc_gpep.comparison import compare_methods
-    from pymc_gpep.draw_prediction import predict_draws
-    from pymc_gpep.grid import evidence_grid
-    from pymc_gpep.importance import ImportanceCheck
-    from pymc_gpep.leave_one_out import CavityELPD
-    from pymc_gpep.likelihoods import MultinomialProbit
-    from pymc_gpep.marginal import MarginalModel, marginalize, recover
-    from pymc_gpep.probabilities import class_probabilities
-    from pymc_gpep.sampling.annealed_evidence import AnnealedEvidence, annealed_evidence
+    from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
+    from pymc_gpep.checks.importance import ImportanceCheck
+    from pymc_gpep.checks.leave_one_out import CavityELPD
+    from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
+    from pymc_gpep.comparison.draw_prediction import predict_draws
+    from pymc_gpep.comparison.evidence_grid import evidence_grid
+    from pymc_gpep.comparison.table import compare_methods
+    from pymc_gpep.fits.recover import recover
+    from pymc_gpep.fits.saving import from_datatree
+    from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
+    from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
+    from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
-    from pymc_gpep.saving import from_datatree
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+    from pymc_gpep.variational.approximation import GPApproximation
 
 _HOME = {
-    "AnnealedEvidence": "sampling.annealed_evidence",
-    "CavityELPD": "leave_one_out",
+    "AnnealedEvidence": "checks.annealed_evidence",
+    "CavityELPD": "checks.leave_one_out",
     "EllipticalSlice": "sampling.elliptical_slice",
-    "GPApproximation": "approximation",
+    "GPApproximation": "variational.approximation",
     "GPClassifier": "structure",
     "GuidedHMC": "sampling.guided_hmc",
     "IEP": "approximations",
-    "ImportanceCheck": "importance",
+    "ImportanceCheck": "checks.importance",
     "Laplace": "approximations",
     "LaplaceProbit": "approximations",
-    "MarginalModel": "marginal",
-    "MultinomialProbit": "likelihoods",
+    "MarginalModel": "graph.marginal_model",
+    "MultinomialProbit": "likelihoods.multinomial_probit.distribution",
     "NestedEP": "approximations",
     "ProbitGibbs": "sampling.probit_gibbs",
     "PseudoMarginal": "sampling.pseudo_marginal",
@@ -53,17 +54,17 @@ _HOME = {
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
-    "annealed_evidence": "sampling.annealed_evidence",
-    "bayesian_bootstrap": "bootstrap",
-    "class_probabilities": "probabilities",
-    "compare_methods": "comparison",
-    "evidence_grid": "grid",
-    "from_datatree": "saving",
-    "marginalize": "marginal",
+    "annealed_evidence": "checks.annealed_evidence",
+    "bayesian_bootstrap": "comparison.bootstrap",
+    "class_probabilities": "likelihoods.multinomial_probit.predictive",
+    "compare_methods": "comparison.table",
+    "evidence_grid": "comparison.evidence_grid",
+    "from_datatree": "fits.saving",
+    "marginalize": "graph.marginal_model",
     "plots": "plots",
-    "predict_draws": "draw_prediction",
+    "predict_draws": "comparison.draw_prediction",
     "read_classifier": "structure",
-    "recover": "marginal",
+    "recover": "fits.recover",
 }
 """Public name → the module that defines it, or that it is."""
 

@@ -33,7 +33,7 @@ def register() -> None:
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.approximations import METHODS
-        from pymc_gpep.inference import GPInference
+        from pymc_gpep.variational.inference import GPInference
 
         if method.lower() not in METHODS:
             try:

@@ -57,7 +57,7 @@ def test_kernels_import_neither_pymc_nor_pytensor():
         "    importlib.import_module(module.name)\n"
         "print(*sys.modules)"
     ).split()
-    assert "pymc_gpep.kernels.normal" in imported
+    assert "pymc_gpep.kernels.special.normal" in imported
     assert not {"pymc", "pytensor"} & set(imported)
 
 
@@ -141,7 +141,7 @@ def test_make_says_that_there_is_no_python(machine):
 
 def test_public_names_are_there_whatever_was_imported_first():
     names = run_python(
-        "import pymc_gpep, pymc_gpep.prediction, pymc_gpep.inference\n"
+        "import pymc_gpep, pymc_gpep.fits.prediction, pymc_gpep.variational.inference\n"
         "print(*(getattr(pymc_gpep, name).__name__ for name in pymc_gpep.__all__))\n"
         "assert set(pymc_gpep.__all__) <= set(dir(pymc_gpep)) and set(pymc_gpep._HOME) == set(pymc_gpep.__all__)"
     ).split()

@@ -17,7 +17,7 @@ from benchmarks.paper import data as sets
 from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
 from pymc_gpep.approximations.qep import quadrature_rule
-from pymc_gpep.kernels.truncated_quadrature import truncated_moments
+from pymc_gpep.kernels.moments.truncated_quadrature import truncated_moments
 from tests.reference.dense_nested_ep import inner_ep
 from tests.reference.tilted import Tilted, cavity_of_g, of_latents, product_rule
 
@@ -47,7 +47,7 @@ def load(name: str, folder: str, size: int) -> tuple[Array, Array, int]:
 def cavities(K: Array, y: Array, c: int) -> tuple[Array, Array]:
     """Cavity moments (n, c) and (n, c, c) of every point after two sweeps."""
     two = gpep.NestedEP(memory=0, damping=1.0, max_iterations=2, ladder=False)
-    sites = two.solve(K, np.zeros((c, y.size)), y).sites
+    sites = two.solve(K, np.zeros((c, y.size)), y).start
     once = gpep.NestedEP(memory=0, damping=1.0, max_iterations=1, ladder=False)
     after = once.solve(K, np.zeros((c, y.size)), y, start=sites)
     return after.posterior.cavities(after.mean, after.cov)

@@ -38,7 +38,7 @@ def row(
         solution = solver.solve(prior.k, nothing, points.y, start=start)
         if not solution.convergence.converged and start is not None:
             solution = solver.solve(prior.k, nothing, points.y)
-        start = solution.sites if solution.convergence.converged else None
+        start = solution.start if solution.convergence.converged else None
         p = probabilities(solver.likelihood, *at_held_out(solution, prior))
         found["evidence"].append(solution.evidence)
         found["mlpd"].append(np.log(of_labels(p, points.ynew)).mean())

@@ -79,7 +79,7 @@ def one_at_a_time(solver: AcceleratedEP, k: np.ndarray, y: np.ndarray, c: int) -
     while True:
         solution = solver.solve(k, np.zeros((c, y.size)), y, start=sites)
         yield solution
-        sites = solution.sites
+        sites = solution.start
 
 
 def accelerated(kind: type[AcceleratedEP], k: np.ndarray, y: np.ndarray, c: int, most: int) -> Iterator[Solution]:

@@ -24,9 +24,9 @@ from benchmarks.paper.fixed import (
     probabilities,
     squared_exponential,
 )
+from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours
-from pymc_gpep.tierney_kadane import tierney_kadane_probabilities
 
 Array = np.ndarray
 

@@ -8,7 +8,7 @@ from scipy.spatial.distance import cdist
 import pymc_gpep as gpep
 from benchmarks.paper.data import Split
 from pymc_gpep.approximations import Solution
-from pymc_gpep.softmax_probabilities import softmax_probabilities
+from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 
 Array = np.ndarray
 

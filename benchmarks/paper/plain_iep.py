@@ -6,8 +6,8 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
 from pymc_gpep.approximations.solution import Convergence, Solution
-from pymc_gpep.independent_posterior import IndependentPosterior
-from pymc_gpep.kernels.iep import inner_tilted
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.kernels.methods.iep import inner_tilted
 from pymc_gpep.kernels.status import OUT_OF_ITERATIONS
 
 Array = np.ndarray

@@ -63,7 +63,7 @@ def time_one(method: str, n: int, c: int, repeats: int) -> dict[str, float]:
     clock = time.process_time  # other work on the machine does not count
     k, mean, labels = problem(n, c)
     solver = METHODS[method]
-    nothing = np.zeros(solver.sites_size(c, n))
+    nothing = np.zeros(solver.start_size(c, n))
     once, more = replace(solver, max_iterations=1), replace(solver, max_iterations=4)
     with threadpool_limits(1):
         once.run(k[None], mean, labels, nothing)  # compiles

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pymc_gpep.approximations.base import Approximator
+from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.solvers.ep_ladder import SCHEMES
 
 __all__ = ["AcceleratedEP"]

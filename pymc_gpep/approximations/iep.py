@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.independent_posterior import IndependentPosterior
-from pymc_gpep.linear_response import tilted_response
-from pymc_gpep.posterior import Posterior
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_ep import iep
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -50,8 +50,8 @@ class IEP(AcceleratedEP):
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return iep(problem, start, history, **self.settings)
 
-    def sites_size(self, c: int, n: int) -> int:
-        """Length of the vector of sites, outer and inner."""
+    def start_size(self, c: int, n: int) -> int:
+        """Length of the vector that a solve starts from: outer and inner sites."""
         return 2 * n * (2 * c - 1)
 
     def response(self, solution: Solution) -> Posterior:

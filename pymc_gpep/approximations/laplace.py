@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pymc_gpep.approximations.base import Approximator
-from pymc_gpep.posterior import CoupledPosterior, Posterior
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_softmax import laplace_softmax
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -37,6 +38,6 @@ class Laplace(Approximator):
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return laplace_softmax(problem, start, history, **self.settings)
 
-    def sites_size(self, c: int, n: int) -> int:
-        """Length of the vector of sites."""
+    def start_size(self, c: int, n: int) -> int:
+        """Length of the vector that a solve starts from."""
         return c * n

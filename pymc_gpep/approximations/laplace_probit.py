@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from pymc_gpep.approximations.base import Approximator
-from pymc_gpep.block_posterior import BlockPosterior
-from pymc_gpep.posterior import Posterior
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.gaussians.block import BlockPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_probit import laplace_probit
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -43,8 +43,8 @@ class LaplaceProbit(Approximator):
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return laplace_probit(problem, start, history, **self.settings)
 
-    def sites_size(self, c: Any, n: Any) -> Any:
-        """Length of the vector of sites.
+    def start_size(self, c: Any, n: Any) -> Any:
+        """Length of the vector that a solve starts from.
 
         Raises
         ------

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
-from pymc_gpep.posterior import CoupledPosterior, Posterior
+from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -45,6 +46,6 @@ class NestedEP(AcceleratedEP):
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return nested_ep(problem, start, history, **self.settings)
 
-    def sites_size(self, c: int, n: int) -> int:
-        """Length of the vector of sites α and β."""
+    def start_size(self, c: int, n: int) -> int:
+        """Length of the vector that a solve starts from: α and β."""
         return 2 * n * (c - 1)

@@ -7,8 +7,9 @@ import numpy as np
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.solution import Array
-from pymc_gpep.block_posterior import BlockPosterior
-from pymc_gpep.posterior import CoupledPosterior, Posterior
+from pymc_gpep.gaussians.block import BlockPosterior
+from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
@@ -24,7 +25,7 @@ _MOST_NODES = 10**6  # for each point and sweep
 def quadrature_rule(rule: Rule, order: int) -> Array:
     """Nodes, as the kernel wants them, and log weights of a rule for one dimension, (2, order).
 
-    See `pymc_gpep.kernels.truncated_quadrature` and `pymc_gpep.kernels.product_quadrature`.
+    See `pymc_gpep.kernels.moments.truncated_quadrature` and `pymc_gpep.kernels.moments.product_quadrature`.
     """
     if rule == "gauss_hermite":
         nodes, weights = np.polynomial.hermite_e.hermegauss(order)
@@ -96,8 +97,8 @@ class QEP(AcceleratedEP):
             return full_qep(problem, start, history, max_size=max_size, **settings)
         return qep(problem, start, history, **settings)
 
-    def sites_size(self, c: int, n: int) -> int:
-        """Length of the vector of sites.
+    def start_size(self, c: int, n: int) -> int:
+        """Length of the vector that a solve starts from.
 
         Raises
         ------

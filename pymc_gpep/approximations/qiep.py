@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.independent_posterior import IndependentPosterior
-from pymc_gpep.linear_response import tilted_response
-from pymc_gpep.posterior import Posterior
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_ep import qiep
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -46,8 +46,8 @@ class QIEP(AcceleratedEP):
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return qiep(problem, start, history, **self.settings)
 
-    def sites_size(self, c: int, n: int) -> int:
-        """Length of the vector of sites."""
+    def start_size(self, c: int, n: int) -> int:
+        """Length of the vector that a solve starts from."""
         return 2 * n * c
 
     def response(self, solution: Solution) -> Posterior:

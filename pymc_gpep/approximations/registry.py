@@ -3,14 +3,14 @@
 from dataclasses import fields
 from typing import Any
 
-from pymc_gpep.approximations.base import Approximator
+from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qiep import QIEP
-from pymc_gpep.approximations.vb import VariationalBayes
+from pymc_gpep.approximations.variational_bayes import VariationalBayes
 
 __all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
-from pymc_gpep.posterior import Posterior
 
 __all__ = ["Convergence", "Solution"]
 
@@ -69,7 +69,7 @@ class Solution:
         Classes of the data, 0…c−1.
     posterior : Posterior
         The joint Gaussian, for prediction and draws.
-    sites : array
+    start : array
         Where to start the solver at neighbouring hyperparameters.
     convergence : Convergence
     """
@@ -79,5 +79,5 @@ class Solution:
     cov: Array
     labels: NDArray[np.int64]
     posterior: Posterior
-    sites: Array
+    start: Array
     convergence: Convergence

@@ -5,9 +5,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.hyperparameters import LogPosterior, Optimum, second_derivatives
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
 
-__all__ = ["Gaussian", "gaussian_at", "hessian"]
+__all__ = ["Gaussian", "gaussian_at", "hessian", "second_derivatives"]
 
 Array = NDArray[np.float64]
 
@@ -30,6 +31,14 @@ class Gaussian(NamedTuple):
     def at(self, z: Array) -> Array:
         """Hyperparameters (s, d) for standardised ones."""
         return self.mean + z @ self.root.T
+
+
+def second_derivatives(log_posterior: LogPosterior, theta: Array, steps: Array) -> Array:
+    """Hessian (d, d) of the log posterior by central differences of its gradient; NaN where the approximation fails."""
+    rows = np.empty((theta.size, theta.size))
+    for i, step in enumerate(np.diag(steps)):
+        rows[i] = (log_posterior(theta + step).gradient - log_posterior(theta - step).gradient) / (2 * steps[i])
+    return 0.5 * (rows + rows.T)
 
 
 def hessian(log_posterior: LogPosterior, theta: Array) -> Array:

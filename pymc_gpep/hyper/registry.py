@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from pymc_gpep.hyper.base import HyperMethod
-from pymc_gpep.hyper.ccd import CentralComposite
-from pymc_gpep.hyper.laplace import LaplaceNodes
-from pymc_gpep.hyper.map import Maximum
-from pymc_gpep.hyper.nuts import MarkovChain
+from pymc_gpep.hyper.central_composite import CentralComposite
+from pymc_gpep.hyper.contract import HyperMethod
+from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
+from pymc_gpep.hyper.markov_chain import MarkovChain
+from pymc_gpep.hyper.maximum import Maximum
 
 __all__ = ["HYPER", "hyper_method"]
 

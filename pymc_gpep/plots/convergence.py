@@ -8,10 +8,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximation import GPApproximation
 from pymc_gpep.approximations import Convergence, Solution
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
+from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["plot_convergence"]
 

@@ -11,12 +11,12 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pymc_gpep.approximation import GPApproximation
+from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, latent_draws, latent_moments
 from pymc_gpep.plots.canvas import panels, single
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
 from pymc_gpep.plots.style import LINE_STYLES, NEUTRAL, colours, label_of
-from pymc_gpep.results import Result, by_name, classifier_of, latent_draws, latent_moments
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

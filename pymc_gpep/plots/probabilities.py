@@ -9,10 +9,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.approximation import GPApproximation
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.inputs import column_names, input_grid, regular, varying
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours, label_of
+from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ import numpy as np
 import xarray as xr
 from scipy.stats import norm
 
-from pymc_gpep.approximation import GPApproximation
+from pymc_gpep.comparison.fits_and_draws import Result, by_name, hyperparameter_draws
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.style import MARKERS, colours, label_of
-from pymc_gpep.results import Result, by_name, hyperparameter_draws
+from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 
+from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.sampling.ellipse import elliptical_slice
 from pymc_gpep.sampling.guided import GuidedStep
-from pymc_gpep.sampling.whitening import Whitening
 
 __all__ = ["EllipticalSlice"]
 

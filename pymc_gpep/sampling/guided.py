@@ -21,11 +21,12 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
-from pymc_gpep.posterior import CoupledPosterior
+from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.dense_prior import Prior
+from pymc_gpep.gaussians.whitening import PriorWhitening, SiteWhitening, Whitening
+from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
-from pymc_gpep.sampling.sites import SiteModel, fit_sites
-from pymc_gpep.sampling.step import LatentStep, Prior
-from pymc_gpep.sampling.whitening import PriorWhitening, SiteWhitening, Whitening
+from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
 
 __all__ = ["GuidedStep", "GuidedStepState"]

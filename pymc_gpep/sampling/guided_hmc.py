@@ -8,8 +8,8 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.sampling.guided import GuidedStep, GuidedStepState
-from pymc_gpep.sampling.whitening import Whitening
 
 __all__ = ["GuidedHMC"]
 

@@ -15,12 +15,12 @@ from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
-from scipy.linalg import solve_triangular
 
+from pymc_gpep.gaussians.dense_prior import solve_roots
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = ["LatentModel", "solve_roots"]
+__all__ = ["LatentModel"]
 
 Array = NDArray[np.float64]
 
@@ -137,15 +137,6 @@ class LatentModel:
 
     def _name(self, latent: LatentGP) -> str:
         return str(self.processes.model.rvs_to_values[latent.free].name)
-
-
-def solve_roots(residual: Array, roots: Array) -> Array:
-    """L_k⁻¹ r_k of each class; `residual` (c, n), `roots` (1 or c, n, n)."""
-    if len(roots) == 1:
-        return np.ascontiguousarray(solve_triangular(roots[0], residual.T, lower=True, check_finite=False).T)
-    return np.stack(
-        [solve_triangular(root, r, lower=True, check_finite=False) for root, r in zip(roots, residual, strict=True)]
-    )
 
 
 class _AtPoint:

@@ -13,8 +13,9 @@ from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.kernels.cone import draw_in_cone
-from pymc_gpep.kernels.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
+from pymc_gpep.gaussians.dense_prior import Prior, solve_roots
+from pymc_gpep.kernels.sampling.cone import draw_in_cone
+from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
 from pymc_gpep.sampling.conditional_nuts import (
     centred,
     collapsed,
@@ -22,8 +23,7 @@ from pymc_gpep.sampling.conditional_nuts import (
     move_hyperparameters,
     whitened,
 )
-from pymc_gpep.sampling.latent_model import solve_roots
-from pymc_gpep.sampling.step import LatentStep, Prior
+from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["ProbitGibbs"]

@@ -24,14 +24,14 @@ from pymc.step_methods.state import dataclass_state
 from scipy.special import logsumexp, softmax
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.hyperparameters import prior_moments
-from pymc_gpep.marginal import MarginalModel
+from pymc_gpep.gaussians.dense_prior import Prior
+from pymc_gpep.gaussians.whitening import Whitening
+from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
 from pymc_gpep.sampling.guided import GuidedStepState
-from pymc_gpep.sampling.sites import SiteModel, solution_sites
-from pymc_gpep.sampling.step import Prior
-from pymc_gpep.sampling.whitening import Whitening
+from pymc_gpep.sampling.guiding_sites import SiteModel, solution_sites
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.prior_functions import prior_moments
 
 __all__ = ["Estimate", "PseudoMarginal"]
 
@@ -179,7 +179,7 @@ class PseudoMarginal(EllipticalSlice):
             self._approximator = approximator(self.guide, self.processes.kind, {})
             centre = self.latent_model.with_theta(model.initial_point(), self._sites.centre)
             k, mean, self._labels = prior_moments(self.processes)(centre)
-            self._start = self._approximator.solve(k, mean, self._labels).sites
+            self._start = self._approximator.solve(k, mean, self._labels).start
 
     def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
         # From the same sites every time, so that the estimate is a function of hyperparameters and normals.

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from inspect import Parameter, signature
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,24 +14,14 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_gpep.gaussians.dense_prior import Prior
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPModel
 
-__all__ = ["LatentStep", "Prior"]
+__all__ = ["LatentStep"]
 
 Array = NDArray[np.float64]
-
-
-class Prior(NamedTuple):
-    """The Gaussian process priors at one point of the hyperparameters."""
-
-    k: Array
-    """Covariance, (1 or c, n, n)."""
-    roots: Array
-    """Its lower Cholesky factors, with zeros above the diagonal."""
-    mean: Array
-    """(c, n)."""
 
 
 class LatentStep(BlockedStep):

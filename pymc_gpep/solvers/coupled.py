@@ -1,14 +1,14 @@
 """The coupled Gaussian posterior of c latent functions in O((c + 1) n³), its classes side by side.
 
-The algebra is that of `pymc_gpep.kernels.coupled`.
+The algebra is that of `pymc_gpep.kernels.gaussians.coupled`.
 """
 
 from functools import cache
 
 import numpy as np
 
-from pymc_gpep.kernels.coupled import add_gradient, class_moments, factorise_sum, mirror, shared_moments
-from pymc_gpep.kernels.independent import factorise_class
+from pymc_gpep.kernels.gaussians.coupled import add_gradient, class_moments, factorise_sum, mirror, shared_moments
+from pymc_gpep.kernels.gaussians.independent import factorise_class
 from pymc_gpep.solvers.problem import Array, own_matrix
 from pymc_gpep.solvers.team import ALONE, Team
 

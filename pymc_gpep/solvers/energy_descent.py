@@ -16,8 +16,8 @@ iteration is a fixed point, until rounding takes over: then EP steps are taken a
 
 import numpy as np
 
-from pymc_gpep.kernels.energy_descent import first_order, safe_step, site_energies
-from pymc_gpep.kernels.inner_ep import flat_moments
+from pymc_gpep.kernels.moments.inner_ep import flat_moments
+from pymc_gpep.kernels.schemes.energy_descent import first_order, safe_step, site_energies
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Array, Problem

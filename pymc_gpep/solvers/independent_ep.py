@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from pymc_gpep.kernels.iep import iep_update
-from pymc_gpep.kernels.independent import add_class_gradient
-from pymc_gpep.kernels.qiep import qiep_update
+from pymc_gpep.kernels.gaussians.independent import add_class_gradient
+from pymc_gpep.kernels.methods.iep import iep_update
+from pymc_gpep.kernels.methods.qiep import qiep_update
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.levelled_posterior import levelled_posterior, levelled_posterior_space

@@ -5,7 +5,7 @@ The mode is found by Newton's method in the weights b = K⁻¹ (f − m).
 
 import numpy as np
 
-from pymc_gpep.kernels.block_sites import (
+from pymc_gpep.kernels.gaussians.block_sites import (
     block_gradient,
     block_marginals,
     block_roots,
@@ -13,11 +13,11 @@ from pymc_gpep.kernels.block_sites import (
     project,
     smooth_blocks,
 )
-from pymc_gpep.kernels.implicit_gradient import add_implicit_gradient
-from pymc_gpep.kernels.lapack import multiply_classes
-from pymc_gpep.kernels.multinomial_probit import log_probability_third
-from pymc_gpep.kernels.probit_points import curvature, log_likelihood
-from pymc_gpep.kernels.rounding import rounding
+from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
+from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_third
+from pymc_gpep.kernels.likelihoods.probit_points import curvature, log_likelihood
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.status import (
     CONVERGED,
     NOT_FINITE,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from pymc_gpep.kernels.coupled import latent_weights
-from pymc_gpep.kernels.implicit_gradient import add_implicit_gradient
-from pymc_gpep.kernels.softmax import curvature_slope
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
+from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
+from pymc_gpep.kernels.likelihoods.softmax import curvature_slope
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.coupled import evidence_gradient, marginal_moments
 from pymc_gpep.solvers.history import History

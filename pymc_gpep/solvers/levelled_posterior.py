@@ -7,15 +7,15 @@ each class given the others goes there in steps of a size of 1/(1 + πK), which 
 is solved for in every sweep: it changes Σ_k b_k by P h, P = Σ_k B_k, which is one more matrix to factorise than the c
 of the classes.
 
-The algebra is that of `pymc_gpep.kernels.coupled` and `pymc_gpep.kernels.independent`.
+The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and `pymc_gpep.kernels.gaussians.independent`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.kernels.independent import class_variance, class_weights
-from pymc_gpep.kernels.lapack import multiply_classes, solve_with_cholesky
+from pymc_gpep.kernels.gaussians.independent import class_variance, class_weights
+from pymc_gpep.kernels.linalg.lapack import multiply_classes, solve_with_cholesky
 from pymc_gpep.solvers.coupled import factorise
 from pymc_gpep.solvers.problem import Array, Problem, own_matrix
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_gpep.kernels.inner_ep import inner_ep_update
+from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
 from pymc_gpep.kernels.status import NOT_FINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.accelerated_ep import accelerated_ep
 from pymc_gpep.solvers.energy_descent import energy_descent

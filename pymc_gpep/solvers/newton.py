@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.kernels.concave_line import step_length
-from pymc_gpep.kernels.coupled import latent_weights
-from pymc_gpep.kernels.lapack import multiply_classes
-from pymc_gpep.kernels.rounding import rounding
-from pymc_gpep.kernels.softmax import softmax
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
+from pymc_gpep.kernels.likelihoods.softmax import softmax
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.rounding import rounding
+from pymc_gpep.kernels.schemes.concave_line import step_length
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.coupled import factorise
 from pymc_gpep.solvers.history import History

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.kernels.definite import is_covariance
+from pymc_gpep.kernels.linalg.definite import is_covariance
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.solvers.team import ALONE, Team
 

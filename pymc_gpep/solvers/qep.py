@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from pymc_gpep.kernels.block_sites import (
+from pymc_gpep.kernels.gaussians.block_sites import (
     block_gradient,
     block_marginals,
     block_roots,
@@ -12,10 +12,10 @@ from pymc_gpep.kernels.block_sites import (
     project,
     smooth_blocks,
 )
-from pymc_gpep.kernels.full_qep import full_qep_update
-from pymc_gpep.kernels.full_sites import difference_sites, packed_size
-from pymc_gpep.kernels.lapack import multiply_classes
-from pymc_gpep.kernels.qep import qep_update
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.methods.full_qep import full_qep_update
+from pymc_gpep.kernels.methods.qep import qep_update
+from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
@@ -55,7 +55,7 @@ def full_qep(
     """EP with nothing left out but quadrature's error, by dense algebra on n(c − 1) numbers.
 
     The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
-    sites. `start`, which is overwritten, is as `pymc_gpep.kernels.full_sites` says; options are those of `qep`, and the
+    sites. `start`, which is overwritten, is as the kernels of full sites say; options are those of `qep`, and the
     largest number cn of latent values.
     """
     k, prior_mean, y, _ = problem

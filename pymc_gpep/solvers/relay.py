@@ -27,10 +27,10 @@ _doubles = types.CPointer(types.float64)
 SIGNATURE = types.void(
     _int, _int, _int,  # covariance matrices (1 or c), c, n
     _doubles, _doubles, _ints,  # prior covariance, prior mean, labels
-    _doubles, _int,  # sites, to start from and overwritten, and how many numbers they are
+    _doubles, _int,  # what to start from, overwritten, and how many numbers that is
     _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
 )  # fmt: skip
-"""Arrays are C-ordered. What is computed is written into the last four and the sites; NaN unless it converged."""
+"""Arrays are C-ordered. What is computed is written into the last four and the start; NaN unless it converged."""
 
 _C_TYPES: dict[Any, Any] = {
     _int: ctypes.c_int64,
@@ -62,22 +62,22 @@ def external(name: str, solve: Callable[..., Outcome]) -> Any:
 
 def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
     def call(
-        matrices: int, c: int, n: int, k_: Any, mean_: Any, labels_: Any, sites_: Any, size: int,
+        matrices: int, c: int, n: int, k_: Any, mean_: Any, labels_: Any, start_: Any, size: int,
         evidence_: Any, gradient_: Any, gradient_mean_: Any, outcome_: Any,
     ) -> None:  # fmt: skip
         array = np.ctypeslib.as_array
-        evidence, outcome, sites = array(evidence_, (1,)), array(outcome_, (2,)), array(sites_, (size,))
+        evidence, outcome, start = array(evidence_, (1,)), array(outcome_, (2,)), array(start_, (size,))
         gradient, gradient_mean = array(gradient_, (matrices, n, n)), array(gradient_mean_, (c, n))
         evidence[:] = gradient[:] = gradient_mean[:] = np.nan
         outcome[:] = OUT_OF_MEMORY, 0
         try:
-            found = solve(array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,)), sites, gradient=True)
+            found = solve(array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,)), start, gradient=True)
         except KeyboardInterrupt:
             # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()
             return
         outcome[:] = found.status, found.iterations
-        sites[:] = found.sites
+        start[:] = found.start
         if found.status == CONVERGED:
             evidence[:], gradient[:], gradient_mean[:] = found.evidence, found.gradient, found.gradient_mean
 

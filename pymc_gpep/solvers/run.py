@@ -36,7 +36,8 @@ class Outcome(NamedTuple):
     cov: Array
     precision: Array
     """Site precisions, in the shape of the approximation's posterior."""
-    sites: Array
+    start: Array
+    """Where a solve at neighbouring hyperparameters starts."""
     history: Array
     """Evidence and residual at each iteration, (iterations, 2)."""
     status: int
@@ -78,22 +79,22 @@ def run(
     # Kernels are compiled for arrays that are contiguous and writeable.
     k, mean = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean))
     labels = np.require(labels, np.int64, ["C", "W"])
-    sites = np.array(start, dtype=np.float64)
+    start = np.array(start, dtype=np.float64)
     history = History(max_iterations)
     # What is not finite ends as a status; nothing is to be warned of on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            return _solve(solver, Problem(k, mean, labels, team), sites, history, gradient)
+            return _solve(solver, Problem(k, mean, labels, team), start, history, gradient)
         except MemoryError:
-            return _failed(OUT_OF_MEMORY, mean, sites, history)
+            return _failed(OUT_OF_MEMORY, mean, start, history)
 
 
-def _solve(solver: Solver, problem: Problem, sites: Array, history: History, gradient: bool) -> Outcome:
-    status = check_problem(problem, sites)
+def _solve(solver: Solver, problem: Problem, start: Array, history: History, gradient: bool) -> Outcome:
+    status = check_problem(problem, start)
     if status != CONVERGED:
-        return _failed(status, problem.mean, sites, history)
+        return _failed(status, problem.mean, start, history)
     relative, common = relative_problem(problem)
-    found = solver(relative, sites, history)
+    found = solver(relative, start, history)
     slope = slope_mean = np.empty(0)
     if gradient:
         slope, slope_mean = np.full_like(problem.k, np.nan), np.full_like(problem.mean, np.nan)
@@ -107,17 +108,17 @@ def _solve(solver: Solver, problem: Problem, sites: Array, history: History, gra
         found.mean + common,
         found.cov,
         found.precision,
-        sites,
+        start,
         history.array,
         found.status,
         found.rung,
     )
 
 
-def _failed(status: int, mean: Array, sites: Array, history: History) -> Outcome:
+def _failed(status: int, mean: Array, start: Array, history: History) -> Outcome:
     c, n = mean.shape
     nothing = np.full((c, n), np.nan)
     return Outcome(
-        np.nan, np.empty(0), np.empty(0), nothing, nothing, np.full((n, c, c), np.nan), nothing, sites, history.array,
+        np.nan, np.empty(0), np.empty(0), nothing, nothing, np.full((n, c, c), np.nan), nothing, start, history.array,
         status, 0,
     )  # fmt: skip

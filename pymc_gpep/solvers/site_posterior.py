@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.kernels.coupled import latent_weights
-from pymc_gpep.kernels.coupled_sites import relative_location, site_parameters
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
+from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.problem import Array, Problem
 

@@ -32,11 +32,11 @@ import math
 
 import numpy as np
 
-from pymc_gpep.kernels.independent import add_class_gradient, class_variance, factorise_class
-from pymc_gpep.kernels.lapack import multiply_classes
-from pymc_gpep.kernels.newton_direction import newton_direction
+from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, factorise_class
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.methods.variational_bayes import bound_terms
+from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.kernels.variational_bayes import bound_terms
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Array, Found, Problem, own_matrix
 

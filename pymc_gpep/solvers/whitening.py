@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from pymc_gpep.kernels.coupled import latent_weights
-from pymc_gpep.kernels.coupled_sites import relative_location
-from pymc_gpep.kernels.lapack import multiply_classes
-from pymc_gpep.kernels.whitening import log_sites
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
+from pymc_gpep.kernels.gaussians.whitening import log_sites
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.moments.coupled_sites import relative_location
 from pymc_gpep.solvers.coupled import factorise
 from pymc_gpep.solvers.problem import Array
 
@@ -13,7 +13,7 @@ __all__ = ["whitening"]
 
 
 def whitening(k: Array, mean: Array, pi: Array, nu: Array, inverses: Array, p: Array, centre: Array) -> float:
-    """Compute `inverses`, `p`, and the posterior mean f̂ into `centre`, see `pymc_gpep.kernels.whitening`.
+    """Compute `inverses`, `p`, and the posterior mean f̂ into `centre`, see `pymc_gpep.kernels.gaussians.whitening`.
 
     Returns log Z̃, the log integral over f of N(f; m, K) exp(νᵀf − ½ fᵀΠf); NaN where a matrix is not positive definite.
     """

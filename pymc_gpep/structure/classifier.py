@@ -14,7 +14,7 @@ from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods import MultinomialProbitRV
+from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbitRV
 from pymc_gpep.structure.assembly import evaluate, read_assembly
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.latent import LatentGP

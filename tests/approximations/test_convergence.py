@@ -20,7 +20,7 @@ def check(data, log_variances, log_lengthscales):
             k = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
             k += 1e-8 * np.eye(n)
             cold = EP.solve(k, mean, y)
-            found[a, b] = cold.sites
+            found[a, b] = cold.start
             again = [EP.solve(k[order][:, order], mean, y[order])]
             again += [EP.solve(k, mean, y, start=found[at]) for at in ((a - 1, b), (a, b - 1)) if at in found]
             for solution in (cold, *again):

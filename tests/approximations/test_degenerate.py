@@ -9,8 +9,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from pymc_gpep import QEP, NestedEP
 from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
-from pymc_gpep.ops import Evidence
 from tests import models
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.flat_ep import flat_ep, flat_model
@@ -45,7 +45,7 @@ def refuse_if_quadrature_cannot(approximation, k, c):
 def solve(approximation, k, mean, labels, **options):
     solution = approximation(**{"tolerance": 1e-10} | options).solve(k, mean, labels)
     assert solution.convergence.converged, str(solution.convergence)
-    for values in (solution.evidence, solution.mean, solution.cov, solution.sites):
+    for values in (solution.evidence, solution.mean, solution.cov, solution.start):
         assert np.isfinite(values).all()
     return solution
 
@@ -133,7 +133,7 @@ def test_asymmetric_covariance_is_refused(approximation):
     k[0, 1] += 1e-3
     with pytest.raises(ValueError, match="k must be symmetric"):
         approximation().solve(k, PROBLEM.m, LABELS)
-    outcome = approximation().run(k[None], PROBLEM.m, LABELS, np.zeros(approximation().sites_size(3, 6)))
+    outcome = approximation().run(k[None], PROBLEM.m, LABELS, np.zeros(approximation().start_size(3, 6)))
     assert outcome.status == NOT_POSITIVE_DEFINITE
     k[0, 1] = k[1, 0] + 1e-12
     expected = solve(approximation, PROBLEM.K, PROBLEM.m, LABELS)
@@ -190,7 +190,7 @@ def test_digits_at_a_large_variance(variance, lengthscale, jitter):
     k = squared_exponential(X, variance=variance, lengthscale=lengthscale) + jitter * np.eye(y.size)
     mean = np.zeros((3, y.size))
     solution = solve(NestedEP, k, mean, y, tolerance=1e-6)
-    evidence, residual = precise_evidence(k, mean, y, solution.sites)
+    evidence, residual = precise_evidence(k, mean, y, solution.start)
     assert residual < 2e-5
     assert solution.evidence == pytest.approx(evidence, abs=1e-6)
 
@@ -240,7 +240,7 @@ def test_magnitudes_beyond_reason(approximation, k, mean):
     """Where squares overflow there may be no answer; what graphs see then is NaN with a status."""
     means = mean * np.array([[1.0], [-1.0], [0.3]]) + np.zeros(6)
     approximation = approximation(max_iterations=200)
-    start = np.zeros(approximation.sites_size(3, 6))
+    start = np.zeros(approximation.start_size(3, 6))
     *numbers, _, status, iterations = Evidence(approximation).evaluate(k * PROBLEM.K[None] / 4, means, LABELS, start)
     for values in numbers:
         assert np.isfinite(values).all() if status == CONVERGED else np.isnan(values).all()
@@ -343,7 +343,7 @@ def test_labels_that_are_no_classes(approximation, wrong):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["k", "mean", "start"])
 def test_values_that_are_not_finite(approximation, name, value):
-    start = np.zeros(approximation().sites_size(3, 6))
+    start = np.zeros(approximation().start_size(3, 6))
     arguments = {"k": PROBLEM.K[None].copy(), "mean": PROBLEM.m.copy(), "labels": LABELS, "start": start}
     arguments[name].flat[0] = value
     with pytest.raises(ValueError, match=f"{name} must be .*finite"):

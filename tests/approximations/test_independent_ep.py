@@ -21,7 +21,7 @@ def standardised(data, log_variance, log_lengthscale):
 
 def evidence_and_slopes(approximation, k, mean, y):
     k = np.ascontiguousarray(k.reshape(-1, y.size, y.size))
-    outcome = approximation.run(k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
+    outcome = approximation.run(k, mean, y, np.zeros(approximation.start_size(*mean.shape)), gradient=True)
     assert outcome.status == CONVERGED
     return outcome.evidence, outcome.gradient, outcome.gradient_mean
 
@@ -132,7 +132,7 @@ def test_every_schedule_has_the_same_fixed_point(approximation):
 def test_warm_start_reaches_the_same_solution_sooner(kind):
     near = kind().solve(*standardised(wine, 3.8, 2.0))
     cold = kind().solve(*standardised(wine, 4.0, 2.0))
-    warm = kind().solve(*standardised(wine, 4.0, 2.0), start=near.sites)
+    warm = kind().solve(*standardised(wine, 4.0, 2.0), start=near.start)
     assert warm.convergence.iterations < cold.convergence.iterations
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 

@@ -23,7 +23,7 @@ def run(approximation, k, mean, y, start=None):
     """The compiled solver's outcome with gradients."""
     n = y.size
     k = np.ascontiguousarray(k).reshape(-1, n, n)
-    sites = np.zeros(approximation.sites_size(*mean.shape)) if start is None else start
+    sites = np.zeros(approximation.start_size(*mean.shape)) if start is None else start
     return approximation.run(k, mean, y, sites, gradient=True)
 
 
@@ -131,7 +131,7 @@ def test_evidence_and_gradient_of_real_data_equal_the_dense_ones():
 def test_the_start_does_not_matter(log_variance, scale):
     k, mean, y = standardised(wine, log_variance, 2)
     cold = Laplace().solve(k, mean, y)
-    start = scale * np.random.default_rng(0).normal(size=cold.sites.size)
+    start = scale * np.random.default_rng(0).normal(size=cold.start.size)
     warm = Laplace().solve(k, mean, y, start=start)
     assert warm.convergence.converged
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-8)
@@ -141,7 +141,7 @@ def test_the_start_does_not_matter(log_variance, scale):
 def test_warm_start_reaches_the_same_solution_sooner():
     near = Laplace().solve(*standardised(wine, 3.8, 2.0))
     cold = Laplace().solve(*standardised(wine, 4.0, 2.0))
-    warm = Laplace().solve(*standardised(wine, 4.0, 2.0), start=near.sites)
+    warm = Laplace().solve(*standardised(wine, 4.0, 2.0), start=near.start)
     assert warm.convergence.iterations < cold.convergence.iterations
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 

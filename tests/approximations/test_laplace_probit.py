@@ -115,8 +115,8 @@ def test_the_start_does_not_matter(scale):
     k, y = part_of_iris(6, 1)
     mean = np.zeros((3, y.size))
     cold = LaplaceProbit().solve(k, mean, y)
-    warm = LaplaceProbit().solve(k, mean, y, start=scale * np.random.default_rng(0).normal(size=cold.sites.size))
-    again = LaplaceProbit().solve(k, mean, y, start=cold.sites)
+    warm = LaplaceProbit().solve(k, mean, y, start=scale * np.random.default_rng(0).normal(size=cold.start.size))
+    again = LaplaceProbit().solve(k, mean, y, start=cold.start)
     assert again.convergence.iterations == 1
     assert warm.convergence.converged
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-8)

@@ -34,12 +34,12 @@ def test_equals_dense_reference(n, c, variance, per_class, with_mean):
     assert_allclose(solution.mean, dense.mean, atol=1e-8 * scale)
     cov = dense.covariance.reshape(c, n, c, n)
     assert_allclose(solution.cov, np.einsum("aibi->iab", cov), atol=1e-8 * variance)
-    alpha, beta = solution.sites.reshape(2, n, c - 1)
+    alpha, beta = solution.start.reshape(2, n, c - 1)
     assert_allclose(alpha, dense.alpha, atol=1e-8)
     assert_allclose(beta, dense.beta, atol=1e-8 * scale)
 
     k = problem.K.reshape(-1, n, n)
-    outcome = TIGHT.run(k, mean, problem.y, 0 * solution.sites, gradient=True)
+    outcome = TIGHT.run(k, mean, problem.y, 0 * solution.start, gradient=True)
     expected = dense.gradient_covariance if per_class else dense.gradient_covariance.sum(0)
     assert outcome.status == CONVERGED
     assert outcome.evidence == solution.evidence
@@ -99,7 +99,7 @@ def test_acceleration_converges_where_damping_does_not():
 def test_warm_start_reaches_the_same_solution_sooner():
     near = NestedEP().solve(*standardised(wine, 3.8, 2.0))
     cold = NestedEP().solve(*standardised(wine, 4.0, 2.0))
-    warm = NestedEP().solve(*standardised(wine, 4.0, 2.0), start=near.sites)
+    warm = NestedEP().solve(*standardised(wine, 4.0, 2.0), start=near.start)
     assert warm.convergence.iterations < cold.convergence.iterations
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
 

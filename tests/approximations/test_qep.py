@@ -9,8 +9,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import QEP, NestedEP, marginalize
+from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, TOO_LARGE
-from pymc_gpep.ops import Evidence
 from tests import models
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.dense_nested_ep import inner_ep
@@ -24,7 +24,7 @@ DATA = [iris, wine]
 def precision_and_location(solution, full):
     """Λ (n, c − 1, c − 1) and ξ (n, c − 1) from what the solver keeps them in."""
     n, c, _ = solution.cov.shape
-    first, second = solution.sites.reshape(2, n, -1)
+    first, second = solution.start.reshape(2, n, -1)
     precision = np.zeros((n, c - 1, c - 1))
     precision[:, range(c - 1), range(c - 1)] = first[:, : c - 1]
     if full:
@@ -34,7 +34,7 @@ def precision_and_location(solution, full):
 
 
 def evidence_and_gradients(approximation, k, mean, y):
-    outcome = approximation.run(k, mean, y, np.zeros(approximation.sites_size(*mean.shape)), gradient=True)
+    outcome = approximation.run(k, mean, y, np.zeros(approximation.start_size(*mean.shape)), gradient=True)
     assert outcome.status == CONVERGED
     return outcome.evidence, outcome.gradient, outcome.gradient_mean
 
@@ -186,14 +186,14 @@ def test_the_start_does_not_matter(full):
     problem = random_problem(3, 9, 4, variance=5.0, with_mean=True)
     approximation = QEP(full=full, order=6, tolerance=1e-10)
     cold = approximation.solve(problem.K, problem.m, problem.y)
-    anywhere = np.random.default_rng(0).normal(scale=0.3, size=cold.sites.size)
-    anywhere[: cold.sites.size // 2] = 0.2
+    anywhere = np.random.default_rng(0).normal(scale=0.3, size=cold.start.size)
+    anywhere[: cold.start.size // 2] = 0.2
     if full:  # beyond d = 3 entries, the first half is not in use
         anywhere.reshape(2, 9, 6)[0, :, 3:] = 0.0
     warm = approximation.solve(problem.K, problem.m, problem.y, start=anywhere)
     assert warm.evidence == pytest.approx(cold.evidence, abs=1e-9)
     assert_allclose(warm.mean, cold.mean, atol=1e-7)
-    assert approximation.solve(problem.K, problem.m, problem.y, start=cold.sites).convergence.iterations <= 2
+    assert approximation.solve(problem.K, problem.m, problem.y, start=cold.start).convergence.iterations <= 2
 
 
 @pytest.mark.parametrize("full", [False, True])

@@ -56,9 +56,9 @@ def package(tmp_path):
 
 def test_kernel_is_compiled_once(package):
     """Among them one that calls into SciPy, whose address differs from process to process."""
-    value, hits, misses, key = package.run("pymc_gpep.kernels.normal", "log_ndtr")
+    value, hits, misses, key = package.run("pymc_gpep.kernels.special.normal", "log_ndtr")
     assert (hits, misses) == (0, 1)
-    assert package.run("pymc_gpep.kernels.normal", "log_ndtr") == [value, 1, 0, key]
+    assert package.run("pymc_gpep.kernels.special.normal", "log_ndtr") == [value, 1, 0, key]
 
 
 def test_change_of_a_callee_in_another_file_is_seen(package):

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 
-from pymc_gpep.kernels.full_sites import (
+from pymc_gpep.kernels.moments.full_sites import (
     cavity,
     difference_sites,
     packed_size,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.independent import add_class_gradient, class_variance, factorise_class
+from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, factorise_class
 from tests.reference.data import squared_exponential
 
 N = 6

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.inner_ep import inner_ep_update, tilted_log_normaliser
+from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
 from tests.reference.dense_nested_ep import inner_ep, site
 
 classes = pytest.mark.parametrize("c", [2, 3, 5, 10])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels import lapack
+from pymc_gpep.kernels.linalg import lapack
 
 sizes = pytest.mark.parametrize("n", [1, 2, 7, 70])
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.multinomial_probit import log_probability_third
+from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_third
 from tests.reference import multinomial_probit as exact
 
 H = 2.0**-11

@@ -6,8 +6,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import expit
 
-from pymc_gpep.kernels.logistic_mixture import MIXTURE_ERROR, logistic_of_normal, mixture_scales
-from pymc_gpep.kernels.logistic_normal import logistic_normal
+from pymc_gpep.kernels.special.logistic_mixture import MIXTURE_ERROR, logistic_of_normal, mixture_scales
+from pymc_gpep.kernels.special.logistic_normal import logistic_normal
 
 
 def exact(mean, sd):

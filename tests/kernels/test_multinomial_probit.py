@@ -4,12 +4,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from pymc_gpep.kernels.multinomial_probit import (
+from pymc_gpep.kernels.likelihoods.multinomial_probit import (
     log_probability_and_gradient,
     log_probability_derivatives,
     log_probability_hessian,
 )
-from pymc_gpep.kernels.normal import log_ndtr
+from pymc_gpep.kernels.special.normal import log_ndtr
 from tests.reference import multinomial_probit as reference
 
 

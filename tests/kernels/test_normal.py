@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pymc_gpep.kernels.normal import LOG_2PI, hazard, log_ndtr, log_ndtr_and_hazard, probit_moments
+from pymc_gpep.kernels.special.normal import LOG_2PI, hazard, log_ndtr, log_ndtr_and_hazard, probit_moments
 
 # From far out to the middle, every quarter, and on both sides of where one formula takes over from another.
 POINTS = np.unique(

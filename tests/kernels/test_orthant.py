@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 from scipy.special import log_ndtr, ndtr
 
-from pymc_gpep.kernels import orthant
-from pymc_gpep.kernels import trivariate as trivariate_kernels
+from pymc_gpep.kernels.special import orthant
+from pymc_gpep.kernels.special import trivariate as trivariate_kernels
 
 
 def random_covariance(rng, d, scale):

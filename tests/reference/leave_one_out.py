@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.observed_probability import log_observed_probability
+from pymc_gpep.likelihoods.log_predictive import log_observed_probability
 from tests.reference.data import Problem
 from tests.reference.gibbs import draw_utilities
 

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.sampling.whitening import PriorWhitening, SiteWhitening
+from pymc_gpep.gaussians.whitening import PriorWhitening, SiteWhitening
 from tests import models
 from tests.reference.exact import orthant_evidence
 from tests.sampling.exactness import PROBLEMS, assert_exact, build

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.coupled import latent_weights
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from tests.reference.dense_posterior import dense_posterior
 

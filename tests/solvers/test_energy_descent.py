@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import NestedEP
-from pymc_gpep.kernels.energy_descent import matching_cavity
+from pymc_gpep.kernels.schemes.energy_descent import matching_cavity
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
@@ -49,7 +49,7 @@ def test_has_the_fixed_point_of_ep(seed, c, variance, per_class):
     assert status == CONVERGED
     assert evidence == pytest.approx(expected.evidence, abs=1e-9)
     assert_allclose(mean, expected.mean, atol=1e-6 * np.sqrt(variance))
-    assert_allclose(sites.ravel(), expected.sites, atol=1e-7)
+    assert_allclose(sites.ravel(), expected.start, atol=1e-7)
 
 
 def test_converges_from_anywhere():

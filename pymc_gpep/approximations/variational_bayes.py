@@ -1,0 +1,55 @@
+"""Variational Bayes for the multinomial probit (Girolami and Rogers 2006)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.linear_response import curvature_response
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.variational_bayes import variational_bayes
+
+__all__ = ["VariationalBayes"]
+
+
+@dataclass(frozen=True)
+class VariationalBayes(Approximator):
+    """Factorised posterior q(f) q(v) of latent values and utilities v; the evidence is a lower bound.
+
+    The posterior means are the mode of the posterior of the latent values, to which Newton steps go up: from 3 to 25 of
+    them on iris and wine, whatever the prior variance (up to e¹²) and the length scale. Classes are independent under
+    q(f), with covariance K (K + I)⁻¹: one factorisation for each distinct prior covariance is all there is.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the largest change of a mean utility, and the distance of the means from the optimum in units of the
+        posterior.
+    max_iterations : int
+        Limit on Newton steps.
+    max_products : int
+        Limit on matrix products with the prior covariance, for each class, in one Newton step.
+    """
+
+    tolerance: float = 1e-8
+    max_iterations: int = 200
+    max_products: int = 50
+
+    name: ClassVar[str] = "vb"
+    likelihood: ClassVar[str] = "multinomial_probit"
+    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+    posterior: ClassVar[type[Posterior]] = IndependentPosterior
+
+    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+        return variational_bayes(problem, start, history, **self.settings)
+
+    def start_size(self, c: int, n: int) -> int:
+        """Length of the vector that a solve starts from."""
+        return c * n
+
+    def response(self, solution: Solution) -> Posterior:
+        """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""
+        return curvature_response(solution.posterior, solution.mean, solution.labels)

@@ -1,0 +1,290 @@
+"""The evidence of a model at fixed hyperparameters by sampling: what approximations of it can be held against."""
+
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pymc.initial_point import make_initial_point_fn
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from pymc.pytensorf import get_symbolic_rv_shapes
+from rich.console import Console
+from rich.progress import Progress, TimeElapsedColumn
+
+from pymc_gpep.approximations import METHODS, approximator
+from pymc_gpep.checks.annealing import (
+    Base,
+    anneal,
+    importance_estimate,
+    importance_weights,
+    thermodynamic_estimate,
+)
+from pymc_gpep.checks.annealing_start import approximation_base, prior_base
+from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes
+from pymc_gpep.structure.assembly import evaluate
+
+__all__ = ["AnnealedEvidence", "annealed_evidence"]
+
+Array = NDArray[np.float64]
+
+_FEW = 5.0  # effective runs below which neither the estimate nor its error means anything
+_APART = 4.0  # standard errors between the two estimates that chance does not explain
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AnnealedEvidence:
+    """Two estimates of the log evidence from the same annealing runs.
+
+    Attributes
+    ----------
+    log_evidence : float
+        By annealed importance sampling.
+    standard_error : float
+        Of it, on the log scale, by the delta method.
+    thermodynamic : float
+        By thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
+    thermodynamic_error : float
+        Its standard error; what the rule of integration neglects is not in it.
+    effective_runs : float
+        (Σw)² / Σw² of the weights: how many runs of equal weight they are worth.
+    log_weights : array (runs,)
+        Log weight of each run, normaliser of the start included: the log of their mean is `log_evidence`.
+    temperatures : array (T,)
+        The path, from 0, the start, to 1, the posterior.
+    start : str
+        "prior", or the approximation that the runs began with.
+    evaluations : int
+        How often the likelihood was evaluated.
+    """
+
+    log_evidence: float
+    standard_error: float
+    thermodynamic: float
+    thermodynamic_error: float
+    effective_runs: float
+    log_weights: Array
+    temperatures: Array
+    start: str
+    evaluations: int
+
+    def __repr__(self) -> str:
+        """Both estimates with their errors, and what they rest on."""
+        return (
+            f"AnnealedEvidence(log_evidence={self.log_evidence:.4f} ± {self.standard_error:.4f}, "
+            f"thermodynamic={self.thermodynamic:.4f} ± {self.thermodynamic_error:.4f}, "
+            f"{self.effective_runs:.1f} effective of {len(self.log_weights)} runs, "
+            f"{len(self.temperatures)} temperatures from start={self.start!r})"
+        )
+
+
+def annealed_evidence(
+    model: pm.Model,
+    point: Mapping[str, Any] | None = None,
+    *,
+    start: str = "prior",
+    temperatures: int | ArrayLike | None = None,
+    runs: int = 100,
+    sweeps: int = 3,
+    likelihood: str | None = None,
+    random_seed: Any = None,
+    progressbar: bool = True,
+    progressbar_theme: Any = default_progress_theme,
+    compile_kwargs: dict[str, Any] | None = None,
+) -> AnnealedEvidence:
+    """Estimate log p(y | θ), the latent values integrated out, by annealing.
+
+    Independent runs go from the prior of the latent values, or from an approximate posterior, to the posterior; they
+    yield an estimate by annealed importance sampling (Neal 2001) and one by thermodynamic integration (Nickisch and
+    Rasmussen 2008, section 10). Both are exact in the limit of many runs and temperatures, whatever the start. That
+    they agree is a sign, besides `effective_runs`, that the runs have kept up with the temperatures.
+
+    Parameters
+    ----------
+    model : pm.Model
+        With `pm.gp.Latent` priors and any likelihood of their latent values.
+    point : mapping, optional
+        Names of hyperparameters → values, on their natural scale; `hyperparameters` of a fit is one. Those not named
+        are at the initial point of the model.
+    start : str
+        "prior", or a method of `pm.fit` that fits the likelihood, such as "nested_ep". An approximation needs far fewer
+        temperatures; the prior is the way to be independent of one.
+    temperatures : int or array, optional
+        How many, or their values, which increase from 0 to 1. A number is spread as (j / (T − 1))⁴ from the prior,
+        evenly from an approximation. 100 from the prior and 10 from an approximation if not given.
+    runs : int
+        Number of independent runs.
+    sweeps : int
+        Elliptical slice updates of each run at each temperature.
+    likelihood : str, optional
+        Name of the likelihood, if an approximation is to start and the model has several.
+    random_seed : int, Generator or None
+    progressbar : bool
+    progressbar_theme : rich.theme.Theme
+    compile_kwargs : dict, optional
+        For PyTensor's compilation.
+
+    Returns
+    -------
+    AnnealedEvidence
+
+    Raises
+    ------
+    StructureError
+        If the model has no such priors, or with an approximation is no Gaussian process classifier.
+    ValueError
+        If an option makes no sense, or if there is no prior of the latent values at these hyperparameters.
+
+    Warns
+    -----
+    UserWarning
+        If a few runs carry all the weight, or if the two estimates differ by more than their standard errors allow.
+
+    Notes
+    -----
+    Which start is best depends on how close its Gaussian is to the posterior, and above all on its not being narrower:
+    "nested_ep" and "qep" are good, "laplace" needs more temperatures, "iep" and "vb" can be worse than the prior.
+    """
+    if start != "prior" and start not in METHODS:
+        names = ", ".join(map(repr, METHODS))
+        raise ValueError(f"start is {start!r}, but must be 'prior' or one of {names}.")
+    if runs < 2:
+        raise ValueError(f"runs must be at least 2, for there to be a standard error, but is {runs!r}.")
+    if sweeps < 1:
+        raise ValueError(f"sweeps must be at least 1, but is {sweeps!r}.")
+    path = _temperatures(temperatures, start)
+    processes = read_processes(model) if start == "prior" and likelihood is None else read_classifier(model, likelihood)
+    latent_model = LatentModel(processes, compile_kwargs)
+    at = _point(processes, dict(point or {}))
+    with one_blas_thread():
+        base = _base(latent_model, at, start)
+        log_likelihood = _log_likelihood(latent_model, at)
+        u, evaluations = _run(base, log_likelihood, path, runs, sweeps, random_seed, progressbar, progressbar_theme)
+    log_weights = base.log_normaliser + importance_weights(u, path)
+    estimate, effective = importance_estimate(log_weights)
+    thermodynamic = thermodynamic_estimate(u, path)
+    result = AnnealedEvidence(
+        log_evidence=estimate.value,
+        standard_error=estimate.error,
+        thermodynamic=base.log_normaliser + thermodynamic.value,
+        thermodynamic_error=thermodynamic.error,
+        effective_runs=effective,
+        log_weights=log_weights,
+        temperatures=path,
+        start=start,
+        evaluations=evaluations,
+    )
+    _warn_unless_reliable(result)
+    return result
+
+
+def _warn_unless_reliable(result: AnnealedEvidence) -> None:
+    """Warn where the runs contradict the standard errors, which cannot know of what no run has seen."""
+    found = None
+    apart = abs(result.log_evidence - result.thermodynamic)
+    if result.effective_runs < min(_FEW, len(result.log_weights) / 2):
+        found = "a few runs carry all the weight"
+    elif apart > _APART * np.hypot(result.standard_error, result.thermodynamic_error):
+        found = "its two estimates differ by more than their errors allow, so the runs lag behind the temperatures"
+    if found:
+        other = "" if result.start == "prior" else ", or another start: one that is too narrow is bad"
+        warnings.warn(f"{result} is not reliable: {found}. Give more temperatures or sweeps{other}.", stacklevel=3)
+
+
+def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
+    """The path in full."""
+    if given is None:
+        given = 100 if start == "prior" else 10
+    if np.ndim(given) == 0:
+        number = int(np.asarray(given))
+        if number != given or number < 2:
+            raise ValueError(f"temperatures must be at least 2, the start and the posterior, but is {given!r}.")
+        even = np.linspace(0.0, 1.0, number)
+        # The ratio to the prior varies most near it: the lower the temperature, the finer.
+        return even**4 if start == "prior" else even
+    path = np.asarray(given, dtype=np.float64)
+    if path.ndim != 1 or len(path) < 2 or path[0] != 0 or path[-1] != 1 or not (np.diff(path) > 0).all():
+        raise ValueError(f"temperatures must increase from 0 to 1, but are {np.array2string(path, threshold=8)}.")
+    return path
+
+
+def _point(processes: GPModel, given: dict[str, Any]) -> PointType:
+    """The initial point of the model, with some hyperparameters elsewhere."""
+    model = processes.model
+    by_name = {rv.name: rv for rv in processes.hyperparameters}
+    if unknown := sorted(map(str, set(given) - set(by_name))):
+        known = ", ".join(by_name) or "none"
+        raise ValueError(f"point names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
+    shapes = evaluate(get_symbolic_rv_shapes([by_name[name] for name in given]))
+    values = {}
+    for (name, value), shape in zip(given.items(), shapes, strict=True):
+        try:
+            values[name] = np.broadcast_to(np.asarray(value, dtype=by_name[name].dtype), tuple(shape)).copy()
+        except ValueError:
+            raise ValueError(
+                f"point gives {name!r} the shape {np.shape(value)}, but it has the shape {tuple(map(int, shape))}."
+            ) from None
+    with np.errstate(all="ignore"):
+        point = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set())(0)
+    for name, rv in by_name.items():
+        if not np.isfinite(point[model.rvs_to_values[rv].name]).all():
+            raise ValueError(f"point has {name!r} at {given.get(name)}, which is outside its support.")
+    return point
+
+
+def _base(latent_model: LatentModel, point: PointType, start: str) -> Base:
+    """The Gaussian that the runs start from."""
+    k, mean = latent_model.function([latent_model.k, latent_model.mean])(point)
+    try:
+        roots = np.linalg.cholesky(k)
+    except np.linalg.LinAlgError:
+        roots = np.full_like(k, np.nan)
+    if not (np.isfinite(roots).all() and np.isfinite(mean).all()):
+        values = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
+        raise ValueError(
+            "The latent values have no prior: its covariance is not positive definite to working precision, or its "
+            f"mean not finite, at the hyperparameters, unconstrained {values}."
+        )
+    if not isinstance(latent_model.processes, GPClassifier) or start == "prior":
+        return prior_base(mean, roots)
+    classifier = latent_model.processes
+    (labels,) = evaluate([classifier.labels])
+    solution = approximator(start, classifier.kind, {}).solve(k, mean, labels)
+    base = approximation_base(solution, roots)
+    if not (np.isfinite(solution.mean).all() and np.isfinite(base.log_normaliser)):
+        raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")
+    return base
+
+
+def _log_likelihood(latent_model: LatentModel, point: PointType) -> Callable[[Array], float]:
+    """Log likelihood of latent values (c, n) at a point."""
+    f = pt.dmatrix("f")
+    function = latent_model.function([latent_model.log_likelihood(f)], f)
+    return lambda values: float(function(point, values)[0])
+
+
+def _run(
+    base: Base,
+    log_likelihood: Callable[[Array], float],
+    path: Array,
+    runs: int,
+    sweeps: int,
+    random_seed: Any,
+    progressbar: bool,
+    theme: Any,
+) -> tuple[Array, int]:
+    """Anneal, and say how far it is."""
+    with CustomProgress(
+        *Progress.get_default_columns(), TimeElapsedColumn(), console=Console(theme=theme), disable=not progressbar
+    ) as progress:
+        task = progress.add_task(f"Annealing {runs} runs", total=len(path))
+        return anneal(
+            base, log_likelihood, path, runs, sweeps, np.random.default_rng(random_seed),
+            lambda: progress.update(task, advance=1),
+        )  # fmt: skip

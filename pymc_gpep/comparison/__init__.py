@@ -1,0 +1,1 @@
+"""Fits and draws side by side, and evidence over a grid."""

@@ -1,0 +1,139 @@
+"""Class probabilities at new inputs from draws of the latent values, as MCMC gives them."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from rich.console import Console
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
+from pymc_gpep.fits.prediction import labelled, new_inputs
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.natural_scale import unconstrain
+from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
+
+__all__ = ["predict_draws"]
+
+Array = NDArray[np.float64]
+
+
+def predict_draws(
+    idata: xr.DataTree,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+    Xnew: ArrayLike,
+    *,
+    model: pm.Model | None = None,
+    likelihood: str | None = None,
+    draws: int = 500,
+    tolerance: float = 1e-3,
+    dim: str = "new_point",
+    progressbar: bool = True,
+) -> xr.Dataset:
+    """Predict latent functions and class probabilities at new inputs from draws, exactly up to their Monte Carlo error.
+
+    Given a draw of hyperparameters and latent values, the latent functions at a new input are Gaussian and independent
+    between classes. The probabilities are averages over draws of those under these Gaussians, not of indicators of
+    drawn labels, so that few draws do.
+
+    Parameters
+    ----------
+    idata : DataTree
+        With draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
+    gp : pm.gp.Latent or sequence of them
+        What made the latent values of the model; a list where classes have their own.
+    Xnew : array (m, d)
+        New inputs; a DataArray gives its first dim and coords to the result.
+    model : pm.Model, optional
+        What was sampled; that of the context if not given.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    draws : int
+        Use at most so many draws, evenly spaced over all chains. Each costs a factorisation of the prior covariance.
+    tolerance : float
+        Error allowed in the probabilities of one draw, where they are computed by quasi-Monte Carlo integration.
+    dim : str
+        Name of the new dimension.
+    progressbar : bool
+
+    Returns
+    -------
+    xarray.Dataset
+        As of `GPApproximation.predict`: `p` (new point, class), and `mean` (new point, class) and `cov` (new point,
+        class, class) of the latent functions.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    ValueError
+        If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if variables are
+        missing in `idata`.
+    """
+    classifier = read_classifier(pm.modelcontext(model), likelihood)
+    by_name(idata, "idata")
+    if draws < 1:
+        raise ValueError(f"draws must be at least 1, but is {draws}.")
+    cross_covariance = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
+    x = new_inputs(Xnew, cross_covariance.columns)
+    posterior = idata["posterior"].to_dataset().stack(sample=("chain", "draw"), create_index=False)
+    names = [rv.name for rv in classifier.hyperparameters]
+    if missing := [name for name in names if name not in posterior]:
+        raise ValueError(f"idata has no posterior draws of {', '.join(map(repr, missing))}.")
+    f = latent_draws(idata, classifier)
+    values = {name: posterior[name].transpose("sample", ...).values for name in names}
+    chosen = np.unique(np.linspace(0, len(f) - 1, min(draws, len(f))).astype(int))
+
+    point_of, moments = unconstrain(classifier), prior_moments(classifier)
+    c, m = classifier.n_classes, len(x)
+    total, square, p = np.zeros((m, c)), np.zeros((m, c, c)), np.zeros((m, c))
+    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+        for s in progress.track(chosen, description="Predicting from draws"):
+            point = point_of({name: values[name][s] for name in names})
+            mean, variance = _conditional(f[s], moments(point)[:2], cross_covariance(point, x))
+            cov = variance[:, :, None] * np.eye(c)
+            if classifier.kind == "softmax":
+                p += softmax_probabilities(mean, cov, tolerance=tolerance)[0]
+            else:
+                p += class_probabilities(mean, cov, tolerance=tolerance)[0]
+            total += mean
+            square += mean[:, :, None] * mean[:, None, :] + cov
+    mean = total / len(chosen)
+    cov = square / len(chosen) - mean[:, :, None] * mean[:, None, :]
+    return labelled(classifier, Xnew, dim, p=p / len(chosen), mean=mean, cov=cov)
+
+
+def _conditional(f: Array, prior: tuple[Array, Array], at_new: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+    """Mean and variance (m, c) of latent functions at new inputs given their values f (c, n) at those of the model.
+
+    Parameters
+    ----------
+    f : array (c, n)
+    prior : tuple of arrays
+        Prior covariance (1 or c, n, n) and mean (c, n).
+    at_new : tuple of arrays
+        What `CrossCovariance` returns: (1 or c, m, n), (1 or c, m) and (c, m).
+    """
+    (k, mean), (cross, variance, new_mean) = prior, at_new
+    means, variances = np.empty(new_mean.T.shape), np.empty(new_mean.T.shape)
+    try:
+        roots = [cholesky(covariance, lower=True) for covariance in k]
+    except np.linalg.LinAlgError:
+        raise ValueError(
+            "The prior covariance of a draw is not positive definite to working precision. Give the prior a larger "
+            "jitter."
+        ) from None
+    # One for all classes or one for each; which of the two may differ where classes have equal processes of their own.
+    distinct = max(len(k), len(cross))
+    for i in range(distinct):
+        own = slice(None) if distinct == 1 else slice(i, i + 1)
+        root, between = roots[i % len(k)], cross[i % len(cross)]
+        means[:, own] = new_mean[own].T + between @ cho_solve((root, True), (f - mean)[own].T)
+        spread = solve_triangular(root, between.T, lower=True)
+        variances[:, own] = np.maximum(variance[i % len(variance)] - (spread**2).sum(axis=0), 0.0)[:, None]
+    return means, variances

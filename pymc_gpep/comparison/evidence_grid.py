@@ -1,0 +1,198 @@
+"""The evidence, and how well held-out points are predicted, over a grid of hyperparameters."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from rich.console import Console
+
+from pymc_gpep.approximations import Approximator, Solution, approximator
+from pymc_gpep.fits.prediction import predict
+from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.natural_scale import unconstrain
+from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
+
+__all__ = ["evidence_grid", "held_out_labels", "serpentine"]
+
+Array = NDArray[np.float64]
+
+
+def evidence_grid(
+    model: pm.Model,
+    values: Mapping[str, ArrayLike],
+    *,
+    method: str = "nested_ep",
+    at: Mapping[str, ArrayLike] | None = None,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+    Xnew: ArrayLike | None = None,
+    ynew: ArrayLike | None = None,
+    likelihood: str | None = None,
+    progressbar: bool = True,
+    **options: Any,
+) -> xr.Dataset:
+    """Compute the evidence over a grid of hyperparameters, and if wanted how well held-out points are predicted.
+
+    The grid is walked like a field that is ploughed, so that each solve starts from the sites of a neighbour. Priors of
+    the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested EP
+    paper).
+
+    Parameters
+    ----------
+    model : pm.Model
+        A classifier with `pm.gp.Latent` priors.
+    values : dict of str to array
+        The values to take, on their natural scale, by the name of the hyperparameter. One that is an array takes each
+        value in all its elements: one length scale for all inputs, say.
+    method : str
+        Name of the approximation, as for `pm.fit`.
+    at : dict of str to array, optional
+        Values of the other hyperparameters, if there are any: `fit.hyperparameters`, say.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values of the model, for predictions.
+    Xnew : array (m, d), optional
+        Inputs of held-out points.
+    ynew : array (m,), optional
+        Their labels, 0...c-1.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    progressbar : bool
+    **options
+        Of the approximation: the parameters of its class, `NestedEP` and so on.
+
+    Returns
+    -------
+    xarray.Dataset
+        With a dim and a coordinate for each name in `values`: `evidence` (log), NaN where the approximation failed;
+        `converged`; `iterations`; and for held-out points `mlpd`, the mean log predictive density of their labels, and
+        `accuracy`, the part of them whose most probable class is the right one.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    ValueError
+        If a name is not that of a hyperparameter, if one has no value, if there are no values to take, or if only some
+        of `gp`, `Xnew` and `ynew` are given.
+    TypeError
+        If an option is not one of the approximation's.
+    """
+    classifier = read_classifier(model, likelihood)
+    solver = approximator(method.lower(), classifier.kind, options, ", besides what evidence_grid takes itself")
+    axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
+    elsewhere = _elsewhere(classifier, axes, at)
+    score = _held_out(classifier, gp, Xnew, ynew)
+    point_of, moments = unconstrain(classifier), prior_moments(classifier)
+
+    shape = tuple(map(len, axes.values()))
+    columns = {name: np.full(shape, np.nan) for name in ("evidence", *(("mlpd", "accuracy") if score else ()))}
+    converged, iterations = np.zeros(shape, bool), np.zeros(shape, np.int64)
+    start: Array | None = None
+    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+        description = f"{solver.name} over the grid"
+        for index in progress.track(serpentine(shape), total=int(np.prod(shape)), description=description):
+            here = {name: taken[i] for (name, taken), i in zip(axes.items(), index, strict=True)}
+            point = point_of({name: np.broadcast_to(here.get(name, at_), at_.shape) for name, at_ in elsewhere.items()})
+            solution = _solve(solver, moments(point), start)
+            converged[index], iterations[index] = solution.convergence.converged, solution.convergence.iterations
+            columns["evidence"][index] = solution.evidence
+            if converged[index]:
+                start = solution.start
+            if score and np.isfinite(solution.evidence):
+                columns["mlpd"][index], columns["accuracy"][index] = score(solution, point)
+    return xr.Dataset(
+        {name: (tuple(axes), column) for name, column in (columns | {"converged": converged}).items()}
+        | {"iterations": (tuple(axes), iterations)},
+        coords=axes,
+        attrs={"approximation": solver.name},
+    )
+
+
+def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Indices of an array in an order in which each differs by one step from the last."""
+    if not shape:
+        yield ()
+        return
+    forward = True
+    for first in serpentine(shape[:-1]):
+        for last in range(shape[-1]) if forward else reversed(range(shape[-1])):
+            yield *first, last
+        forward = not forward
+
+
+def held_out_labels(ynew: ArrayLike, m: int, c: int) -> NDArray[np.int64]:
+    """Labels (m,) of held-out points.
+
+    Raises
+    ------
+    ValueError
+        If they are not one of 0...c-1 for each point.
+    """
+    labels = np.asarray(ynew)
+    if labels.shape != (m,):
+        raise ValueError(f"ynew must be one label for each of the {m} points of Xnew, but has shape {labels.shape}.")
+    if not np.isin(labels, np.arange(c)).all():
+        raise ValueError(f"ynew must be classes 0...{c - 1}, but has others: {np.unique(labels).tolist()}.")
+    return labels.astype(np.int64)
+
+
+def _elsewhere(
+    classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
+) -> dict[str, Array]:
+    """Values of all hyperparameters, in their shapes; those of the grid are there for their shapes only."""
+    known = {rv.name: rv for rv in classifier.hyperparameters}
+    listed = ", ".join(map(repr, known)) or "none"
+    if not axes:
+        raise ValueError(f"values is empty. Give it values of hyperparameters; the model has {listed}.")
+    if unknown := [name for name in (*axes, *(at or {})) if name not in known]:
+        raise ValueError(f"{', '.join(map(repr, unknown))} are no hyperparameters of the model, which are: {listed}.")
+    for name, taken in axes.items():
+        if taken.ndim != 1 or not taken.size or not np.isfinite(taken).all():
+            raise ValueError(f"values[{name!r}] must be a vector of finite numbers, but is {taken}.")
+    if missing := [name for name in known if name not in axes and name not in (at or {})]:
+        raise ValueError(f"The hyperparameters {', '.join(map(repr, missing))} have no value. Fix them: at={{...}}.")
+    initial = classifier.model.initial_point()
+    model = classifier.model
+    shapes = {name: np.shape(initial[model.rvs_to_values[rv].name]) for name, rv in known.items()}
+    return {
+        name: np.zeros(shapes[name]) if name in axes else np.asarray((at or {})[name], dtype=np.float64)
+        for name in known
+    }
+
+
+def _solve(solver: Approximator, moments: tuple[Array, Array, NDArray[np.int64]], start: Array | None) -> Solution:
+    solution = solver.solve(*moments, start)
+    if not solution.convergence.converged and start is not None:
+        solution = solver.solve(*moments)
+    return solution
+
+
+def _held_out(
+    classifier: GPClassifier,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
+    Xnew: ArrayLike | None,
+    ynew: ArrayLike | None,
+) -> Any:
+    """Return the function of a solution and a point that gives mean log predictive density and accuracy, or None."""
+    given = [gp is not None, Xnew is not None, ynew is not None]
+    if not any(given):
+        return None
+    if Xnew is None or ynew is None or gp is None:
+        raise ValueError("Predictions of held-out points need all of gp, Xnew and ynew.")
+    labels = held_out_labels(ynew, len(np.asarray(Xnew)), classifier.n_classes)
+    prior = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
+
+    def score(solution: Solution, point: Any) -> tuple[float, float]:
+        predicted = predict(
+            classifier, prior, solution, point, Xnew,
+            probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
+        )  # fmt: skip
+        p = predicted["p"].values
+        with np.errstate(divide="ignore"):
+            density = np.log(p[np.arange(len(labels)), labels])
+        return float(density.mean()), float((p.argmax(axis=1) == labels).mean())
+
+    return score

@@ -1,0 +1,118 @@
+"""Fits and draws, as users hold them in a dict by name, looked at alike."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import NDArray
+
+from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.variational.approximation import GPApproximation
+
+__all__ = ["Result", "by_name", "classifier_of", "hyperparameter_draws", "latent_draws", "latent_moments"]
+
+Array = NDArray[np.float64]
+Result = GPApproximation | xr.DataTree
+
+
+def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
+    """Check that `results` are fits or DataTrees of draws, by name; a single one gets the name given.
+
+    Raises
+    ------
+    TypeError
+        If one is neither.
+    ValueError
+        If there are none, or if a DataTree has no posterior draws.
+    """
+    # A DataTree is itself a mapping.
+    named = dict(results) if isinstance(results, Mapping) and not isinstance(results, Result) else {single: results}
+    if not named:
+        raise ValueError("results is empty. Give it fits or draws by name.")
+    for name, result in named.items():
+        if isinstance(result, xr.DataTree):
+            if "posterior" not in result.children:
+                groups = ", ".join(result.children) or "none"
+                raise ValueError(f"{name!r} has no posterior draws; the groups of the DataTree are: {groups}.")
+        elif not isinstance(result, GPApproximation):
+            raise TypeError(
+                f"{name!r} must be what pm.fit returned for a Gaussian process, or a DataTree of draws, not a "
+                f"{type(result).__name__}."
+            )
+    return named
+
+
+def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPClassifier:
+    """Return what was read from the model: from the one given, else from that of the first fit.
+
+    Raises
+    ------
+    ValueError
+        If there is neither.
+    """
+    if model is not None:
+        return read_classifier(model)
+    for result in results.values():
+        if isinstance(result, GPApproximation):
+            return result.classifier
+    raise ValueError("No fit is among the results, so the model that was sampled must be given: model=...")
+
+
+def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
+    """Draws of the latent values, (s, c, n), those of all chains one after another.
+
+    Raises
+    ------
+    ValueError
+        If the latent values are not among the draws, or do not have the size that the model says.
+    """
+    posterior = idata["posterior"]
+    c, n = classifier.n_classes, classifier.n_points
+    draws = posterior.sizes["chain"] * posterior.sizes["draw"]
+    f = np.empty((draws, c, n))
+    for latent in classifier.latents:
+        name = latent.f.name
+        if name not in posterior:
+            known = ", ".join(map(repr, posterior.data_vars)) or "none"
+            raise ValueError(
+                f"The draws have no latent values {name!r}, only {known}. Draws from a marginal model need "
+                "gpep.recover first."
+            )
+        values = posterior[name].transpose("chain", "draw", ...).values
+        if values.size != draws * len(latent.classes) * n:
+            wanted = (len(latent.classes), n) if latent.f.ndim == 2 else (n,)
+            raise ValueError(f"Draws of {name!r} have the shape {values.shape[2:]}, but in the model it is {wanted}.")
+        f[:, list(latent.classes)] = values.reshape(draws, len(latent.classes), n)
+    return f
+
+
+def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:
+    """Mean (c, n) of the latent values and their covariance (n, c, c) between the classes at each point."""
+    if isinstance(result, GPApproximation):
+        return result.latent["mean"].values, result.latent["cov"].values
+    f = latent_draws(result, classifier)
+    mean = f.mean(axis=0)
+    return mean, np.einsum("sai,sbi->iab", f - mean, f - mean) / (len(f) - 1)
+
+
+def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
+    """Draws of one hyperparameter, or the nodes of a fit, with a leading dim `sample` and a coordinate `weight`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such variable.
+    """
+    if isinstance(result, GPApproximation):
+        known = result.nodes
+        if name in known:
+            return known[name].rename(node="sample")
+    else:
+        known = result["posterior"].to_dataset()
+        if name in known:
+            draws = known[name].stack(sample=("chain", "draw"), create_index=False).transpose("sample", ...)
+            return draws.assign_coords(weight=("sample", np.ones(draws.sizes["sample"])))
+    names = ", ".join(map(repr, known.data_vars)) or "none"
+    raise ValueError(f"There is no hyperparameter {name!r}; the names are: {names}.")

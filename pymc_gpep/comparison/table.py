@@ -1,0 +1,216 @@
+"""Methods side by side: how far each is from a reference, and how well each predicts."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
+from pymc_gpep.comparison.draw_prediction import predict_draws
+from pymc_gpep.comparison.evidence_grid import held_out_labels
+from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.variational.approximation import GPApproximation
+
+__all__ = ["compare_methods"]
+
+Array = NDArray[np.float64]
+
+
+def compare_methods(
+    results: Mapping[str, Result],
+    reference: str,
+    *,
+    model: pm.Model | None = None,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+    Xnew: ArrayLike | None = None,
+    ynew: ArrayLike | None = None,
+    probabilities: Mapping[str, ArrayLike] | None = None,
+    prob: float = 0.95,
+    random_seed: Any = None,
+) -> pd.DataFrame:
+    """Put methods side by side in a table.
+
+    Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of their
+    labels and by the accuracy, with intervals, also of the differences to the reference, by the Bayesian bootstrap.
+
+    Parameters
+    ----------
+    results : dict of str to GPApproximation or DataTree
+        What `pm.fit` returned, and draws from MCMC.
+    reference : str
+        Name of the result that the others are compared with.
+    model : pm.Model, optional
+        The model; that of the first fit if not given.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values of the model.
+    Xnew : array (m, d), optional
+        Inputs of held-out points. Then `gp` is needed, except where `probabilities` has all methods.
+    ynew : array (m,), optional
+        Their labels, 0...c-1.
+    probabilities : dict of str to array (m, c), optional
+        Class probabilities of held-out points that were computed before. Those of other methods are computed: with
+        `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit for
+        example, has a `gp` of its own, so its probabilities must be given.
+    prob : float
+        Probability of the intervals.
+    random_seed : int, Generator or None
+        Of the Bayesian bootstrap.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row for each result. Columns, where there is something to say:
+
+        - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` where a fit has
+          integrated over them;
+        - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
+        - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
+          variances of the latent values to those of the reference, NaN where the likelihood is another one;
+        - `probability_difference`: mean absolute difference of the class probabilities of held-out points;
+        - `mlpd`, `accuracy`, each with `_low` and `_high`; and `mlpd_difference`, `accuracy_difference`, those of the
+          method less those of the reference, with their intervals;
+        - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
+
+        Without `gp`, `Xnew` and `ynew` there is nothing of held-out points.
+
+    Raises
+    ------
+    TypeError
+        If a result is neither a fit nor a DataTree.
+    ValueError
+        If `reference` is not among the results, if `probabilities` does not fit them, or if something that is needed is
+        missing.
+    """
+    named = by_name(results)
+    for what, names in (("reference", [reference]), ("probabilities", list(probabilities or {}))):
+        if unknown := [name for name in names if name not in named]:
+            raise ValueError(f"{what} names {unknown}, but the results are {list(named)}.")
+    classifier = classifier_of(named, model)
+    rows = {name: _itself(result, classifier) for name, result in named.items()}
+    for name, row in _latent_differences(named, reference, classifier).items():
+        rows[name] |= row
+    if Xnew is not None or probabilities:
+        p = _probabilities(named, classifier, gp, Xnew, dict(probabilities or {}))
+        for name in named:
+            rows[name]["probability_difference"] = float(np.abs(p[name] - p[reference]).mean())
+        if ynew is not None:
+            labels = held_out_labels(ynew, len(p[reference]), classifier.n_classes)
+            for name, row in _scores(p, labels, reference, prob, random_seed).items():
+                rows[name] |= row
+    for name, result in named.items():
+        rows[name]["seconds"] = _seconds(result)
+    return pd.DataFrame.from_dict(rows, orient="index").dropna(axis="columns", how="all")
+
+
+def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
+    """Evidence and hyperparameters."""
+    row = {"log_evidence": np.nan, "log_evidence_integrated": np.nan}
+    own = classifier
+    if isinstance(result, GPApproximation):
+        row["log_evidence"], own = result.log_evidence, result.classifier
+        if len(result.hyper_posterior) > 1:
+            row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
+    for rv in own.hyperparameters:
+        values = hyperparameter_draws(result, rv.name)
+        mean = values.weighted(values["weight"]).mean("sample")
+        for index in np.ndindex(mean.shape):
+            at = mean[index]
+            labels = [
+                str(at[dim].item()) if dim in at.coords else str(i) for dim, i in zip(mean.dims, index, strict=True)
+            ]
+            row[f"{rv.name}[{', '.join(labels)}]" if labels else rv.name] = float(at)
+    return row
+
+
+def _latent_differences(
+    results: Mapping[str, Result], reference: str, classifier: GPClassifier
+) -> dict[str, dict[str, float]]:
+    kinds = {
+        name: result.classifier.kind if isinstance(result, GPApproximation) else classifier.kind
+        for name, result in results.items()
+    }
+    moments = {name: latent_moments(result, classifier) for name, result in results.items()}
+    wanted_mean, wanted_cov = moments[reference]
+    wanted_variance = wanted_cov.diagonal(axis1=1, axis2=2)
+    rows = {}
+    for name, (mean, cov) in moments.items():
+        if kinds[name] != kinds[reference]:
+            continue
+        if mean.shape != wanted_mean.shape:
+            raise ValueError(
+                f"{name!r} has latent values of shape {mean.shape}, but {reference!r} of shape {wanted_mean.shape}."
+            )
+        variance = cov.diagonal(axis1=1, axis2=2)
+        rows[name] = {
+            "latent_mean_difference": float(np.abs(mean - wanted_mean).mean()),
+            "latent_variance_difference": float(np.abs(variance - wanted_variance).mean()),
+        }
+    return rows
+
+
+def _probabilities(
+    results: Mapping[str, Result],
+    classifier: GPClassifier,
+    gp: Any,
+    Xnew: ArrayLike | None,
+    given: dict[str, ArrayLike],
+) -> dict[str, Array]:
+    """Class probabilities (m, c) of held-out points by each method."""
+    computed = {}
+    for name, result in results.items():
+        if name in given:
+            computed[name] = np.asarray(given[name], dtype=np.float64)
+        elif gp is None or Xnew is None:
+            raise ValueError(
+                f"Class probabilities of held-out points by {name!r} need gp and Xnew; or give them: probabilities=..."
+            )
+        elif isinstance(result, xr.DataTree):
+            p = predict_draws(result, gp, Xnew, model=classifier.model, progressbar=False)["p"]
+            computed[name] = p.values
+        else:
+            computed[name] = result.predict(gp, Xnew)["p"].values
+    shapes = {name: p.shape for name, p in computed.items()}
+    m = len(next(iter(computed.values())))
+    if set(shapes.values()) != {(m, classifier.n_classes)}:
+        raise ValueError(f"Class probabilities must all be (points, {classifier.n_classes}), but have shapes {shapes}.")
+    return computed
+
+
+def _scores(
+    p: Mapping[str, Array], labels: NDArray[np.int64], reference: str, prob: float, random_seed: Any
+) -> dict[str, dict[str, float]]:
+    """Mean log predictive density and accuracy with intervals, and the same of differences to the reference."""
+    if not 0 < prob < 1:
+        raise ValueError(f"prob must be in (0, 1), but is {prob}.")
+    points = np.arange(len(labels))
+    with np.errstate(divide="ignore"):
+        density = np.stack([np.log(each[points, labels]) for each in p.values()], axis=1)
+    right = np.stack([each.argmax(axis=1) == labels for each in p.values()], axis=1)
+    measured = np.stack([density, right], axis=2)  # (point, method, score)
+    baseline = list(p).index(reference)
+    with np.errstate(invalid="ignore"):  # where a probability is 0
+        both = np.stack([measured, measured - measured[:, [baseline]]], axis=3)
+        draws = bayesian_bootstrap(both, random_seed=random_seed)
+        low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
+    mean = both.mean(axis=0)
+    return {
+        name: {
+            f"{score}{of}{which}": float(values[i, j, k])
+            for j, score in enumerate(("mlpd", "accuracy"))
+            for k, of in enumerate(("", "_difference"))
+            for which, values in (("", mean), ("_low", low), ("_high", high))
+        }
+        for i, name in enumerate(p)
+    }
+
+
+def _seconds(result: Result) -> float:
+    """How long a fit or its draws took, in seconds; NaN if that is not known."""
+    if isinstance(result, GPApproximation):
+        return result.seconds
+    return float({**result.attrs, **result["posterior"].attrs}.get("sampling_time", np.nan))

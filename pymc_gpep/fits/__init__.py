@@ -1,0 +1,1 @@
+"""A fit and what is made of it: moments, draws, predictions, files."""

@@ -1,0 +1,94 @@
+"""The latent values given the hyperparameters, as the variables of the model have them."""
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+
+from pymc_gpep.approximations import Solution
+from pymc_gpep.fits.latent_draws import draw_latents
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["Conditional"]
+
+Array = NDArray[np.float64]
+
+
+class Conditional:
+    """Hyperparameters at a point, and the Gaussian that the latent values have there, in the unconstrained space.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    point : dict of arrays
+        Values of the model's value variables, those of the latent values not among them.
+    solution : Solution
+        The approximate posterior at this point.
+    """
+
+    def __init__(self, classifier: GPClassifier, point: PointType, solution: Solution) -> None:
+        self.classifier = classifier
+        self.point = point
+        self.solution = solution
+
+    @cached_property
+    def _roots(self) -> Array:
+        """Lower Cholesky factors of the prior covariance, (1 or c, n, n)."""
+        try:
+            return np.linalg.cholesky(self.solution.posterior.k)
+        except np.linalg.LinAlgError:
+            # The approximation may do without; the model's own latent values, mean + Cholesky factor × noise, do not.
+            names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
+            at = {name: np.asarray(value).tolist() for name, value in self.point.items()}
+            raise ValueError(
+                f"The prior covariance of the latent values {names} is not positive definite to working precision at "
+                f"the hyperparameters {at} (unconstrained). Give the prior a larger jitter, gp.prior(..., jitter=...), "
+                "or the hyperparameters priors that hold them; a magnitude that grows without limit is the usual cause."
+            ) from None
+
+    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Means and variances by name of value variable; the variances of hyperparameters are 0."""
+        mean = dict(self.point)
+        variance = {name: np.zeros_like(value) for name, value in mean.items()}
+        for latent in self.classifier.latents:
+            centre, spread = self._latent_moments(latent.rotated)
+            name, rows = latent.free.name, latent.rows
+            mean[name], variance[name] = centre[rows], spread[rows]
+        return mean, variance
+
+    def _latent_moments(self, rotated: bool) -> tuple[Array, Array]:
+        """Mean and variance (c, n) of f, or of z where f = m + L z."""
+        posterior = self.solution.posterior
+        if not rotated:
+            return self.solution.mean, self.solution.cov.diagonal(axis1=1, axis2=2).T
+        mean = np.matmul(self._roots.swapaxes(1, 2), posterior.weights[..., None])[..., 0]
+        return mean, np.maximum(posterior.marginal_variance(self._roots, np.eye(mean.shape[1])), 0.0)
+
+    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
+        """Covariance (size, size) of the flat vector in which each value variable has its place."""
+        posterior = self.solution.posterior
+        c, n = posterior.prior_mean.shape
+        rotated = np.array([False] * c)
+        for latent in self.classifier.latents:
+            rotated[list(latent.classes)] = latent.rotated
+        which = rotated[:, None, None]
+        left = np.where(which, self._roots, posterior.k)
+        joint = posterior.joint_covariance(left, np.where(which, np.eye(n), posterior.k))
+        cov = np.zeros((size, size))
+        where = {}
+        for latent in self.classifier.latents:
+            start = places[latent.free.name].start
+            for row, k in enumerate(latent.classes):
+                where[k] = slice(start + row * n, start + (row + 1) * n)
+        for a in range(c):
+            for b in range(c):
+                cov[where[a], where[b]] = joint[a, :, b, :]
+        return cov
+
+    def draw(self, draws: int, rng: np.random.Generator, names: Iterable[str]) -> dict[str, Array]:
+        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by the names given."""
+        values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
+        values |= draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)
+        return {name: values[name] for name in names}

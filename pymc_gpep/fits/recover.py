@@ -1,0 +1,159 @@
+"""From draws of a marginal model back to draws of the original one, latent values included."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import NDArray
+from pymc.progress_bar import CustomProgress, default_progress_theme
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+from rich.console import Console
+
+from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.fits.latent_draws import draw_latents
+from pymc_gpep.graph.marginal_model import MarginalModel
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.interpreted import graph_function
+
+__all__ = ["recover"]
+
+Array = NDArray[np.float64]
+
+
+@one_blas_thread()
+def recover(
+    idata: xr.DataTree, marginal: pm.Model, *, random_seed: Any = None, progressbar: bool = True
+) -> xr.DataTree:
+    """Draw latent values for each draw of the hyperparameters from a marginal model.
+
+    They are drawn from the Gaussian that the approximation has at these hyperparameters. The result is as if the
+    original model, with the data that it has now, had been sampled: latent values and the Deterministics that depend on
+    them have its names, dims and coords, so `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` take it
+    with the original model.
+
+    Parameters
+    ----------
+    idata : DataTree
+        What `pm.sample(model=marginal)` returned; thinned or joined with others if wanted.
+    marginal : MarginalModel
+        What `marginalize` returned.
+    random_seed : int, Generator or None
+    progressbar : bool
+
+    Returns
+    -------
+    DataTree
+        With all groups of `idata`. `posterior`, `observed_data` and `constant_data` are those of the original model;
+        draws of the warm-up stay as they are.
+
+    Raises
+    ------
+    TypeError
+        If `marginal` was not made by `marginalize`.
+    ValueError
+        If `idata` has no draws of a hyperparameter, or ones for which the approximation or a Cholesky factorisation
+        of the prior covariance fails.
+    """
+    if not isinstance(marginal, MarginalModel):
+        raise TypeError(
+            f"marginal must be what gpep.marginalize returned, not a {type(marginal).__name__}; a copy that PyMC makes "
+            "of it does not know the original model."
+        )
+    classifier = marginal._classifier
+    posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
+    names = [rv.name for rv in classifier.hyperparameters]
+    if missing := [name for name in names if name not in posterior]:
+        raise ValueError(f"idata has no posterior draws of {', '.join(map(repr, missing))}.")
+    sampled = [posterior[name].transpose("chain", "draw", ...).values for name in names]
+    latent_values = _LatentValues(
+        classifier, marginal._approximator, marginal._dependent, np.random.default_rng(random_seed)
+    )
+    shape = posterior.sizes["chain"], posterior.sizes["draw"]
+    values: dict[str, Array] = {}
+    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
+        indices = progress.track(np.ndindex(shape), total=shape[0] * shape[1], description="Recovering latent values")
+        for index in indices:
+            try:
+                drawn = latent_values.draw([value[index] for value in sampled])
+            except ValueError as error:
+                raise ValueError(f"At chain {index[0]}, draw {index[1]} of idata, {error}") from error
+            for name, value in drawn.items():
+                values.setdefault(name, np.empty((*shape, *value.shape)))[index] = value
+    return _completed(idata, posterior, values, classifier.model)
+
+
+class _LatentValues:
+    """Draws of the latent values, and of what depends on them, at given hyperparameters on their natural scale.
+
+    Solves start from the sites of the last one.
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        approximator: Approximator,
+        dependent: Sequence[TensorVariable],
+        rng: np.random.Generator,
+    ) -> None:
+        self.classifier = classifier
+        self.approximator = approximator
+        self.rng = rng
+        model = classifier.model
+        hyperparameters = list(classifier.hyperparameters)
+        # Latent values are taken as given: f of a rotated prior would otherwise be factorised once more for each draw.
+        latents = list({v: None for latent in classifier.latents for v in (latent.f, latent.free)})
+        given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
+        replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
+
+        def function(inputs: list[Variable], outputs: list[Variable]) -> Any:
+            return graph_function(model, [given[v] for v in inputs], graph_replace(outputs, replacements, strict=False))
+
+        self._prior = function(hyperparameters, [classifier.covariance(), classifier.mean(), classifier.labels])
+        self._drawn = [v.name for v in latents]
+        others = [v for v in dependent if v not in given]
+        self._others = [v.name for v in others]
+        self._compute = function([*hyperparameters, *latents], others)
+        self._sites: Array | None = None
+
+    def _solve(self, hyperparameters: list[Any]) -> Solution:
+        k, mean, labels = self._prior(*hyperparameters)
+        solution = self.approximator.solve(k, mean, labels, self._sites)
+        if not solution.convergence.converged and self._sites is not None:
+            solution = self.approximator.solve(k, mean, labels)
+        if not solution.convergence.converged:
+            raise ValueError(f"{self.approximator.name} {solution.convergence}. Was it sampled from this model?")
+        self._sites = solution.start
+        return solution
+
+    def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
+        """One draw of each variable, by name."""
+        posterior = self._solve(hyperparameters).posterior
+        try:
+            roots = np.linalg.cholesky(posterior.k)
+        except np.linalg.LinAlgError:
+            raise ValueError(
+                "the prior covariance is not positive definite to working precision. Give the prior a larger jitter."
+            ) from None
+        drawn = draw_latents(self.classifier, posterior, roots, 1, self.rng)
+        values = {name: drawn[name][0] for name in self._drawn}
+        return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))
+
+
+def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
+    """`idata` with the given draws in its posterior, and with the data of the model, as PyMC names and labels them."""
+    converted = pm.to_inference_data(posterior_predictive=values, model=model)
+    drawn = (
+        converted["posterior_predictive"].to_dataset().assign_coords(chain=posterior["chain"], draw=posterior["draw"])
+    )
+    merged = posterior.drop_vars(list(values), errors="ignore").assign(drawn.data_vars)
+    ordered = [v.name for v in model.unobserved_RVs if v.name in merged]
+    merged = merged[[*ordered, *(name for name in merged.data_vars if name not in ordered)]]
+    groups = {name: group.to_dataset() for name, group in idata.children.items()}
+    groups.pop("constant_data", None)
+    groups |= {name: group.to_dataset() for name, group in converted.children.items() if name != "posterior_predictive"}
+    return xr.DataTree.from_dict(groups | {"posterior": merged})

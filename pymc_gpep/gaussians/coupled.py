@@ -1,0 +1,89 @@
+"""The Gaussian posterior of latent functions whose sites couple the functions of a point: prediction and draws.
+
+The algebra is that of `pymc_gpep.kernels.gaussians.coupled` (nested EP paper, appendix B); nested EP and the Laplace
+approximation of a softmax share it, since their sites have the same form.
+"""
+
+from functools import cached_property
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_gpep.gaussians.posterior import FLOOR, Array, Posterior, scaled_symmetric
+from pymc_gpep.solvers.coupled import factorise
+from pymc_gpep.solvers.problem import own_matrix
+from pymc_gpep.solvers.team import gather, one_blas_thread
+
+__all__ = ["CoupledPosterior"]
+
+
+class CoupledPosterior(Posterior):
+    """Sites of precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from `precision` π (c, n)."""
+
+    @cached_property
+    def _factors(self) -> tuple[Array, Array]:
+        """B_k (c, n, n) and the lower Cholesky factor of P = Σ B_k."""
+        c, n = self.precision.shape
+        b, p = np.empty((c, n, n)), np.empty((n, n))
+        ok, _ = factorise(self.k, self.precision, b, p)
+        if not ok:
+            raise np.linalg.LinAlgError("The prior covariance is not positive semi-definite.")
+        for matrix, root in zip(b, np.sqrt(self.precision), strict=True):
+            matrix[:] = scaled_symmetric(matrix, root)
+        return b, np.tril(p)
+
+    def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
+        b, p = self._factors
+        c, m = k_new.shape
+        n = p.shape[0]
+        with one_blas_thread(), gather(n) as team:
+            smoothed = np.stack(team.each(lambda a: own_matrix(k_cross, a) @ b[a], range(c)))
+        variance = k_new - np.einsum("kmn,kmn->km", smoothed, np.broadcast_to(k_cross, (c, m, n)))
+        shared = solve_triangular(p, smoothed.reshape(c * m, n).T, lower=True).T.reshape(c, m, n)
+        cov = np.einsum("kmn,lmn->mkl", shared, shared, optimize=True)
+        cov[:, range(c), range(c)] += np.maximum(variance, 0.0).T
+        return np.asarray(cov)
+
+    def joint_covariance(self, left: Array, prior: Array) -> Array:
+        b, p = self._factors
+        c, n = self.precision.shape
+        left_b = np.matmul(left.swapaxes(1, 2), b)
+        shared = solve_triangular(p, left_b.reshape(c * n, n).T, lower=True).T
+        cov = (shared @ shared.T).reshape(c, n, c, n)
+        for a, own in enumerate(np.broadcast_to(prior - left_b @ left, (c, n, n))):
+            cov[a, :, a, :] += own
+        return cov
+
+    def marginal_variance(self, left: Array, prior: Array) -> Array:
+        b, p = self._factors
+        c, n = self.precision.shape
+        left_b = np.matmul(left.swapaxes(1, 2), b)
+        shared = solve_triangular(p, left_b.reshape(c * n, n).T, lower=True)
+        own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (c, n))
+        own = own - np.einsum("kij,kji->ki", left_b, np.broadcast_to(left, (c, n, n)))
+        return own + np.einsum("ji,ji->i", shared, shared).reshape(c, n)
+
+    def site_blocks(self) -> tuple[Array, Array]:
+        # R = D^½ (I − uuᵀ) with u = (π / 1ᵀπ)^½, and E = uuᵀ + D^{-½} M_ii D^{-½}, in which nothing cancels.
+        b, p = self._factors
+        c, n = self.precision.shape
+        root = np.sqrt(np.maximum(self.precision, FLOOR))
+        unit = (root / np.sqrt((root**2).sum(0))).T
+        shared = solve_triangular(p, b.reshape(c * n, n).T, lower=True).reshape(n, c, n) / root
+        outer = unit[:, :, None] * unit[:, None, :]
+        kept = outer - np.einsum("jki,jli->ikl", shared, shared, optimize=True)
+        own = b.diagonal(axis1=1, axis2=2) / root**2
+        kept[:, range(c), range(c)] += np.where(self.precision > FLOOR, own, 1.0).T
+        return root.T[:, :, None] * (np.eye(c) - outer), kept
+
+    def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
+        b, p = self._factors
+        c, n = self.precision.shape
+        z = rng.standard_normal((c, n, draws))
+        noise = rng.standard_normal((c, n, draws)) * np.sqrt(self.precision)[..., None]
+        noise -= (self.precision / self.precision.sum(0))[..., None] * noise.sum(0)
+        observed = b @ (roots @ z + self.k @ noise)
+        half = solve_triangular(p, observed.sum(0), lower=True)
+        observed -= b @ solve_triangular(p, half, lower=True, trans=1)
+        z += roots.swapaxes(1, 2) @ (self.weights[..., None] + noise - observed)
+        return z.transpose(2, 0, 1)

@@ -1,0 +1,1 @@
+"""Evidences as parts of PyTensor graphs and of PyMC models."""

@@ -1,0 +1,153 @@
+"""The evidence as a node of PyTensor graphs: any approximation's, with its derivatives computed in the same call."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile import optdb
+from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
+from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
+
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.kernels.compile import kernel, source_key
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.relay import external
+
+__all__ = ["Evidence"]
+
+_UNUSABLE = "k must hold one matrix or one for each class, and labels must be 0…c−1."
+
+
+def _usable(k: Any, mean: Any, labels: Any) -> bool:
+    """Whether number of matrices and labels fit the mean (c, n): solvers read memory by them, unchecked."""
+    c = len(mean)
+    return (len(k) == 1 or len(k) == c) and labels.size > 0 and labels.min() >= 0 and labels.max() < c
+
+
+_compiled_usable = kernel(_usable)
+
+
+def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
+    tensor = pt.as_tensor_variable(value)
+    if tensor.type.ndim != ndim:
+        raise TypeError(f"{name} must have {ndim} axes, but has {tensor.type.ndim}.")
+    return tensor.astype(dtype)
+
+
+class Evidence(Op):
+    """log Z(K, m) of a Gaussian process classifier, as an approximation computes it.
+
+    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), and what to start from, a vector; no
+    derivative is taken through it, since the fixed point does not depend on it. Without one the start is cold.
+
+    Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations.
+    Unless the solver converged, the first three are NaN and the status says why (`pymc_gpep.kernels.status`): in a
+    sampler that is a divergence.
+
+    At a fixed point the derivatives are closed expressions of the sites, so the pullback multiplies outputs that are
+    already there; second derivatives are not defined.
+    """
+
+    __props__ = ("approximator",)
+    default_output = 0
+
+    def __init__(self, approximator: Approximator) -> None:
+        self.approximator = approximator
+
+    def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None) -> Apply:
+        """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated."""
+        mean = _with_axes("mean", mean, 2, "float64")
+        c, n = (mean.shape[i] if known is None else known for i, known in enumerate(mean.type.shape))
+        size = self.approximator.start_size(c, n)
+        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
+        labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
+        start = pt.zeros(size) if start is None else pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
+        outputs = [pt.dscalar("evidence"), k.type(), mean.type(), start.type(), pt.lscalar(), pt.lscalar()]
+        return Apply(self, [k, mean, labels, start], outputs)
+
+    def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
+        """Shapes of the outputs from those of the inputs."""
+        k, mean, _, start = shapes
+        return [(), k, mean, start, (), ()]
+
+    def evaluate(
+        self, k: NDArray[np.float64], mean: NDArray[np.float64], labels: NDArray[np.int64], start: NDArray[np.float64]
+    ) -> tuple[Any, ...]:
+        """Compute all outputs from numbers."""
+        if not _usable(np.asarray(k), np.asarray(mean), np.asarray(labels)):
+            raise ValueError(_UNUSABLE)
+        found = self.approximator.run(k, mean, labels, start, gradient=True)
+        ok = found.status == CONVERGED
+        return (
+            found.evidence if ok else np.nan,
+            found.gradient if ok else np.full_like(k, np.nan),
+            found.gradient_mean if ok else np.full_like(mean, np.nan),
+            found.start,
+            found.status,
+            found.iterations,
+        )
+
+    def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
+        """Evaluate, for the linkers that run Python."""
+        for storage, value, variable in zip(output_storage, self.evaluate(*inputs), node.outputs, strict=True):
+            storage[0] = np.asarray(value, dtype=variable.type.dtype)
+
+    def connection_pattern(self, node: Apply) -> list[list[bool]]:
+        """The evidence depends on covariance and mean; the rest is a by-product without derivatives of its own."""
+        return [[differentiable] * 6 for differentiable in (True, True, False, False)]
+
+    def pullback(
+        self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
+    ) -> list[Variable]:
+        """Cotangent of the evidence times its derivatives."""
+        _, gradient_k, gradient_mean, *_ = outputs
+        cotangent, *others = cotangents
+        if any(not isinstance(other.type, DisconnectedType) for other in others):
+            undefined = [
+                grad_not_implemented(
+                    self, i, inputs[i], "Only the evidence itself can be differentiated, and only once."
+                )
+                for i in range(2)
+            ]
+            return [*undefined, disconnected_type(), disconnected_type()]
+        return [cotangent * gradient_k, cotangent * gradient_mean, disconnected_type(), disconnected_type()]
+
+
+@register_funcify_default_op_cache_key(Evidence)
+def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
+    solve = external(repr(op.approximator), op.approximator.run)
+
+    @numba_njit
+    def evidence(k_, mean_, labels_, start):  # type: ignore[no-untyped-def]  # numba infers them
+        k = np.ascontiguousarray(k_)
+        mean = np.ascontiguousarray(mean_)
+        labels = np.ascontiguousarray(labels_)
+        if not _compiled_usable(k, mean, labels):
+            raise ValueError(_UNUSABLE)
+        c, n = mean.shape
+        end = start.copy()
+        value = np.full(1, np.nan)
+        gradient_k = np.empty_like(k)
+        gradient_mean = np.empty_like(mean)
+        outcome = np.array([OUT_OF_MEMORY, 0])
+        solve(
+            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, end.ctypes, end.size,
+            value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, outcome.ctypes,
+        )  # fmt: skip
+        return np.asarray(value[0]), gradient_k, gradient_mean, end, np.asarray(outcome[0]), np.asarray(outcome[1])
+
+    return evidence, source_key(__file__)
+
+
+@node_rewriter([Evidence])
+def _load_jax_dispatch(fgraph: Any, node: Apply) -> None:
+    """Rewrite nothing: as rewrites tagged "jax" run only where JAX compiles, JAX need not be imported before that."""
+    from pymc_gpep.graph import jax_dispatch  # noqa: F401
+
+
+optdb.register("load_jax_dispatch_of_evidence", dfs_rewriter(_load_jax_dispatch), "jax", position=100)

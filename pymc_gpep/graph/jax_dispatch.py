@@ -1,0 +1,91 @@
+"""Likelihood and evidence under JAX: the compiled kernels as host callbacks, with derivatives that JAX knows.
+
+Imported once JAX is in use, and by nothing else.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from pytensor.graph.basic import Apply
+from pytensor.link.jax.dispatch.basic import jax_funcify
+
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.likelihoods.multinomial_probit.log_probability import (
+    LogProbability,
+    LogProbabilityHessian,
+    log_probabilities_and_gradients,
+    log_probability_hessians,
+)
+
+__all__ = ["log_probability", "log_probability_hessian"]
+
+type Pair = tuple[jax.Array, jax.Array]
+
+_callback = partial(jax.pure_callback, vmap_method="broadcast_all")
+
+
+def log_probability_hessian(y: jax.Array, f: jax.Array) -> jax.Array:
+    """Second derivative of log p(y | f) of one point, (c, c)."""
+    (c,) = f.shape
+    return _callback(log_probability_hessians, jax.ShapeDtypeStruct((c, c), jnp.float64), y, f)
+
+
+@jax.custom_jvp
+def log_probability(y: jax.Array, f: jax.Array) -> Pair:
+    """log p(y | f) of one point, and its derivative with respect to f (c,)."""
+    shapes = jax.ShapeDtypeStruct((), jnp.float64), jax.ShapeDtypeStruct(f.shape, jnp.float64)
+    return _callback(log_probabilities_and_gradients, shapes, y, f)
+
+
+@log_probability.defjvp
+def _log_probability_jvp(primals: Pair, tangents: Pair) -> tuple[Pair, Pair]:
+    y, f = primals
+    _, tangent = tangents
+    value, gradient = log_probability(y, f)
+    # A callback whose result nothing uses is dropped by the compiler: first derivatives do not pay for the second.
+    return (value, gradient), (gradient @ tangent, log_probability_hessian(y, f) @ tangent)
+
+
+@jax_funcify.register(LogProbability)
+def _jax_log_probability(op: LogProbability, node: Apply, **kwargs: Any) -> Callable[..., Any]:
+    return log_probability
+
+
+@jax_funcify.register(LogProbabilityHessian)
+def _jax_log_probability_hessian(op: LogProbabilityHessian, node: Apply, **kwargs: Any) -> Callable[..., Any]:
+    return log_probability_hessian
+
+
+@jax_funcify.register(Evidence)
+def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any]:
+    dtypes = [output.type.dtype for output in node.outputs]
+
+    def solve(k: jax.Array, mean: jax.Array, labels: jax.Array, start: jax.Array) -> tuple[jax.Array, ...]:
+        shapes = (), k.shape, mean.shape, start.shape, (), ()
+        results = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+        return jax.pure_callback(
+            lambda *inputs: op.evaluate(*map(np.asarray, inputs)), results, k, mean, labels, start,
+            vmap_method="sequential",
+        )  # fmt: skip
+
+    evidence = jax.custom_vjp(solve)
+
+    def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], Pair]:
+        outputs = evidence(*(x.value for x in inputs))
+        _, gradient_k, gradient_mean, *_ = outputs
+        return outputs, (gradient_k, gradient_mean)
+
+    def backward(gradients: Pair, cotangents: tuple[Any, ...]) -> tuple[jax.Array | None, ...]:
+        cotangent, *others = cotangents
+        if not all(isinstance(other, SymbolicZero) for other in others):
+            raise NotImplementedError("Only the evidence itself can be differentiated, and only once.")
+        gradient_k, gradient_mean = gradients
+        return cotangent * gradient_k, cotangent * gradient_mean, None, None
+
+    evidence.defvjp(forward, backward, symbolic_zeros=True)
+    return evidence

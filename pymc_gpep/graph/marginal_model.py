@@ -1,0 +1,115 @@
+"""From a model to the same model with the latent values integrated out."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.traversal import ancestors
+
+from pymc_gpep.approximations import Approximator, approximator
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.prior_functions import check_moments, prior_moments
+
+__all__ = ["MarginalModel", "marginalize"]
+
+
+class MarginalModel(pm.Model):
+    """A classifier whose latent values are integrated out; made by `marginalize`, which says what is in it.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+        What was read from the original model.
+    approximator : Approximator
+        What integrates.
+    """
+
+    def __init__(self, classifier: GPClassifier, approximator: Approximator) -> None:
+        model = classifier.model
+        super().__init__(check_bounds=model.check_bounds, model=None)
+        self._classifier = classifier
+        self._approximator = approximator
+        self.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
+        integrated = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
+        dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
+        # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
+        self._dependent = tuple(dependent)
+        left_out = integrated.union(dependent)
+        for name, variable in model.named_vars.items():
+            if variable in left_out:
+                continue
+            if variable in model.basic_RVs:
+                (self.free_RVs if variable in model.free_RVs else self.observed_RVs).append(variable)
+                self.create_value_var(
+                    variable,
+                    transform=model.rvs_to_transforms[variable],
+                    default_transform=None,
+                    value_var=model.rvs_to_values[variable],
+                )
+                self.set_initval(variable, model.rvs_to_initial_values.get(variable))
+            for own, theirs in (
+                (self.deterministics, model.deterministics),
+                (self.potentials, model.potentials),
+                (self.data_vars, model.data_vars),
+            ):
+                if variable in theirs:
+                    own.append(variable)
+            self.add_named_variable(variable, dims=model.named_vars_to_dims.get(name))
+        # The length of the start is a number, since JAX makes no arrays whose shape is computed.
+        start = np.zeros(approximator.start_size(classifier.n_classes, classifier.n_points))
+        k = pt.atleast_3d(classifier.covariance(), left=True)
+        evidence = Evidence(approximator)(k, classifier.mean(), classifier.labels, start)
+        pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
+
+
+def marginalize(
+    model: pm.Model, method: str = "nested_ep", likelihood: str | None = None, **options: Any
+) -> MarginalModel:
+    """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
+
+    In the new model a Potential, the approximate log evidence, stands for the latent values and for the likelihood,
+    whose name it has with `_evidence` appended. Deterministics that depend on the latent values are left out. All other
+    random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared with it: new
+    data given to one (`pm.set_data`) are the other's as well.
+
+    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A classifier with `pm.gp.Latent` priors.
+    method : str
+        Name of the approximation, as for `pm.fit`.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    **options
+        Of the approximation: the parameters of its class, `NestedEP` and so on.
+
+    Returns
+    -------
+    MarginalModel
+        For `pm.sample`, and then `recover`.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier, or if a random variable or a Potential besides the likelihood
+        depends on its latent values.
+    ValueError
+        If there is no such method, if it does not fit the likelihood, or if the prior at the initial point is none, as
+        where inputs are missing.
+    TypeError
+        If an option is not one of the approximation's.
+
+    Examples
+    --------
+    >>> marginal = gpep.marginalize(model)
+    >>> idata = pm.sample(model=marginal)
+    >>> idata = gpep.recover(idata, marginal)
+    """
+    classifier = read_classifier(model, likelihood)
+    solver = approximator(method.lower(), classifier.kind, options, ", besides method and likelihood")
+    check_moments(*prior_moments(classifier)(model.initial_point()))
+    return MarginalModel(classifier, solver)

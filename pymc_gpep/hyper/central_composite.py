@@ -1,0 +1,117 @@
+"""Integration over the hyperparameters by a central composite design."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
+from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+
+__all__ = ["CentralComposite", "sphere_design"]
+
+Array = NDArray[np.float64]
+
+_REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
+_NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping
+_SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
+
+
+@dataclass(frozen=True)
+class CentralComposite(HyperMethod):
+    """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
+
+    The sphere is one in standardised coordinates: the principal axes of the Gaussian at the maximum, the two sides of
+    each stretched by how fast the density falls there. A point has as weight the posterior density, relative to the
+    standard normal one and times the stretch of the volume (which Rue et al. leave out), times the weight that makes
+    mean and covariance of a standard normal distribution come out.
+
+    Parameters
+    ----------
+    f0 : float, optional
+        Radius of the sphere over the square root of the number d of hyperparameters. √(1 + 2 / d) if not given, so that
+        the fourth moment of a normal distribution's radius comes out as well; Rue et al. and Vanhatalo, Pietiläinen and
+        Vehtari (2010) have 1.1, which is that for d = 10.
+    """
+
+    f0: float | None = None
+
+    name: ClassVar[str] = "ccd"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """The nodes of the design where the approximation succeeds, and the integral as log evidence."""
+        best = optimum.best
+        d = best.theta.size
+        f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
+        gaussian = gaussian_at(log_posterior, optimum)
+        spread = _spread(log_posterior, gaussian, best.log_posterior)
+        sphere = f0 * sphere_design(d)
+        u = np.concatenate([np.zeros((1, d)), sphere])
+        normal_weights = np.full(len(u), 1 / (len(sphere) * f0**2))
+        normal_weights[0] = 1 - 1 / f0**2
+        side = np.where(u == 0, spread.mean(axis=0), np.where(u > 0, spread[1], spread[0]))
+        thetas = gaussian.at(side * u)
+        nodes = evaluate_nodes(log_posterior, thetas, len(thetas), progressbar)
+        kept = np.array([node is not None for node in nodes]) & (normal_weights > 0)
+        good = [node for node, keep in zip(nodes, kept, strict=True) if node and keep]
+        if not good:
+            raise ValueError(f"hyper='ccd': {failures(nodes)}. Use hyper='map', or other priors.")
+        drop = np.array([node.evaluation.log_posterior for node in good]) - best.log_posterior
+        logs = drop + 0.5 * (u[kept] ** 2).sum(axis=1) + np.log(side[kept]).sum(axis=1) + np.log(normal_weights[kept])
+        weights = np.exp(logs - logs.max())
+        wanted = weights > _NEGLIGIBLE * weights.sum()
+        return HyperPosterior(
+            self.name,
+            log_posterior,
+            [node for node, want in zip(good, wanted, strict=True) if want],
+            weights[wanted],
+            log_evidence=best.log_posterior + gaussian.log_volume + float(logs.max() + np.log(weights.sum())),
+            converged=None not in nodes,
+            message=failures(nodes),
+        )
+
+
+def _spread(log_posterior: LogPosterior, gaussian: Gaussian, top: float) -> Array:
+    """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
+
+    That of a normal density that falls by as much as the posterior does over two of the Gaussian's standard deviations;
+    1 where the posterior cannot be had, or does not fall.
+    """
+    d = gaussian.mean.size
+    spread = np.ones((2, d))
+    for side, sign in enumerate((-1, 1)):
+        for axis, theta in enumerate(gaussian.at(sign * _REACH * np.eye(d))):
+            fall = top - log_posterior(theta).log_posterior
+            if fall > 0:
+                spread[side, axis] = np.clip(_REACH / np.sqrt(2 * fall), *_SPREAD)
+    return spread
+
+
+def sphere_design(d: int) -> Array:
+    """Points (k, d) on the sphere of radius √d: the axes, and for d > 1 corners of the cube.
+
+    The corners are a fraction of resolution V, so that no product of up to four different coordinates has a mean other
+    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005): each next is the first that is no product of
+    three or fewer of those before it.
+    """
+    axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
+    if d == 1:
+        return axes
+    columns: list[int] = []
+    products = [{0}, set[int](), set[int](), set[int]()]  # of so many columns
+    while len(columns) < d:
+        column = 1 + max(columns, default=0)
+        while any(column in of for of in products):
+            column += 1
+        for many in (3, 2, 1):
+            products[many] |= {column ^ other for other in products[many - 1]}
+        columns.append(column)
+    runs = np.arange(2 ** max(columns).bit_length())
+    corners = 1.0 - 2.0 * (np.bitwise_count(runs[:, None] & np.array(columns)) % 2)
+    return np.concatenate([corners, axes])

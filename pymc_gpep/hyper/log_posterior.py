@@ -1,0 +1,184 @@
+"""The log posterior of the hyperparameters with the latent values integrated out.
+
+Everything happens in the unconstrained space of the model's value variables: evidence, the model's own priors and any
+other terms it has, and the Jacobians of its transforms.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
+from pymc.initial_point import make_initial_point_fn
+
+from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.prior_functions import check_moments, prior_moments
+
+__all__ = ["Evaluation", "LogPosterior"]
+
+Array = NDArray[np.float64]
+
+
+class Evaluation(NamedTuple):
+    """The log posterior at one point of the unconstrained space."""
+
+    theta: Array
+    """Hyperparameters, flat."""
+    log_posterior: float
+    """Evidence, log priors, log Jacobians and the model's other terms."""
+    gradient: Array
+    evidence: float
+    iterations: int
+    """Iterations that the approximation took."""
+    status: int
+    """One of `pymc_gpep.kernels.status`."""
+
+
+class LogPosterior:
+    """log p(θ | y) up to a constant, with gradient, as an approximation has it.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    approximator : Approximator
+    compile_kwargs : dict, optional
+        For PyTensor's compilation. Without a `mode` the graph is interpreted.
+
+    Notes
+    -----
+    Each solve starts from the sites of the last one. Its fixed point, and so the value, does not depend on them beyond
+    the tolerance of the approximation.
+    """
+
+    def __init__(
+        self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self.classifier = classifier
+        self.approximator = approximator
+        self._cold = np.zeros(approximator.start_size(classifier.n_classes, classifier.n_points))
+        self._sites = self._cold
+        model = classifier.model
+        covariance = classifier.covariance()
+        moments = [pt.atleast_3d(covariance, left=True), classifier.mean()]
+        k, mean = model.replace_rvs_by_values(moments)
+        labels = classifier.labels
+        self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        others = [rv for rv in model.observed_RVs if rv is not classifier.likelihood]
+        terms = [*classifier.hyperparameters, *others, *model.potentials]
+        prior = model.logp(vars=terms) if terms else pt.constant(0.0)
+
+        start = pt.dvector("start")
+        evidence, _, _, sites, status, iterations = Evidence(approximator).make_node(k, mean, labels, start).outputs
+        log_posterior = evidence + prior
+        gradient = (
+            pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
+            if self.value_vars
+            else pt.zeros(0)
+        )
+        self._outputs = [log_posterior, gradient, evidence, sites, status, iterations]
+        self._inputs = [*self.value_vars, start]
+        self._prior = prior
+        self._kwargs = compile_kwargs or {}
+        self._moments = prior_moments(classifier)
+        self._layout: RaveledVars | None = None
+
+    def prepare(self) -> None:
+        """Make ready for the first evaluation, which it takes time to compile."""
+        _ = self._evaluate
+
+    @cached_property
+    def _evaluate(self) -> Callable[..., list[Any]]:
+        # A fit that is read from a file never evaluates, and need not wait for this.
+        outputs = arrays_as_shared(self._outputs)
+        return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
+
+    def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
+        """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
+        model = self.classifier.model
+        names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
+        if unknown := sorted(set(start or {}) - names):
+            known = ", ".join(rv.name for rv in self.classifier.hyperparameters) or "none"
+            raise ValueError(f"start names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
+        point = make_initial_point_fn(
+            model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
+        )(random_seed)
+        if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
+            raise ValueError(
+                f"The initial value of {', '.join(outside)} is outside of the support of its prior"
+                + (f": start is {dict(start)}." if start else ".")
+            )
+        self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
+        return np.asarray(self._layout.data, dtype=np.float64)
+
+    @property
+    def sites(self) -> Array:
+        """Sites of the last solve that converged, where a solve at these hyperparameters starts and at once ends."""
+        return self._sites
+
+    def point(self, theta: Array) -> PointType:
+        """The values of the model's value variables that a flat vector stands for."""
+        return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
+
+    @property
+    def _point_map(self) -> Any:
+        if self._layout is None:
+            self.initial_point()
+        assert self._layout is not None
+        return self._layout.point_map_info
+
+    @property
+    def parameters(self) -> list[str]:
+        """Name of each element of a flat vector: that of the value variable, with its place where there are several."""
+        return [
+            name + (f"[{', '.join(map(str, place))}]" if place else "")
+            for name, shape, *_ in self._point_map
+            for place in np.ndindex(*shape)
+        ]
+
+    def log_prior(self, theta: Array) -> float:
+        """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
+        model, point = self.classifier.model, self.point(theta)
+        function = graph_function(model, self.value_vars, self._prior)
+        return float(function(*(point[v.name] for v in self.value_vars)))
+
+    def __call__(self, theta: Array) -> Evaluation:
+        """Evaluate; NaN with a status where the approximation fails."""
+        point = self.point(theta)
+        values = [point[v.name] for v in self.value_vars]
+        value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._sites)
+        if status != CONVERGED and self._sites is not self._cold:
+            value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._cold)
+        if status == CONVERGED:
+            self._sites = sites
+        return Evaluation(
+            np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
+        )
+
+    def natural(self, thetas: Array) -> dict[str, Array]:
+        """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
+        model = self.classifier.model
+        rvs = list(self.classifier.hyperparameters)
+        function = graph_function(model, self.value_vars, model.replace_rvs_by_values(rvs))
+        values = []
+        for theta in thetas:
+            point = self.point(theta)
+            values.append(function(*(point[v.name] for v in self.value_vars)))
+        return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
+
+    def check_moments(self, theta: Array) -> None:
+        """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
+        check_moments(*self._moments(self.point(theta)))
+
+    def solve(self, theta: Array, sites: Array | None = None) -> Solution:
+        """The approximate posterior of the latent values at one point, from given sites or those of the last solve."""
+        point = self.point(theta)
+        return self.approximator.solve(*self._moments(point), self._sites if sites is None else sites)

@@ -1,0 +1,103 @@
+"""NUTS over the hyperparameters, with the latent values integrated out."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_gpep.graph.marginal_model import MarginalModel
+from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+
+__all__ = ["MarkovChain"]
+
+_MIXED = 1.05  # largest R-hat that counts as convergence of short chains
+
+
+@dataclass(frozen=True)
+class MarkovChain(HyperMethod):
+    """Equally weighted draws of PyMC's NUTS from the marginal model, every so many of them, started at the maximum.
+
+    Parameters
+    ----------
+    draws, tune : int
+        Per chain.
+    chains : int
+    cores : int, optional
+        As PyMC chooses if not given.
+    nodes : int
+        How many of the draws become nodes, equally spaced.
+    """
+
+    draws: int = 250
+    tune: int = 250
+    chains: int = 4
+    cores: int | None = None
+    nodes: int = 100
+
+    name: ClassVar[str] = "nuts"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """Thinned draws; the chains themselves are kept as well."""
+        marginal = MarginalModel(log_posterior.classifier, log_posterior.approximator)
+        natural = log_posterior.natural(optimum.best.theta[None])
+        data = pm.sample(
+            self.draws,
+            tune=self.tune,
+            chains=self.chains,
+            cores=self.cores,
+            init="adapt_diag",
+            initvals={name: values[0] for name, values in natural.items()},
+            nuts_sampler="pymc",
+            random_seed=random_seed,
+            progressbar=progressbar,
+            idata_kwargs={"include_transformed": True},
+            compute_convergence_checks=False,
+            quiet=not progressbar,
+            model=marginal,
+        )
+        draws = data["posterior"].to_dataset()
+        names = [v.name for v in log_posterior.value_vars]
+        chains = np.concatenate(
+            [
+                draws[name].transpose("chain", "draw", ...).values.reshape(self.chains * self.draws, -1)
+                for name in names
+            ],
+            axis=1,
+        )
+        chosen = np.linspace(0, len(chains) - 1, min(self.nodes, len(chains))).round().astype(int)
+        thetas = chains[chosen]
+        nodes = evaluate_nodes(log_posterior, thetas, len(thetas), progressbar)
+        good = [node for node in nodes if node]
+        if not good:
+            raise ValueError(f"hyper='nuts': {failures(nodes)}. Use hyper='map', or other priors.")
+        found = [failures(nodes), *_complaints(data, names)]
+        return HyperPosterior(
+            self.name,
+            log_posterior,
+            good,
+            np.ones(len(good)),
+            converged=not any(found),
+            message="; ".join(filter(None, found)),
+            draws=data,
+        )
+
+
+def _complaints(data: xr.DataTree, names: list[str]) -> list[str]:
+    """What is wrong with the chains, in words."""
+    import arviz as az  # it is slow to import
+
+    found = []
+    if divergences := int(data["sample_stats"]["diverging"].sum()):
+        found.append(f"NUTS had {divergences} divergences")
+    if data["posterior"].sizes["chain"] > 1:
+        worst = max(float(values.max()) for values in az.rhat(data, var_names=names).data_vars.values())
+        if not worst < _MIXED:
+            found.append(f"the chains of NUTS have an R-hat of {worst:.2f}: give it more draws")
+    return found

@@ -1,0 +1,115 @@
+"""The maximum of the hyperparameters' log posterior, and how it was found."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.kernels.status import MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+
+__all__ = ["Optimum", "maximise"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where an optimisation ended: the best point seen, whether it is a maximum, and how it went."""
+
+    best: Evaluation
+    converged: bool
+    message: str
+    history: tuple[Evaluation, ...]
+    """One for every iteration of the optimiser, the initial point first."""
+    sites: Array
+    """Where a solve at the best point starts."""
+    interrupted: bool = False
+    """Whether it was by Ctrl-C."""
+
+
+def maximise(
+    log_posterior: LogPosterior,
+    theta: Array,
+    max_iterations: int,
+    callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
+) -> Optimum:
+    """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
+
+    Parameters
+    ----------
+    log_posterior : LogPosterior
+    theta : array
+        Where to begin, unconstrained.
+    max_iterations : int
+    callback : callable
+        Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the search, and
+        the best point so far is kept.
+
+    Raises
+    ------
+    ValueError
+        If the approximation fails at the initial point.
+    """
+    best = log_posterior(theta)
+    if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
+        return Optimum(best, True, _NOTHING, (best,), log_posterior.sites)  # and the solution says how far it got
+    if not np.isfinite(best.log_posterior):
+        log_posterior.check_moments(theta)
+        name = log_posterior.approximator.name
+        point = {key: value.tolist() for key, value in log_posterior.point(theta).items()}
+        advice = "Give another start=..."
+        if best.status == NOT_POSITIVE_DEFINITE:
+            advice = (
+                "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
+                "small pm.gp.cov.WhiteNoise to it."
+            )
+        if best.status == OUT_OF_ITERATIONS:
+            advice = "Raise max_iterations, or a tolerance that rounding does not allow; or give another start=..."
+        raise ValueError(
+            f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters, unconstrained "
+            f"{point}, where the log posterior is {best.log_posterior}. {advice}"
+        )
+    history = [best]
+    evaluated: dict[bytes, Evaluation] = {}
+
+    def negative(x: Array) -> tuple[float, Array]:
+        result = log_posterior(x)
+        evaluated[x.tobytes()] = result
+        if not (np.isfinite(result.log_posterior) and np.isfinite(result.gradient).all()):
+            # A wall, low enough for the line search to interpolate to the near side of it.
+            return -history[-1].log_posterior + _WALL * (1.0 + abs(history[-1].log_posterior)), np.zeros_like(x)
+        return -result.log_posterior, -result.gradient
+
+    def record(x: Array) -> None:
+        history.append(evaluated.get(x.tobytes()) or log_posterior(x))
+        evaluated.clear()
+        callback(tuple(history))
+
+    if not theta.size or max_iterations < 1:
+        return Optimum(
+            best,
+            not theta.size,
+            "No iteration was allowed" if theta.size else _NOTHING,
+            tuple(history),
+            log_posterior.sites,
+        )
+    try:
+        result = minimize(
+            negative, theta, jac=True, method="L-BFGS-B", callback=record,
+            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": _FLAT, "gtol": _SLOPE},
+        )  # fmt: skip
+        converged, message, interrupted = bool(result.success), str(result.message), False
+    except (KeyboardInterrupt, StopIteration) as stopped:
+        converged, message = False, str(stopped) or "Interrupted."
+        interrupted = isinstance(stopped, KeyboardInterrupt)
+    best = max(history, key=lambda evaluation: evaluation.log_posterior)
+    return Optimum(best, converged, message, tuple(history), log_posterior.sites, interrupted)
+
+
+_NOTHING = "There is nothing to optimise."
+_WALL = 10.0
+_FLAT = 1e-8  # relative change of the log posterior that counts as none
+_SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none

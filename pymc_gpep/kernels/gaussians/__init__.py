@@ -1,0 +1,1 @@
+"""The Gaussian posteriors that sites imply, by the structure of the sites."""

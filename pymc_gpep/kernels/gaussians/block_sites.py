@@ -1,0 +1,137 @@
+"""The Gaussian posterior of c latent functions whose sites have full c × c precisions W_i, in O((cn)³).
+
+W_i has the constant vector in its null space, so that W_i = R_i R_iᵀ with R_i (c, c − 1), and with R the block diagonal
+of them B = I + Rᵀ K R = L Lᵀ is what is factorised (Rasmussen and Williams 2006, section 3.4.3, of a block W):
+
+    M = W (I + K W)⁻¹ = G Gᵀ,  G = R L⁻ᵀ,  Cov f = K − K M K,  log|I + K W| = log|B|.
+
+Arrays: `k` (1 or c, n, n), `roots` (n, c, c − 1), `b` (c, n), `lower` (N, N), N = n(c − 1), with column p of point i at
+i(c − 1) + p; G and K G as (c, n, N).
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.lapack import (
+    add_outer_product,
+    cholesky,
+    dot,
+    solve_right_transposed,
+    solve_with_cholesky,
+)
+
+__all__ = ["block_gradient", "block_marginals", "block_roots", "factorise_blocks", "project", "smooth_blocks"]
+
+
+@kernel
+def block_roots(precision, roots):
+    """R_i of the positive semi-definite `precision` (n, c, c), whose rows sum to zero."""
+    n, c, _ = precision.shape
+    roots[:] = 0.0
+    for i in range(n):
+        for q in range(c - 1):
+            pivot = precision[i, q, q]
+            for p in range(q):
+                pivot -= roots[i, q, p] ** 2
+            if pivot > 0.0:
+                root = math.sqrt(pivot)
+                roots[i, q, q] = root
+                for a in range(q + 1, c - 1):
+                    entry = precision[i, a, q]
+                    for p in range(q):
+                        entry -= roots[i, a, p] * roots[i, q, p]
+                    roots[i, a, q] = entry / root
+            for a in range(c - 1):
+                roots[i, c - 1, q] -= roots[i, a, q]
+
+
+@kernel
+def factorise_blocks(k, roots, lower):
+    """The Cholesky factor of B into `lower`. Returns whether B was positive definite, and log|B|."""
+    n, c, rank = roots.shape
+    for i in range(n):
+        for j in range(i + 1):
+            for p in range(rank):
+                for q in range(rank):
+                    total = 0.0
+                    for a in range(c):
+                        total += roots[i, a, p] * k[a if k.shape[0] > 1 else 0, i, j] * roots[j, a, q]
+                    lower[i * rank + p, j * rank + q] = total
+        for p in range(rank):
+            lower[i * rank + p, i * rank + p] += 1.0
+    if not cholesky(lower):
+        return False, np.nan
+    log_det = 0.0
+    for i in range(n * rank):
+        log_det += 2.0 * math.log(lower[i, i])
+    return True, log_det
+
+
+@kernel
+def project(k, roots, lower, r, image, out):
+    """(I + W K)⁻¹ r = r − R B⁻¹ Rᵀ K r into `out` (c, n), given K r in `image`."""
+    n, c, rank = roots.shape
+    inner = np.zeros(n * rank)
+    for i in range(n):
+        for p in range(rank):
+            for a in range(c):
+                inner[i * rank + p] += roots[i, a, p] * image[a, i]
+    inner = solve_with_cholesky(lower, inner)
+    for a in range(c):
+        for i in range(n):
+            out[a, i] = r[a, i]
+            for p in range(rank):
+                out[a, i] -= roots[i, a, p] * inner[i * rank + p]
+
+
+@kernel
+def smooth_blocks(k, roots, lower, smooth):
+    """K G into `smooth` (c, n, N)."""
+    n, c, rank = roots.shape
+    for a in range(c):
+        for i in range(n):
+            for j in range(n):
+                for p in range(rank):
+                    smooth[a, i, j * rank + p] = k[a if k.shape[0] > 1 else 0, i, j] * roots[j, a, p]
+        solve_right_transposed(lower, smooth[a])
+
+
+@kernel
+def block_marginals(k, smooth, cov):
+    """Marginal covariances (n, c, c) of each f_i, given K G."""
+    n, c, _ = cov.shape
+    for i in range(n):
+        for a in range(c):
+            for e in range(a + 1):
+                shared = -dot(smooth[a, i], smooth[e, i])
+                if e == a:
+                    shared += k[a if k.shape[0] > 1 else 0, i, i]
+                cov[i, a, e] = shared
+                cov[i, e, a] = shared
+
+
+@kernel
+def block_gradient(roots, lower, b, work, gradient):
+    """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where it holds one matrix.
+
+    `work` is (n, N).
+    """
+    n, c, rank = roots.shape
+    gradient[:] = 0.0
+    for a in range(c):
+        out = gradient[a if gradient.shape[0] > 1 else 0]
+        work[:] = 0.0
+        for i in range(n):
+            for p in range(rank):
+                work[i, i * rank + p] = roots[i, a, p]
+        solve_right_transposed(lower, work)
+        for i in range(n):
+            for j in range(i + 1):
+                out[i, j] += 0.5 * b[a, i] * b[a, j]
+        add_outer_product(-0.5, work, out)
+    for a in range(gradient.shape[0]):
+        for i in range(n):
+            for j in range(i):
+                gradient[a, j, i] = gradient[a, i, j]

@@ -1,0 +1,178 @@
+"""The Gaussian posterior of c latent functions whose sites couple the classes of one point, in O((c + 1) n³).
+
+Prior f_k ~ N(m_k, K_k), independent over classes; sites exp(νᵀf − fᵀΠf/2) with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at
+every point. With D_k = diag(π_k) (nested EP paper, appendix B):
+
+    A_k = I + D_k^½ K_k D_k^½,   B_k = D_k^½ A_k⁻¹ D_k^½,   P = Σ_k B_k,   M = blockdiag(B) − B R P⁻¹ Rᵀ B,
+
+and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are ever factorised.
+
+What keeps the digits: A_k⁻¹ is graded like D_k^½, so D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for a π of
+1e-100 as for one of 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance
+is summed from K instead. What a large K costs is a relative error of about ε trace(K) in means and in what the
+classes differ by: mean and Cov f carry the part that all classes share, which the sites do not see.
+
+Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P, with their lower
+triangles in use; of one class `prior` (n, n), `pi` (n,), `inverse` (n, n). `pymc_gpep.solvers.coupled` puts the classes
+together.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.lapack import (
+    add_outer_product,
+    cholesky,
+    dot,
+    multiply_symmetric,
+    solve_right_transposed,
+    solve_with_cholesky,
+)
+
+__all__ = [
+    "add_gradient",
+    "class_moments",
+    "factorise_sum",
+    "latent_weights",
+    "mirror",
+    "shared_moments",
+    "site_roots",
+]
+
+_TINY = 1e-200  # a floor for π that changes no digit: A is graded, so a smaller π acts as this one
+_TILE = 64  # edge of the square tiles in which a triangle is mirrored
+
+
+@kernel
+def site_roots(pi):
+    """D^½ (n,) of one class, from a π of zero or more."""
+    root = np.empty(pi.shape[0])
+    for i in range(pi.shape[0]):
+        root[i] = math.sqrt(max(pi[i], _TINY))
+    return root
+
+
+@kernel
+def factorise_sum(pi, inverses, p):
+    """The Cholesky factor of P into `p`, from the A_k⁻¹. Returns whether P was positive definite, and log|P|."""
+    c, n = pi.shape
+    for a in range(c):
+        root = site_roots(pi[a])
+        inverse = inverses[a]
+        for i in range(n):
+            for j in range(i + 1):
+                entry = root[i] * inverse[i, j] * root[j]
+                p[i, j] = entry if a == 0 else p[i, j] + entry
+    if not cholesky(p):
+        return False, np.nan
+    log_det = 0.0
+    for i in range(n):
+        log_det += 2.0 * math.log(p[i, i])
+    return True, log_det
+
+
+@kernel
+def latent_weights(inverses, p, pi, nu, b):
+    """b = (I − M K) ν into `b` (c, n): the posterior mean is m + K b where ν is the location of the sites less Π m.
+
+    ν sums to zero over classes, so that with C_k = I − B_k K_k = D_k^½ A_k⁻¹ D_k^{-½} it is
+    b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l.
+    """
+    c, n = pi.shape
+    total = np.zeros(n)
+    scaled = np.empty(n)
+    product = np.empty(n)
+    for a in range(c):
+        root = site_roots(pi[a])
+        for i in range(n):
+            scaled[i] = nu[a, i] / root[i]
+        multiply_symmetric(inverses[a], scaled, product)
+        for i in range(n):
+            b[a, i] = product[i] * root[i]
+            total[i] += b[a, i]
+    shared = solve_with_cholesky(p, total)
+    for a in range(c):
+        root = site_roots(pi[a])
+        for i in range(n):
+            scaled[i] = shared[i] * root[i]
+        multiply_symmetric(inverses[a], scaled, product)
+        for i in range(n):
+            b[a, i] -= product[i] * root[i]
+
+
+@kernel
+def _smoother(inverse, root, out):
+    """I − D^{-½} A⁻¹ D^½ = K B into `out` (n, n), full, from the lower triangle of A⁻¹."""
+    n = root.shape[0]
+    stretch = 1.0 / root
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i)):
+                    out[i, j] = -inverse[i, j] * root[j] * stretch[i]
+                    out[j, i] = -inverse[i, j] * root[i] * stretch[j]
+    for i in range(n):
+        out[i, i] = 1.0 - inverse[i, i]
+
+
+@kernel
+def class_moments(prior, inverse, p, pi, b, work, mean, cov, a):
+    """Of class a the posterior means K b into `mean` (n,), and what it has of `cov` (n, c, c) without P.
+
+    `work` (n, n) is left holding K B L⁻ᵀ, P = LLᵀ.
+    """
+    n = pi.shape[0]
+    multiply_symmetric(prior, b, mean)
+    root = site_roots(pi)
+    _smoother(inverse, root, work)
+    for i in range(n):
+        if root[i] * root[i] * prior[i, i] > 1.0:
+            cov[i, a, a] = (1.0 - inverse[i, i]) / (root[i] * root[i])
+        else:
+            cov[i, a, a] = prior[i, i] - dot(work[i], prior[i])
+    solve_right_transposed(p, work)
+
+
+@kernel
+def shared_moments(work, cov, low, high):
+    """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l."""
+    c = work.shape[0]
+    for i in range(low, high):
+        for a in range(c):
+            for e in range(a + 1):
+                shared = dot(work[a, i], work[e, i])
+                if e == a:
+                    cov[i, a, a] += shared
+                else:
+                    cov[i, a, e] = shared
+                    cov[i, e, a] = shared
+
+
+@kernel
+def add_gradient(inverse, p, pi, b, work, out):
+    """Add ½ (b bᵀ − M_kk) of one class to the lower triangle of `out` (n, n); `work` is (n, n)."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i + 1)):
+                    entry = root[i] * inverse[i, j] * root[j]
+                    work[i, j] = entry
+                    work[j, i] = entry
+                    out[i, j] += 0.5 * (b[i] * b[j] - entry)
+    solve_right_transposed(p, work)
+    add_outer_product(0.5, work, out)
+
+
+@kernel
+def mirror(matrix):
+    """Copy the lower triangle of `matrix` (n, n) into the upper one."""
+    n = matrix.shape[0]
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i)):
+                    matrix[j, i] = matrix[i, j]

@@ -1,0 +1,88 @@
+"""The Gaussian posterior of one class whose sites see no other class, in O(n³).
+
+Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. With
+
+    A = I + D^½ K D^½,   B = D^½ A⁻¹ D^½,
+
+Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so that D^{-½} A⁻¹ D^½ = I − K B keeps its
+digits for any π; so does Cov f = (I − K B) K, except where π_i K_ii is large and it is π_i⁻¹ (1 − A⁻¹_ii) that does.
+
+Arrays: `prior` (n, n), `pi` (n,), and `inverse` (n, n), which is A⁻¹ with its lower triangle in use.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.gaussians.coupled import site_roots
+from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky, multiply_symmetric
+
+__all__ = ["add_class_gradient", "class_variance", "class_weights", "factorise_class"]
+
+_TILE = 64  # edge of the square tiles in which a triangle is mirrored
+
+
+@kernel
+def factorise_class(prior, pi, inverse):
+    """A⁻¹ into `inverse`. Returns whether A was positive definite, and log|A|."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    for i in range(n):
+        for j in range(i + 1):
+            inverse[i, j] = root[i] * prior[i, j] * root[j]
+        inverse[i, i] += 1.0
+    if not cholesky(inverse):
+        return False, np.nan
+    log_det = 0.0
+    for i in range(n):
+        log_det += 2.0 * math.log(inverse[i, i])
+    inverse_from_cholesky(inverse)
+    return True, log_det
+
+
+@kernel
+def class_variance(prior, pi, inverse, variance):
+    """Posterior variances of the latent values into `variance` (n,)."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    variance[:] = 0.0
+    for i in range(n):
+        for j in range(i):
+            part = inverse[i, j] * prior[i, j]
+            variance[i] += part * (root[j] / root[i])
+            variance[j] += part * (root[i] / root[j])
+        variance[i] += inverse[i, i] * prior[i, i]
+    for i in range(n):
+        precision = root[i] * root[i]
+        if precision * prior[i, i] > 1.0:
+            variance[i] = (1.0 - inverse[i, i]) / precision
+
+
+@kernel
+def add_class_gradient(pi, inverse, b, gradient):
+    """Add ½ (b bᵀ − B) to `gradient` (n, n), all of it; `b` is (n,).
+
+    This is the derivative of the log evidence with respect to K where the sites may be taken as constants.
+    """
+    n = pi.shape[0]
+    root = site_roots(pi)
+    for top in range(0, n, _TILE):
+        for left in range(0, top + 1, _TILE):
+            for i in range(top, min(top + _TILE, n)):
+                for j in range(left, min(left + _TILE, i + 1)):
+                    gradient[i, j] += 0.5 * (b[i] * b[j] - root[i] * inverse[i, j] * root[j])
+                    gradient[j, i] = gradient[i, j]
+
+
+@kernel
+def class_weights(inverse, pi, nu, prior_mean, b):
+    """b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,)."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    scaled = np.empty(n)
+    for i in range(n):
+        scaled[i] = (nu[i] - pi[i] * prior_mean[i]) / root[i]
+    multiply_symmetric(inverse, scaled, b)
+    for i in range(n):
+        b[i] *= root[i]

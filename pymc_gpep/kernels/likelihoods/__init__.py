@@ -1,0 +1,1 @@
+"""Log probabilities of labels at many points, and their derivatives in the latent values."""

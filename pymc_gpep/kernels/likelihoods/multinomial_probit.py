@@ -1,0 +1,194 @@
+"""The multinomial probit likelihood of one point: log probability and three derivatives in the latent values.
+
+    p(y | f) = ∫ φ(u) ∏_{j≠y} Φ(u + f_y − f_j) du
+
+The trapezoid rule of `probit_product` does the integral to nearly full precision, whatever f is; the largest curvature
+of the integrand is c.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
+from pymc_gpep.kernels.special.normal import LOG_2PI
+from pymc_gpep.kernels.special.probit_product import LOWEST_LOG_WEIGHT, log_integrand, near_mode, trapezoid_rule
+
+__all__ = [
+    "log_probability_and_gradient",
+    "log_probability_derivatives",
+    "log_probability_hessian",
+    "log_probability_third",
+]
+
+
+@kernel
+def _as_product(f, y):
+    """Slopes, offsets (c,) and largest curvature of the integrand as a `probit_product`, and room (c,) for hazards."""
+    c = f.shape[0]
+    room = np.empty((3, c))
+    for j in range(c):
+        room[0, j] = 1.0
+        room[1, j] = f[y] - f[j]
+    return room[0], room[1], float(c), room[2]
+
+
+@kernel
+def log_probability_and_gradient(f, y, gradient):
+    """log p(y | f), and its derivative with respect to f.
+
+    Parameters
+    ----------
+    f : (c,) array
+        Latent values of one point.
+    y : int
+        Its label; −inf and a gradient of 0 answer a label that is no class.
+    gradient : (c,) array
+        Overwritten with the derivative.
+    """
+    c = f.shape[0]
+    gradient[:] = 0.0
+    if y < 0 or y >= c:
+        return -np.inf
+    slopes, offsets, curvature, hazards = _as_product(f, y)
+    mode = near_mode(slopes, offsets, y, hazards)
+    peak = log_integrand(mode, slopes, offsets, y, hazards)
+    total = 1.0
+    gradient -= hazards
+
+    step, nodes = trapezoid_rule(curvature)
+    for side in (-step, step):
+        for k in range(1, nodes + 1):
+            log_weight = log_integrand(mode + k * side, slopes, offsets, y, hazards) - peak
+            if not log_weight > LOWEST_LOG_WEIGHT:
+                break
+            weight = math.exp(log_weight)
+            total += weight
+            for j in range(c):
+                gradient[j] -= weight * hazards[j]
+
+    gradient /= total
+    gradient[y] = -np.sum(gradient)
+    value = peak + math.log(total * step) - 0.5 * LOG_2PI
+    return 0.0 if value > 0.0 else value
+
+
+@kernel
+def log_probability_derivatives(f, y, gradient, hessian):
+    """log p(y | f), and its first and second derivatives with respect to f in one go.
+
+    Among the other classes the second is the covariance of the hazards under the normalised integrand, plus the mean
+    slope of each hazard on the diagonal. A shift of f changes nothing, which fills in row and column y.
+
+    Parameters
+    ----------
+    f : (c,) array
+        Latent values of one point.
+    y : int
+        Its label; −inf and derivatives of 0 answer a label that is no class.
+    gradient : (c,) array
+        Overwritten with the first derivative.
+    hessian : (c, c) array
+        Overwritten with the second.
+    """
+    c = f.shape[0]
+    gradient[:] = 0.0
+    hessian[:] = 0.0
+    if y < 0 or y >= c:
+        return -np.inf
+    slopes, offsets, curvature, hazards = _as_product(f, y)
+    mode = near_mode(slopes, offsets, y, hazards)
+    peak = log_integrand(mode, slopes, offsets, y, hazards)
+    # Moments about the hazards at the mode: far in the tail hazards are large and hardly vary.
+    reference = hazards.copy()
+    mean = np.zeros(c)
+    total = 1.0
+    for j in range(c):
+        hessian[j, j] = -hazards[j] * (mode + offsets[j] + hazards[j])
+
+    step, nodes = trapezoid_rule(curvature)
+    for side in (-step, step):
+        for node in range(1, nodes + 1):
+            u = mode + node * side
+            log_weight = log_integrand(u, slopes, offsets, y, hazards) - peak
+            if not log_weight > LOWEST_LOG_WEIGHT:
+                break
+            weight = math.exp(log_weight)
+            total += weight
+            for j in range(c):
+                hessian[j, j] -= weight * hazards[j] * (u + offsets[j] + hazards[j])
+                difference = weight * (hazards[j] - reference[j])
+                mean[j] += difference
+                for k in range(j + 1):
+                    hessian[j, k] += difference * (hazards[k] - reference[k])
+
+    mean /= total
+    for j in range(c):
+        gradient[j] = -reference[j] - mean[j]
+        for k in range(j + 1):
+            hessian[j, k] = hessian[j, k] / total - mean[j] * mean[k]
+            hessian[k, j] = hessian[j, k]
+    # Row and column y hold zeros so far.
+    for j in range(c):
+        if j != y:
+            hessian[j, y] = -np.sum(hessian[j])
+            hessian[y, j] = hessian[j, y]
+    hessian[y, y] = -np.sum(hessian[y])
+    gradient[y] = -np.sum(gradient)
+    value = peak + math.log(total * step) - 0.5 * LOG_2PI
+    return 0.0 if value > 0.0 else value
+
+
+@kernel
+def log_probability_hessian(f, y, hessian):
+    """Overwrite `hessian` (c, c) with the second derivative of log p(y | f); 0 for a label that is no class."""
+    log_probability_derivatives(f, y, np.empty(f.shape[0]), hessian)
+
+
+@inlined_kernel
+def log_probability_third(f, y, cov, third):
+    """Overwrite `third` (c,) with Σ_kl S_kl ∂³ log p(y | f) / ∂f_j ∂f_k ∂f_l for a symmetric S = `cov` (c, c).
+
+    log p is the log of an integral, so that its third derivatives are cumulants. With C the covariance of the
+    differences x_j = f_y − f_j, h_j the hazards at u + x_j, e = h − E h, and E over the normalised integrand, the sum
+    is E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)] in terms of x; 0 for a label that is no class.
+    """
+    c = f.shape[0]
+    third[:] = 0.0
+    if y < 0 or y >= c:
+        return
+    slopes, offsets, curvature, hazards = _as_product(f, y)
+    mode = near_mode(slopes, offsets, y, hazards)
+    peak = log_integrand(mode, slopes, offsets, y, hazards)
+    step, nodes = trapezoid_rule(curvature)
+    mean = np.zeros(c)
+    total = 0.0
+    for node in range(-nodes, nodes + 1):
+        weight = math.exp(log_integrand(mode + node * step, slopes, offsets, y, hazards) - peak)
+        total += weight
+        for j in range(c):
+            mean[j] += weight * hazards[j]
+    mean /= total
+    for node in range(-nodes, nodes + 1):
+        u = mode + node * step
+        weight = math.exp(log_integrand(u, slopes, offsets, y, hazards) - peak) / total
+        # With x_y for a difference that is always zero, the sums may run over all classes.
+        common = 0.0
+        for k in range(c):
+            slope = -hazards[k] * (u + offsets[k] + hazards[k])
+            common += (cov[y, y] - 2.0 * cov[y, k] + cov[k, k]) * slope
+            for j in range(c):
+                spread = cov[y, y] - cov[y, k] - cov[j, y] + cov[j, k]
+                common += spread * (hazards[k] - mean[k]) * (hazards[j] - mean[j])
+        for j in range(c):
+            if j == y:
+                continue
+            z = u + offsets[j]
+            slope = -hazards[j] * (z + hazards[j])
+            bend = -slope * (z + hazards[j]) - hazards[j] * (1.0 + slope)
+            value = (cov[y, y] - 2.0 * cov[y, j] + cov[j, j]) * bend + (hazards[j] - mean[j]) * common
+            for k in range(c):
+                spread = cov[y, y] - cov[y, k] - cov[j, y] + cov[j, k]
+                value += 2.0 * slope * spread * (hazards[k] - mean[k])
+            third[j] -= weight * value
+    third[y] = -np.sum(third)

@@ -1,0 +1,1 @@
+"""Linear algebra for kernels: BLAS, LAPACK, and factors of small matrices."""

@@ -1,0 +1,1 @@
+"""What a sweep of one method does at every point."""

@@ -1,0 +1,48 @@
+"""Sites of EP with between-class coupling, from tilted moments by quadrature (nested EP paper, section 3.3).
+
+The sites are those of nested EP, exp(ξᵀg − gᵀΛg/2) with a diagonal Λ in g_j = f_y − f_j + u. Of the tilted distribution
+of g they match the mean, and the diagonal of Σ̂⁻¹ − Σ⁻¹ (equations 19 to 21), which lies in [0, 1): the factors Φ are
+log-concave with a curvature below 1.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.moments.inner_ep import change_site, difference_moments
+from pymc_gpep.kernels.moments.tilted_site import BELOW_ONE, tilted_site
+
+__all__ = ["qep_update"]
+
+
+@kernel
+def qep_update(hermite, rule, orders, mean, cov, y, sites, target, scale):
+    """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
+
+    `scale` (n, c − 1) receives the marginal variances of g. Returns what the points add to the evidence, and the
+    largest change of a site in units of its marginal.
+    """
+    _, n, d = sites.shape
+    m = np.empty(d)
+    s = np.empty((d, d))
+    work = np.empty(d)
+    precision = np.empty((d, d))
+    tilted_variance = np.empty(d)
+    terms = 0.0
+    residual = 0.0
+    for i in range(n):
+        alpha, xi = sites[0, i], sites[1, i]
+        difference_moments(mean[:, i], cov[i], y[i], alpha, xi, m, s, work)
+        for j in range(d):
+            scale[i, j] = s[j, j]
+        new_alpha, new_xi = target[0, i], target[1, i]
+        for j in range(d):
+            terms += change_site(m, s, j, -alpha[j], -xi[j], work)
+        terms += tilted_site(m, s, hermite, rule, orders[i], precision, new_xi, tilted_variance)
+        for j in range(d):
+            v = scale[i, j]
+            new_alpha[j] = min(max(precision[j, j], 0.0), BELOW_ONE)
+            new_xi[j] += new_alpha[j] * m[j]
+            residual = max(residual, abs(new_alpha[j] - alpha[j]) * v, abs(new_xi[j] - xi[j]) * math.sqrt(v))
+    return terms, residual

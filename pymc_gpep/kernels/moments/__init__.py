@@ -1,0 +1,1 @@
+"""Moments of tilted distributions, and sites that match them."""

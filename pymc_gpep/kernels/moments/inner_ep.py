@@ -1,0 +1,210 @@
+"""Inner EP: scalar sites for the factors Φ(g_j) of one point's augmented tilted distribution.
+
+g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki, Jylänki and Vehtari 2013,
+appendix A) runs the algorithm in the c + 1 dimensions of (f, u); in the c − 1 dimensions of g it is the same
+algorithm, every rank-one update is along a coordinate axis, and nothing has to be inverted.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.normal import probit_moments
+
+__all__ = [
+    "change_site",
+    "difference_moments",
+    "flat_moments",
+    "gaussian_log_normaliser",
+    "inner_ep_update",
+    "inner_sweep",
+    "matched_site",
+    "site_terms",
+    "tilted_log_normaliser",
+]
+
+
+@kernel
+def gaussian_log_normaliser(mean, variance, location, precision):
+    """log ∫ N(g | mean, variance) exp(location · g − precision · g²/2) dg."""
+    stretch = 1.0 + precision * variance
+    quadratic = location * location * variance + 2.0 * location * mean - precision * mean * mean
+    return 0.5 * quadratic / stretch - 0.5 * math.log(stretch)
+
+
+@kernel
+def matched_site(cavity_mean, cavity_variance):
+    """log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
+
+    Appendix A, steps 2 and 3, rearranged so that nothing cancels: with z = m / √(1 + v), h the hazard at z and
+    V = 1 − h(h + z), the precision 1/v̂ − 1/v is h(h + z) / (1 + v V), which lies in [0, 1).
+    """
+    scale = 1.0 / math.sqrt(1.0 + cavity_variance)
+    log_z, h, curvature, truncated = probit_moments(cavity_mean * scale)
+    rho = h * scale
+    precision = curvature / (1.0 + cavity_variance * truncated)
+    return log_z, precision, precision * (cavity_mean + cavity_variance * rho) + rho
+
+
+@kernel
+def difference_moments(mean, cov, y, alpha, beta, m, s, work):
+    """Moments of g under q(f, u), from those of f_i under q: into `m` (c − 1) and `s` (c − 1, c − 1).
+
+    Given f, the sites leave u with precision 1ᵀπ = 1 + 1ᵀα and mean (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
+    """
+    others = m.shape[0]
+    total = 1.0
+    location = 0.0
+    for j in range(others):
+        total += alpha[j]
+        location += beta[j]
+    weighted_mean = 0.0
+    for j in range(others):
+        a = j + (j >= y)
+        m[j] = mean[y] - mean[a]
+        weighted_mean += alpha[j] * m[j]
+        for k in range(j + 1):
+            b = k + (k >= y)
+            s[j, k] = cov[y, y] - cov[y, a] - cov[y, b] + cov[a, b]
+            s[k, j] = s[j, k]
+    shift = (location - weighted_mean) / total
+    variance = 1.0 / total
+    # s is still Cov(f_y − f_j, f_y − f_k); the u that f leaves takes the α-weighted average out of each difference.
+    projected = work
+    for j in range(others):
+        projected[j] = 0.0
+        for k in range(others):
+            projected[j] += s[j, k] * alpha[k]
+        projected[j] /= total
+    for j in range(others):
+        variance += projected[j] * alpha[j] / total
+    for j in range(others):
+        m[j] += shift
+        for k in range(others):
+            s[j, k] += variance - projected[j] - projected[k]
+
+
+@kernel
+def change_site(m, s, j, d_alpha, d_beta, work):
+    """Add to precision and location of site j (appendix A, step 4); returns the log normaliser that this gains."""
+    v = s[j, j]
+    gained = gaussian_log_normaliser(m[j], v, d_beta, d_alpha)
+    gain_s = d_alpha / (1.0 + d_alpha * v)
+    gain_m = (d_beta - d_alpha * m[j]) / (1.0 + d_alpha * v)
+    column = work  # the update overwrites column j of s while it is still needed
+    for k in range(m.shape[0]):
+        column[k] = s[k, j]
+    for k in range(m.shape[0]):
+        m[k] += column[k] * gain_m
+        for i in range(m.shape[0]):
+            s[k, i] -= column[k] * column[i] * gain_s
+    return gained
+
+
+@kernel
+def inner_sweep(m, s, alpha, beta, work):
+    """Update every site once (appendix A, steps 1–4), in place.
+
+    Returns the log normaliser gained by the changed sites and the largest change of a site, in units of
+    the marginal it acts on.
+    """
+    gained = 0.0
+    residual = 0.0
+    for j in range(m.shape[0]):
+        v = s[j, j]
+        keep = 1.0 - alpha[j] * v
+        _, precision, location = matched_site((m[j] - beta[j] * v) / keep, v / keep)
+        d_alpha = precision - alpha[j]
+        d_beta = location - beta[j]
+        residual = max(residual, abs(d_alpha) * v, abs(d_beta) * math.sqrt(v))
+        alpha[j] += d_alpha
+        beta[j] += d_beta
+        gained += change_site(m, s, j, d_alpha, d_beta, work)
+    return gained, residual
+
+
+@kernel
+def site_terms(m, s, alpha, beta):
+    """Σ_j log Ẑ_j − log ∫ N(g_j | cavity) site_j: what the sites of one point add to the evidence."""
+    total = 0.0
+    for j in range(m.shape[0]):
+        v = s[j, j]
+        keep = 1.0 - alpha[j] * v
+        cavity_mean = (m[j] - beta[j] * v) / keep
+        cavity_variance = v / keep
+        log_z, _, _ = matched_site(cavity_mean, cavity_variance)
+        total += log_z - gaussian_log_normaliser(cavity_mean, cavity_variance, beta[j], alpha[j])
+    return total
+
+
+@kernel
+def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
+    """One outer update of all sites from the marginals of the posterior they are part of.
+
+    `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites go to `new_alpha`, `new_beta`;
+    `scale` (n, c − 1) receives the marginal variances of g. Returns the evidence terms of the *old* sites and the
+    largest change of a site in its first sweep, in units of the marginal it acts on.
+    """
+    n, others = alpha.shape
+    m = np.empty(others)
+    s = np.empty((others, others))
+    work = np.empty(others)
+    terms = 0.0
+    residual = 0.0
+    for i in range(n):
+        difference_moments(mean[:, i], cov[i], y[i], alpha[i], beta[i], m, s, work)
+        terms += site_terms(m, s, alpha[i], beta[i])
+        for j in range(others):
+            scale[i, j] = s[j, j]
+            new_alpha[i, j] = alpha[i, j]
+            new_beta[i, j] = beta[i, j]
+        _, change = inner_sweep(m, s, new_alpha[i], new_beta[i], work)
+        residual = max(residual, change)
+        for _ in range(1, max_sweeps):
+            if change <= tolerance:
+                break
+            _, change = inner_sweep(m, s, new_alpha[i], new_beta[i], work)
+    return terms, residual
+
+
+@kernel
+def flat_moments(mean, cov, y, sites, moments):
+    """Marginal means and variances of all g under the posterior, into `moments` (2, n, c − 1)."""
+    _, n, others = sites.shape
+    m = np.empty(others)
+    s = np.empty((others, others))
+    work = np.empty(others)
+    for i in range(n):
+        difference_moments(mean[:, i], cov[i], y[i], sites[0, i], sites[1, i], m, s, work)
+        for j in range(others):
+            moments[0, i, j] = m[j]
+            moments[1, i, j] = s[j, j]
+
+
+@kernel
+def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
+    """log ∫ N(f | mean, cov) p(y | f) df for every point, by inner EP from nothing: `mean` (m, c), `cov` (m, c, c).
+
+    Returns the log normalisers (m, c), one for each class that y could be.
+    """
+    points, c = mean.shape
+    m = np.empty(c - 1)
+    s = np.empty((c - 1, c - 1))
+    work = np.empty(c - 1)
+    alpha = np.empty(c - 1)
+    beta = np.empty(c - 1)
+    out = np.empty((points, c))
+    for i in range(points):
+        for k in range(c):
+            alpha[:] = 0.0
+            beta[:] = 0.0
+            difference_moments(mean[i], cov[i], k, alpha, beta, m, s, work)
+            total = 0.0
+            for _ in range(max_sweeps):
+                gained, change = inner_sweep(m, s, alpha, beta, work)
+                total += gained
+                if change <= tolerance:
+                    break
+            out[i, k] = total + site_terms(m, s, alpha, beta)
+    return out

@@ -1,0 +1,1 @@
+"""Draws that samplers need in an inner loop."""

@@ -1,0 +1,136 @@
+"""Gibbs sampling of the augmented multinomial probit at fixed hyperparameters (Girolami and Rogers 2006, appendix D).
+
+The utilities are v_k = f_k + noise of variance 1, and the observed class of a point has the largest. Given f they are
+independent between points (`cone`); given v the latent values of each class are Gaussian,
+
+    f_k = m_k + G_k (v_k − m_k) + noise of covariance G_k,   G_k = K_k S_k = I − S_k,   S_k = (K_k + I)⁻¹.
+
+They are drawn without a factor of G_k, which is nearly singular where K_k is: for prior draws f⁰ of the latent values
+and v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
+
+    f_k = m_k + f⁰_k + G_k d_k
+
+has that distribution.
+
+Labels say nothing about what all utilities of a point have in common, and alternating between f and v would move it
+by small steps only. With f integrated out, the shift s of all utilities of a point has the density ∏_k N(v_k + s;
+m_k, K_k + I), and s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k is a draw of it: if all classes have one covariance, minus the mean of
+d_k over them. The same d_k may then serve to draw f given the shifted v, as the part of f⁰ that is left to chance is
+independent of v⁰.
+"""
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.lapack import (
+    cholesky,
+    copy_into,
+    inverse_from_cholesky,
+    multiply_symmetric,
+    multiply_triangular,
+    solve_with_cholesky,
+)
+from pymc_gpep.kernels.sampling.cone import draw_in_cone
+
+__all__ = ["draw_latent_values", "gibbs_sweeps", "utility_precisions"]
+
+
+@kernel
+def utility_precisions(k, precisions, total):
+    """What `draw_latent_values` needs of the prior covariances; False if one of them is far from positive definite.
+
+    Parameters
+    ----------
+    k : ndarray, shape (1 or c, n, n)
+    precisions : ndarray, shape of k
+        S_k = (K_k + I)⁻¹ into the lower triangles.
+    total : ndarray, shape (n, n)
+        The Cholesky factor of Σ_k S_k into the lower triangle; left alone if all classes have one covariance.
+    """
+    n = k.shape[1]
+    copy_into(precisions, k)
+    definite = True
+    for s in precisions:
+        for i in range(n):
+            s[i, i] += 1.0
+        definite = definite and cholesky(s) and inverse_from_cholesky(s)
+    if definite and k.shape[0] > 1:
+        for i in range(n):
+            for j in range(i + 1):
+                total[i, j] = 0.0
+                for s in precisions:
+                    total[i, j] += s[i, j]
+        definite = cholesky(total)
+    return definite
+
+
+@kernel
+def _common_shift(d, precisions, total):
+    """(Σ_k S_k)⁻¹ Σ_k S_k d_k, shape (n,)."""
+    c, n = d.shape
+    shift = np.zeros(n)
+    if precisions.shape[0] == 1:
+        for a in range(c):
+            for i in range(n):
+                shift[i] += d[a, i] / c
+        return shift
+    product = np.empty(n)
+    for a in range(c):
+        multiply_symmetric(precisions[a], d[a], product)
+        for i in range(n):
+            shift[i] += product[i]
+    return solve_with_cholesky(total, shift)
+
+
+@kernel
+def draw_latent_values(rng, mean, roots, precisions, total, f, v):
+    """Shift the utilities of every point, and draw latent values given them.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    mean : ndarray, shape (c, n)
+        Prior mean m.
+    roots : ndarray, shape (1 or c, n, n)
+        Cholesky factors of the prior covariances.
+    precisions, total : ndarray
+        As `utility_precisions` leaves them.
+    f : ndarray, shape (c, n)
+        The draw is put here.
+    v : ndarray, shape (c, n)
+        Utilities, shifted in place.
+    """
+    c, n = v.shape
+    d = np.empty((c, n))
+    for a in range(c):
+        for i in range(n):
+            f[a, i] = rng.standard_normal()
+        multiply_triangular(roots[a if roots.shape[0] > 1 else 0], f[a], False)
+        for i in range(n):
+            d[a, i] = v[a, i] - mean[a, i] - f[a, i] - rng.standard_normal()
+    shift = _common_shift(d, precisions, total)
+    product = np.empty(n)
+    for a in range(c):
+        for i in range(n):
+            d[a, i] -= shift[i]
+            v[a, i] -= shift[i]
+        multiply_symmetric(precisions[a if precisions.shape[0] > 1 else 0], d[a], product)
+        for i in range(n):
+            f[a, i] += mean[a, i] + d[a, i] - product[i]
+
+
+@kernel
+def gibbs_sweeps(rng, sweeps, labels, mean, roots, precisions, total, f, v):
+    """Sweeps of utilities given latent values, then latent values given utilities; `f` and `v` (c, n) in place.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    sweeps : int
+    labels : ndarray of int64, shape (n,)
+    mean, roots, precisions, total, f, v
+        As for `draw_latent_values`.
+    """
+    for sweep in range(sweeps):
+        draw_in_cone(rng, f, labels, v)
+        draw_latent_values(rng, mean, roots, precisions, total, f, v)

@@ -1,0 +1,1 @@
+"""Parts of iterations: acceleration, directions, line searches."""

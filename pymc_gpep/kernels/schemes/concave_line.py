@@ -1,0 +1,38 @@
+"""How far to go along a line on which a concave function rises at first: the line search of Newton's method."""
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.likelihoods.softmax import along_line
+
+__all__ = ["step_length"]
+
+_ENOUGH = 0.1  # of the slope at the start may be left at the end
+_MAX_TRIALS = 60
+
+
+@kernel
+def step_length(f, y, direction, start, curvature):
+    """A step t > 0 at which log p(y | f + t d) − t `start` − t² `curvature` / 2 still rises, but much less than at 0.
+
+    On a concave function that is a step that ends higher than it began. It is found by Newton's method on the slope,
+    kept between the last steps known to be too short and too long.
+    """
+    first, _ = along_line(f, y, direction, 0.0)
+    first -= start
+    short = 0.0
+    long = 0.0  # none yet
+    t = 1.0
+    for _ in range(_MAX_TRIALS):
+        slope, bend = along_line(f, y, direction, t)
+        slope -= start + t * curvature
+        bend += curvature
+        if slope >= 0.0:
+            short = t
+            if slope <= _ENOUGH * first:
+                break
+        else:
+            long = t
+        # A little short of where Newton's method would go: a step that is too long cannot be taken.
+        t += (slope - 0.5 * _ENOUGH * first) / bend
+        if not short < t or (long > 0.0 and not t < long):
+            t = 0.5 * (short + long) if long > 0.0 else 2.0 * short
+    return short

@@ -1,0 +1,1 @@
+"""Special functions, and integrals over normal distributions."""

@@ -1,0 +1,363 @@
+"""The probability that each of c jointly normal utilities is the largest: c orthant probabilities in c − 1 dimensions.
+
+Up to three utilities have a closed form (`pymc_gpep.likelihoods.multinomial_probit.predictive`), and for four one
+integral over it remains (`pymc_gpep.kernels.special.trivariate`). With more, Genz's separation of variables with the
+variables reordered (Genz and Bretz
+2009, chapter 4) turns the probability into an integral over the unit cube, which minimax exponential tilting (Botev
+2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate it. The estimates of the
+classes are independent, so that their sum says something about each.
+
+Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S), d = c − 1.
+"""
+
+import math
+
+import numpy as np
+from numba.core import types
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.external import scipy_function
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
+from pymc_gpep.kernels.special.trivariate import STACK, ndtr, trivariate
+
+__all__ = ["BITS", "LAST_LEVEL", "SHIFTS", "largest_of_four", "largest_probabilities"]
+
+SHIFTS = 8
+"""Independent random shifts of the Sobol points, from whose spread their error is estimated."""
+
+BITS = 30
+"""Binary digits of the points' coordinates."""
+
+LAST_LEVEL = 13
+"""log2 of the most points per shift."""
+
+_FIRST_LEVEL = 5
+_STANDARD_ERRORS = 3.0  # reported as the error
+_ndtri = scipy_function("special.cython_special", "ndtri", types.float64(types.float64))
+
+
+@kernel
+def _order_and_factor(s, b, expected):
+    """Cholesky factor of `s` into its lower triangle, its variables and `b` reordered; False where it has none.
+
+    The next variable is always the one least likely to be within its bound, given that those before it are at their
+    expected values (Gibson, Glasbey and Elston 1994).
+    """
+    d = s.shape[0]
+    for i in range(d):
+        best = i
+        smallest = np.inf
+        for j in range(i, d):
+            variance = s[j, j]
+            mean = 0.0
+            for k in range(i):
+                variance -= s[j, k] ** 2
+                mean += s[j, k] * expected[k]
+            if not variance > 0.0:
+                return False
+            bound = (b[j] - mean) / math.sqrt(variance)
+            if bound < smallest:
+                best = j
+                smallest = bound
+        # Swap variables i and best: entries left of column i belong to the factor, the others to the matrix.
+        b[i], b[best] = b[best], b[i]
+        for k in range(i):
+            s[i, k], s[best, k] = s[best, k], s[i, k]
+        if best != i:
+            s[i, i], s[best, best] = s[best, best], s[i, i]
+            for k in range(i + 1, best):
+                s[k, i], s[best, k] = s[best, k], s[k, i]
+            for k in range(best + 1, d):
+                s[k, i], s[k, best] = s[k, best], s[k, i]
+        for j in range(i, d):
+            total = s[j, i]
+            for k in range(i):
+                total -= s[j, k] * s[i, k]
+            s[j, i] = math.sqrt(total) if j == i else total / s[i, i]
+        expected[i] = -log_ndtr_and_hazard(smallest)[1]
+    return True
+
+
+@kernel
+def _solve_positive_definite(a, x):
+    """Overwrite `x` with a⁻¹ x, and the lower triangle of `a` with its Cholesky factor."""
+    d = a.shape[0]
+    for i in range(d):
+        for j in range(i + 1):
+            total = a[i, j]
+            for k in range(j):
+                total -= a[i, k] * a[j, k]
+            a[i, j] = math.sqrt(total) if i == j else total / a[j, j]
+    for i in range(d):
+        for k in range(i):
+            x[i] -= a[i, k] * x[k]
+        x[i] /= a[i, i]
+    for i in range(d - 1, -1, -1):
+        for k in range(i + 1, d):
+            x[i] -= a[k, i] * x[k]
+        x[i] /= a[i, i]
+
+
+@kernel
+def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
+    """Minimax tilting: the shift `mu` of each driving normal variable.
+
+    Botev's saddle point in the variables and in mu comes down to d equations when all bounds are upper ones. With
+    unit lower triangular L and A = L Lᵀ, t_k the argument of Φ that bounds variable k at the saddle point, and h the
+    hazard φ/Φ at t, they read
+
+        t − (A − I) h(t) = bound,    mu = −(L − I)ᵀ h,
+
+    the condition for a minimum of a convex function of h, so that damped Newton steps lead there.
+    """
+    d = bound.shape[0]
+    for i in range(d):
+        for j in range(i + 1):
+            total = 0.0
+            for k in range(j + 1):
+                total += lower[i, k] * lower[j, k]
+            a[i, j] = total
+            a[j, i] = total
+    t[:] = bound
+    squares = _tilt_residual(a, bound, t, hazards, residual)
+    for _ in range(50):
+        if not squares > 1e-8:
+            break
+        for i in range(d):
+            fall = max(hazards[i] * (t[i] + hazards[i]), 1e-10)  # of the hazard
+            step[i] = residual[i]
+            for j in range(i + 1):
+                matrix[i, j] = a[i, j]
+            matrix[i, i] += (1.0 - fall) / fall
+        _solve_positive_definite(matrix, step)
+        for i in range(d):
+            step[i] /= max(hazards[i] * (t[i] + hazards[i]), 1e-10)
+        factor = 1.0
+        better = False
+        while not better and factor > 1e-6:
+            for i in range(d):
+                trial[i] = t[i] - factor * step[i]
+            lowered = _tilt_residual(a, bound, trial, hazards, residual)
+            better = lowered < squares
+            factor *= 0.5
+        if not better:
+            break
+        t[:] = trial
+        squares = lowered
+    _tilt_residual(a, bound, t, hazards, residual)
+    for j in range(d):
+        mu[j] = 0.0
+        for k in range(j + 1, d):
+            mu[j] -= lower[k, j] * hazards[k]
+
+
+@kernel
+def _tilt_residual(a, bound, t, hazards, residual):
+    """t − (A − I) h(t) − bound, and its sum of squares."""
+    d = bound.shape[0]
+    for i in range(d):
+        hazards[i] = log_ndtr_and_hazard(t[i])[1]
+    squares = 0.0
+    for i in range(d):
+        total = t[i] + hazards[i] - bound[i]
+        for j in range(d):
+            total -= a[i, j] * hazards[j]
+        residual[i] = total
+        squares += total * total
+    return squares
+
+
+@kernel
+def _weight(point, lower, bound, mu, z):
+    """The tilted integrand at a point of the unit cube."""
+    d = bound.shape[0]
+    product = 1.0
+    exponent = 0.0
+    for k in range(d):
+        limit = bound[k] - mu[k]
+        for j in range(k):
+            limit -= lower[k, j] * z[j]
+        cdf = ndtr(limit)
+        product *= cdf
+        if product == 0.0:
+            return 0.0
+        if k < d - 1:
+            deviation = _ndtri(point[k] * cdf)
+            exponent -= mu[k] * (0.5 * mu[k] + deviation)
+            z[k] = mu[k] + deviation
+    return product * math.exp(exponent)
+
+
+@kernel
+def _add_points(points, shifts, lower, bound, mu, point, z, sums):
+    """Add the integrand at `points`, shifted, to the sum of each shift."""
+    for shift in range(SHIFTS):
+        for i in range(points.shape[0]):
+            for k in range(points.shape[1]):
+                point[k] = ((points[i, k] ^ shifts[shift, k]) + 0.5) / (1 << BITS)
+            sums[shift] += _weight(point, lower, bound, mu, z)
+
+
+@kernel
+def _next_to_refine(variances, levels):
+    """The class with the second largest variance among those not at the last level, or −1.
+
+    The sum to 1 fixes one probability by the others: the least certain one need not be known any better.
+    """
+    largest = 0
+    for k in range(len(variances)):
+        if variances[k] > variances[largest]:
+            largest = k
+    chosen = -1
+    for k in range(len(variances)):
+        if k != largest and levels[k] < LAST_LEVEL and (chosen < 0 or variances[k] > variances[chosen]):
+            chosen = k
+    return chosen
+
+
+@kernel
+def _sum_to_one(probabilities, variances):
+    """Make the estimates sum to 1, and return the largest error then.
+
+    The correction is the most likely one: shared in proportion to the variances. The error is several standard errors
+    of what comes out, and more by as much as the sum was further from 1 than the variances explain. Where there are no
+    variances the probabilities are scaled, and the error is how far from 1 the sum was.
+    """
+    excess = -1.0
+    total = 0.0
+    for k in range(len(variances)):
+        excess += probabilities[k]
+        total += variances[k]
+    error = abs(excess)
+    scale = 1.0 + excess
+    if total > 0.0:
+        worst = 0.0
+        scale = 0.0
+        for k in range(len(variances)):
+            share = variances[k] / total
+            probabilities[k] = max(0.0, probabilities[k] - share * excess)
+            scale += probabilities[k]
+            worst = max(worst, variances[k] * (1.0 - share))
+        error = math.sqrt(worst) * max(_STANDARD_ERRORS, abs(excess) / math.sqrt(total))
+    for k in range(len(variances)):
+        probabilities[k] /= scale
+    return error
+
+
+@kernel
+def _prepare(mean, cov, k, s, b):
+    """Bounds and covariance of x_j = v_j − v_k over the other classes j; v ~ N(mean, cov + I)."""
+    d = b.shape[0]
+    for p in range(d):
+        i = p if p < k else p + 1
+        b[p] = mean[k] - mean[i]
+        for q in range(d):
+            j = q if q < k else q + 1
+            s[p, q] = cov[i, j] - cov[i, k] - cov[k, j] + cov[k, k] + (2.0 if p == q else 1.0)
+
+
+@kernel
+def _is_finite(mean, cov):
+    total = 0.0
+    for i in range(mean.shape[0]):
+        total += mean[i]
+        for j in range(mean.shape[0]):
+            total += cov[i, j]
+    return math.isfinite(total)
+
+
+@kernel
+def largest_of_four(mean, cov, probabilities):
+    """`largest_probabilities` for four classes, each by one quadrature, and not made to sum to 1."""
+    s, b, expected = np.empty((3, 3)), np.empty(3), np.empty(3)
+    stack = np.empty(STACK)
+    for i in range(mean.shape[0]):
+        for k in range(4):
+            probabilities[i, k] = np.nan
+            if _is_finite(mean[i], cov[i]):
+                _prepare(mean[i], cov[i], k, s, b)
+                if _order_and_factor(s, b, expected):
+                    probabilities[i, k] = trivariate(b, s, stack)
+
+
+@kernel
+def _mean_and_error(sums, n):
+    """Of the estimates that the shifts are, from their sums over n points: the mean and its variance."""
+    mean = 0.0
+    for shift in range(SHIFTS):
+        mean += sums[shift] / n / SHIFTS
+    variance = 0.0
+    for shift in range(SHIFTS):
+        variance += (sums[shift] / n - mean) ** 2 / SHIFTS
+    return mean, variance / (SHIFTS - 1)
+
+
+@kernel
+def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors):
+    """P(v_k is the largest of v), v ~ N(mean, cov + I), for every one of five or more classes k and many points.
+
+    Parameters
+    ----------
+    mean : (m, c) array
+    cov : (m, c, c) array
+        Both triangles are read.
+    points : (2**LAST_LEVEL, c − 2) array of int
+        A Sobol sequence in units of 2**−BITS.
+    shifts : (c, SHIFTS, c − 2) array of int
+        Random numbers from 0 to 2**BITS − 1.
+    tolerance : float
+        Absolute error of each probability that is aimed for.
+    probabilities : (m, c) array
+        Overwritten. They sum to 1; NaN where `cov` + I is not positive definite.
+    errors : (m,) array
+        Overwritten with the estimated error of the least certain probability, three standard errors.
+    """
+    m, c = mean.shape
+    d = c - 1
+    s = np.empty((c, d, d))
+    b, mu = np.empty((c, d)), np.empty((c, d))
+    sums = np.empty((c, SHIFTS))
+    variances, levels = np.empty(c), np.empty(c, np.int64)
+    a, matrix = np.empty((d, d)), np.empty((d, d))
+    z, point = np.empty(d), np.empty(d)
+    t, trial, residual, hazards, step = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
+
+    for i in range(m):
+        valid = _is_finite(mean[i], cov[i])
+        for k in range(c):
+            _prepare(mean[i], cov[i], k, s[k], b[k])
+            if not _order_and_factor(s[k], b[k], z):
+                valid = False
+                continue
+            for p in range(d):
+                b[k, p] /= s[k, p, p]
+                for q in range(p):
+                    s[k, p, q] /= s[k, p, p]
+                s[k, p, p] = 1.0
+            _tilt(s[k], b[k], mu[k], a, matrix, t, trial, residual, hazards, step)
+        if not valid:
+            probabilities[i] = np.nan
+            errors[i] = np.nan
+            continue
+        sums[:] = 0.0
+        n = 1 << _FIRST_LEVEL
+        for k in range(c):
+            levels[k] = _FIRST_LEVEL
+            _add_points(points[:n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
+            probabilities[i, k], variances[k] = _mean_and_error(sums[k], n)
+        while True:
+            total = 0.0
+            largest = 0.0
+            for k in range(c):
+                total += variances[k]
+                largest = max(largest, variances[k])
+            if not _STANDARD_ERRORS * math.sqrt(total - largest) > tolerance:
+                break
+            k = _next_to_refine(variances, levels)
+            if k < 0:
+                break
+            n = 1 << levels[k]
+            levels[k] += 1
+            _add_points(points[n : 2 * n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
+            probabilities[i, k], variances[k] = _mean_and_error(sums[k], 2 * n)
+        errors[i] = _sum_to_one(probabilities[i], variances)

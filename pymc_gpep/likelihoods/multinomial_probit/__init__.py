@@ -1,0 +1,1 @@
+"""The multinomial probit: the largest of the latent values, each with unit normal noise."""

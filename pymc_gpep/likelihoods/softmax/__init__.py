@@ -1,0 +1,1 @@
+"""The softmax, `pm.Categorical(logit_p=...)`."""

@@ -1,0 +1,113 @@
+"""Sites that guide a sampler, as a function of the hyperparameters that is cheap enough to be called at every proposal.
+
+An approximation is solved at the mode of its posterior of the hyperparameters, and to either side of it along each of
+the principal axes that the curvature of this posterior has there. Through these solutions go parabolas, for the
+logarithms of the precisions and for the locations of the sites; far out they are held constant. The sampler is exact
+whatever the sites are; it is fast where they resemble the likelihood.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.hyper.curvature import second_derivatives
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["SiteModel", "fit_sites", "solution_sites"]
+
+Array = NDArray[np.float64]
+
+_WIDEST = 2.0  # largest standard deviation of an unconstrained hyperparameter that is believed
+_DIFFERENCE = 0.05  # for the curvature of the log posterior
+_SIDE = 1.5  # standard deviations from the mode to the solutions on either side
+_REACH = 2.5  # and to where the parabolas end
+_SMALLEST = 1e-12  # precision of a site
+_MAX_ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class SiteModel:
+    """Precisions and locations of sites near a centre, a sum of parabolas along principal axes.
+
+    Attributes
+    ----------
+    centre : array (d,)
+        Unconstrained hyperparameters.
+    axes : array (d, d)
+        Principal axes of the posterior of the hyperparameters there, in the columns, each as long as its standard
+        deviation.
+    values : array (2, c, n)
+        log π and ν at the centre.
+    slopes, bends : array (d, 2, c, n)
+        Of log π and ν, for one standard deviation along each axis and for its square.
+    """
+
+    centre: Array
+    axes: Array
+    values: Array
+    slopes: Array
+    bends: Array
+
+    @property
+    def covariance(self) -> Array:
+        """Of the Gaussian that has the curvature of the log posterior at the centre, (d, d)."""
+        return np.asarray(self.axes @ self.axes.T)
+
+    def at(self, theta: Array) -> tuple[Array, Array]:
+        """π and ν (c, n) at given hyperparameters."""
+        u = np.clip(np.linalg.solve(self.axes, theta - self.centre), -_REACH, _REACH)
+        log_pi, nu = self.values + np.tensordot(u, self.slopes, 1) + np.tensordot(u * u, self.bends, 1)
+        return np.exp(np.minimum(log_pi, 0.0)), nu
+
+
+def fit_sites(
+    classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
+) -> SiteModel:
+    """Solve an approximation around the mode of the hyperparameters.
+
+    Raises
+    ------
+    ValueError
+        If the approximation fails at the model's initial point, or at the mode.
+    """
+    log_posterior = LogPosterior(classifier, approximator, compile_kwargs)
+    centre = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best.theta
+    axes = _principal_axes(log_posterior, centre)
+
+    def solved(theta: Array) -> Array | None:
+        sites = solution_sites(log_posterior.solve(theta))
+        return None if sites is None else np.stack([np.log(sites[0]), sites[1]])
+
+    middle = solved(centre)
+    if middle is None:
+        raise ValueError(f"{approximator.name} does not converge at the mode of its hyperparameters; guide by another.")
+    slopes, bends = np.zeros((2, centre.size, *middle.shape))
+    for j, axis in enumerate(axes.T):
+        low, high = solved(centre - _SIDE * axis), solved(centre + _SIDE * axis)
+        if low is not None and high is not None:
+            slopes[j] = (high - low) / (2.0 * _SIDE)
+            bends[j] = (high + low - 2.0 * middle) / (2.0 * _SIDE**2)
+    return SiteModel(centre, axes, middle, slopes, bends)
+
+
+def solution_sites(solution: Solution) -> tuple[Array, Array] | None:
+    """π and ν (c, n) of an approximation whose sites couple the classes; None if it did not converge."""
+    if not (solution.convergence.converged and isinstance(solution.posterior, CoupledPosterior)):
+        return None
+    pi = solution.posterior.precision
+    pull = pi * solution.mean
+    return np.maximum(pi, _SMALLEST), solution.posterior.weights + pull - pi * (pull.sum(0) / pi.sum(0))
+
+
+def _principal_axes(log_posterior: LogPosterior, centre: Array) -> Array:
+    """Principal axes of the Gaussian with the curvature of the log posterior at a mode, by differences of gradients."""
+    hessian = second_derivatives(log_posterior, centre, np.full(centre.size, _DIFFERENCE))
+    # A direction in which the approximation fails counts as flat.
+    values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
+    return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))

@@ -1,0 +1,121 @@
+"""Prior moments of the latent values as functions of the hyperparameters: at the points of the data, and elsewhere."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+
+from pymc_gpep.gaussians.dense_prior import check_prior
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent import LatentGP
+
+__all__ = ["CrossCovariance", "check_moments", "frozen_data", "prior_moments"]
+
+Array = NDArray[np.float64]
+
+
+def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
+    """Data and lengths of dims of a model → constants with their present values."""
+    shared = [v for v in (*model.data_vars, *model.dim_lengths.values()) if isinstance(v, SharedVariable)]
+    return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
+
+
+def prior_moments(
+    classifier: GPClassifier, data: Mapping[Variable, Variable] | None = None
+) -> Callable[[PointType], tuple[Array, Array, NDArray[np.int64]]]:
+    """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) as a function of a point of the model.
+
+    With the data given, as of `frozen_data`, else with those that the model has when the function is called.
+    """
+    model = classifier.model
+    moments = [pt.atleast_3d(classifier.covariance(), left=True), classifier.mean()]
+    outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
+    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))
+    return lambda point: tuple(function(*(point[v.name] for v in value_vars)))
+
+
+def check_moments(k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
+    """Raise a ValueError if prior covariance or mean cannot be those of a Gaussian process."""
+    for name, values in (("covariance", k), ("mean", mean)):
+        if bad := np.count_nonzero(~np.isfinite(values)):
+            raise ValueError(
+                f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
+                "inputs of the model, and at the hyperparameters it starts from."
+            )
+    check_prior(k, mean, labels)
+
+
+def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
+    """Each prior of the model with the `pm.gp.Latent` that made it."""
+    matched = []
+    for latent in classifier.latents:
+        makers = [gp for gp in gps if getattr(gp, "f", None) is latent.f]
+        if not makers:
+            wanted = ", ".join(repr(latent.f.name) for latent in classifier.latents)
+            raise ValueError(
+                f"gp: none of the {len(gps)} given made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
+                f"whose .prior made them, or a list of these for {wanted}."
+            )
+        if len(makers) > 1:
+            raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")
+        matched.append((latent, makers[0]))
+    if len(gps) > len(matched):
+        raise ValueError(f"gp: {len(gps)} were given, but the likelihood's latent values have only {len(matched)}.")
+    return matched
+
+
+class CrossCovariance:
+    """Prior moments at new inputs, compiled once.
+
+    The data of the model are those given, as the fit had them. Calling it with the values of the hyperparameters and
+    inputs (m, d) gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and
+    prior mean (c, m).
+    """
+
+    def __init__(
+        self, classifier: GPClassifier, gps: Sequence[pm.gp.Latent], data: Mapping[Variable, Variable]
+    ) -> None:
+        matched = _match(classifier, gps)
+        model = classifier.model
+        (self._inputs,) = graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False)
+        (columns,) = evaluate([self._inputs.shape[1]])
+        self.columns = int(columns)
+        x = pt.dmatrix("Xnew")
+        rows: dict[int, tuple[Any, Any, Any]] = {}
+        for latent, maker in matched:
+            cross = maker.cov_func(maker.X, x).T
+            variance = maker.cov_func(x, diag=True)
+            mean = pt.broadcast_to(maker.mean_func(x), (len(latent.classes), x.shape[0]))
+            for output, k in enumerate(latent.classes):
+                rows[k] = cross, variance, mean[output]
+        ordered = [rows[k] for k in range(classifier.n_classes)]
+        distinct = ordered[:1] if len(matched) == 1 else ordered
+        outputs = [
+            pt.stack([cross for cross, _, _ in distinct]),
+            pt.stack([variance for _, variance, _ in distinct]),
+            pt.stack([mean for _, _, mean in ordered]),
+        ]
+        # In this order: a random variable may depend on data itself, and would no longer be the model's.
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
+        self._names = [model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
+        inputs = [*(model.rvs_to_values[rv] for rv in classifier.hyperparameters), x]
+        self._function = graph_function(model, inputs, outputs)
+
+    @property
+    def inputs(self) -> Array:
+        """Inputs of the model, (n, d)."""
+        return np.asarray(evaluate([self._inputs])[0], dtype=np.float64)
+
+    def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
+        """Evaluate at the inputs `x` (m, d)."""
+        return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them

@@ -1,0 +1,1 @@
+"""What `pm.fit` runs and returns, in PyMC's own terms."""

@@ -1,0 +1,524 @@
+"""What `pm.fit` returns: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.backends.base import MultiTrace
+from pymc.variational.approximations import SingleGroupApproximation
+
+from pymc_gpep.approximations import Convergence, Solution
+from pymc_gpep.fits.conditional import Conditional
+from pymc_gpep.fits.mixture import average_predictions, total_covariance, total_variance
+from pymc_gpep.fits.prediction import predict
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.prior_functions import CrossCovariance, frozen_data
+from pymc_gpep.variational.group import GPGroup
+from pymc_gpep.variational.trace_recorder import Recorder
+
+if TYPE_CHECKING:
+    from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws
+    from pymc_gpep.checks.leave_one_out import CavityELPD
+
+__all__ = ["GPApproximation", "warn_unless_converged"]
+
+Array = NDArray[np.float64]
+
+
+class GPApproximation(SingleGroupApproximation):
+    """Approximate posterior of a Gaussian process classifier, as `pm.fit` returns it.
+
+    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space) or, with
+    another `hyper`, at weighted points that stand for it; given them the latent values are Gaussian. Everything else
+    that a PyMC `Approximation` offers works as everywhere: `sample`, `mean`, `std`, `cov`, `mean_data`, `state`,
+    `hist`, and `sample_node`, which draws from the Gaussian with this mean and covariance.
+
+    Attributes
+    ----------
+    log_evidence : float
+        Approximate log marginal likelihood at the maximum.
+    hyperparameters : xarray.Dataset
+        Their values at the maximum, on their natural scale.
+    hyper_posterior : HyperPosterior
+        The points that draws, moments and predictions average over, and the log evidence with the hyperparameters
+        integrated out.
+    nodes : xarray.Dataset
+        These points on their natural scale, their weights and evidences.
+    latent : xarray.Dataset
+        Posterior `mean` (class, point) and `cov` (point, class, class) of the latent values.
+    history : xarray.Dataset
+        Evidence, log posterior and solver iterations at each iteration of the optimiser.
+    convergence : Convergence
+        How the approximation itself ended, at the maximum.
+    converged : bool
+        Whether optimiser, approximation and integration over the hyperparameters all went well.
+    message : str
+        How the fit ended, in words.
+    hist : array
+        Negative log posterior at each iteration, what other methods call the loss.
+    seconds : float
+        Time that the fit took, without `compile_seconds`; NaN if unknown.
+    compile_seconds : float
+        Time that it took to make the graph of the log posterior, and what numba compiled meanwhile: much in the first
+        fit on a machine, little later. Other backends' compiling counts as part of `seconds`. NaN if unknown.
+    """
+
+    _group_class = GPGroup
+
+    log_posterior: LogPosterior
+    optimum: Optimum
+    hyper_posterior: HyperPosterior
+    seconds: float = np.nan
+    compile_seconds: float = np.nan
+    solution: Solution
+    """At the maximum."""
+
+    def update(self, log_posterior: LogPosterior, optimum: Optimum, hyper_posterior: HyperPosterior) -> None:
+        """Set the approximation to the best point of an optimisation, and to what stands for the hyperparameters."""
+        self.log_posterior = log_posterior
+        self.optimum = optimum
+        self.hyper_posterior = hyper_posterior
+        self.solution = hyper_posterior.solution_at(optimum)
+        self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
+        self._prior_at: dict[tuple[pm.gp.Latent, ...], CrossCovariance] = {}
+        model = self.model
+        # What is fitted stays so: later pm.set_data, gp.conditional and the like do not change a fit that exists.
+        self._data = frozen_data(model)
+        self._deterministics = list(model.deterministics)
+        self.__dict__.pop("_recorder", None)
+        means, variances = zip(*(conditional.moments() for conditional in self._conditionals()), strict=True)
+        total = {
+            name: total_variance(
+                hyper_posterior.weights, *(np.array([x[name] for x in xs]) for xs in (means, variances))
+            )
+            for name in means[0]
+        }
+        self.groups[0].update(
+            {name: mean for name, (mean, _) in total.items()},
+            {name: np.sqrt(variance) for name, (_, variance) in total.items()},
+            self._covariance,
+        )
+
+    @property
+    def classifier(self) -> GPClassifier:
+        """What was read from the model."""
+        return self.log_posterior.classifier
+
+    @property
+    def log_evidence(self) -> float:
+        """Approximate log marginal likelihood at the maximum."""
+        return self.solution.evidence
+
+    @property
+    def convergence(self) -> Convergence:
+        """How the approximation ended, at the maximum."""
+        return self.solution.convergence
+
+    @property
+    def converged(self) -> bool:
+        """Whether optimiser, approximation and integration over the hyperparameters all went well."""
+        return self.optimum.converged and self.convergence.converged and self.hyper_posterior.converged
+
+    @property
+    def message(self) -> str:
+        """How the fit ended, in words."""
+        steps = len(self.optimum.history) - 1
+        how = "converged" if self.optimum.converged else "did not converge"
+        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
+        name = self.log_posterior.approximator.name
+        return (
+            f"Hyperparameters {how} after {steps} iteration{'' if steps == 1 else 's'}{why}; "
+            f"{name}, from sites nearby, {self.convergence}."
+            if self.log_posterior.value_vars
+            else f"No hyperparameters; {name} {self.convergence}."
+        ) + (
+            f" In hyper={self.hyper_posterior.name!r}, {problem}." if (problem := self.hyper_posterior.message) else ""
+        )
+
+    @property
+    def hyperparameters(self) -> xr.Dataset:
+        """Hyperparameters at the maximum on their natural scale, with the model's dims and coords."""
+        return self._natural(self.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
+
+    @property
+    def nodes(self) -> xr.Dataset:
+        """Hyperparameters that draws, moments and predictions average over, on their natural scale.
+
+        With dim `node`, and for each node the coordinates `weight`, `evidence` and `log_posterior` (unconstrained).
+        """
+        evaluations = [node.evaluation for node in self.hyper_posterior.nodes]
+        coords = {name: ("node", [getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
+        weights = {"weight": ("node", self.hyper_posterior.weights)}
+        return self._natural(self.hyper_posterior.theta).assign_coords(weights | coords)
+
+    @property
+    def latent(self) -> xr.Dataset:
+        """Posterior mean (class, point) and covariance (point, class, class) of the latent values."""
+        parts = ((solution.mean.T, solution.cov) for _, solution in self.hyper_posterior.solutions())
+        mean, cov = total_covariance(self.hyper_posterior.weights, parts)
+        classifier = self.classifier
+        point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
+        other = f"{class_dim}_other"
+        classes = list(classifier.class_labels or range(classifier.n_classes))
+        return xr.Dataset(
+            {
+                "mean": ((class_dim, point_dim), mean.T),
+                "cov": ((point_dim, class_dim, other), cov),
+            },
+            coords={class_dim: classes, other: classes, **self._coords([point_dim])},
+        )
+
+    @property
+    def history(self) -> xr.Dataset:
+        """Evidence, log posterior and solver iterations at each iteration of the optimiser."""
+        columns = ("evidence", "log_posterior", "iterations")
+        return xr.Dataset(
+            {name: ("iteration", [getattr(e, name) for e in self.optimum.history]) for name in columns},
+            coords={"iteration": np.arange(len(self.optimum.history))},
+        )
+
+    @one_blas_thread()
+    def predict(
+        self,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+        Xnew: ArrayLike,
+        *,
+        probabilities: str | None = None,
+        correction: str | None = None,
+        tolerance: float = 5e-5,
+        dim: str = "new_point",
+    ) -> xr.Dataset:
+        """Predict latent functions and class probabilities at new inputs.
+
+        Averaged over the nodes that stand for the hyperparameters.
+
+        Parameters
+        ----------
+        gp : pm.gp.Latent or sequence of them
+            What made the latent values of the model; a list where classes have their own.
+        Xnew : array (m, d)
+            New inputs; a DataArray gives its first dim and coords to the result.
+        probabilities : {"orthant", "inner_ep", "average"}, optional
+            How class probabilities are computed from the Gaussian at a new point. For a multinomial probit:
+            `"orthant"`, the default, the probability that the function of a class plus unit noise is the largest,
+            accurate; `"inner_ep"`, the paper's own way, an approximation that is fast, normalised to sum to 1. For a
+            softmax: `"average"`, its expectation.
+        correction : {"tk"}, optional
+            For the Laplace approximation of a softmax: Tierney and Kadane's correction of the class probabilities (the
+            nested EP paper's LA-TKP), by a Laplace approximation for every new point with every class. Moments of the
+            latent functions are not corrected.
+        tolerance : float
+            Error allowed in the probabilities of `"orthant"` where there are five classes or more, of `"average"` with
+            four or more.
+        dim : str
+            Name of the new dimension.
+
+        Returns
+        -------
+        xarray.Dataset
+            `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
+            functions, and `error` (new point): for `"orthant"` and `"average"` the estimated error of the
+            probabilities, for `"inner_ep"` how far their sum was from 1 before it was normalised, NaN with a
+            correction.
+
+        Raises
+        ------
+        ValueError
+            If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
+            compute the probabilities does not fit the likelihood.
+        """
+        prior = self._cross_covariance(gp)
+        predictions = (
+            predict(
+                self.classifier,
+                prior,
+                solution,
+                point,
+                Xnew,
+                probabilities=probabilities,
+                correction=correction,
+                tolerance=tolerance,
+                dim=dim,
+            )
+            for point, solution in self.hyper_posterior.solutions()
+        )
+        return average_predictions(self.hyper_posterior.weights, predictions)
+
+    @one_blas_thread()
+    def loo(self, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> "CavityELPD":
+        """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
+
+        The log predictive density of each label given all the others, log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i, where q₋ᵢ is
+        the cavity: the posterior of the latent values of a point with its own site left out.
+
+        A fit that integrates over the hyperparameters, `hyper="ccd"` and so on, does so here too, with weights that
+        leave the label out. With `hyper="map"` they are held at the maximum. What they owe to the label that is left
+        out stays in then, and their uncertainty stays out: the result is a little too good, the more so the more
+        hyperparameters there are for the data, and differences in this between models are differences in `elpd` as
+        well.
+
+        The other sites are held. That is right to first order in what a label does to the others' posterior, and wrong
+        by some tenths at points with a large `p_loo_i`; these can be fitted again at little cost.
+
+        Parameters
+        ----------
+        refit_above : float
+            Points whose `p_loo_i` from the cavity is larger are left out by approximating the posterior of the others,
+            at the same hyperparameters; that takes one solve for each, and each node. 0.3 is a good value, `-inf`
+            refits all.
+        tolerance : float
+            Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo: a multinomial probit
+            with five classes or more, a softmax with four or more. Where it would be more than a hundredth of a
+            probability, that is computed to a higher precision.
+
+        Returns
+        -------
+        CavityELPD
+            An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
+            excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
+            are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
+        """
+        from pymc_gpep.checks.leave_one_out import leave_one_out  # with it comes ArviZ
+
+        return leave_one_out(self, refit_above=refit_above, tolerance=tolerance)
+
+    @one_blas_thread()
+    def importance(self, draws: int = 1000, *, random_seed: Any = None) -> "ImportanceCheck":
+        """Hold the fit against the exact posterior of the latent values, by Pareto-smoothed importance sampling.
+
+        Draws from the Gaussian are weighted by the exact joint density over their own, and the tail of the weights is
+        smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Its Pareto k says whether weighted draws stand for the
+        posterior, and so whether the evidence and means that come with it can be held against the fit's own (Yao,
+        Vehtari, Simpson and Gelman 2018). Hyperparameters are held at the fit's values: nothing is said about these.
+
+        All latent values are weighted together. The more there are, the more easily that fails, for fits that are fair
+        for each of them: a low k recommends a fit, a high one leaves the question to a sampler.
+
+        Parameters
+        ----------
+        draws : int
+            At least 100. The weights of 1000 draws take about as long as 1000 evaluations of the likelihood.
+        random_seed : int, Generator or None
+
+        Returns
+        -------
+        ImportanceCheck
+            Printed, one sentence.
+
+        Raises
+        ------
+        ValueError
+            If there are too few draws, or if the approximation failed, so that its draws have no density.
+        """
+        from pymc_gpep.checks.importance import importance_check  # with it comes ArviZ
+
+        return importance_check(self, self._draw_at_maximum(draws, self._generator(random_seed)))
+
+    def to_datatree(self) -> xr.DataTree:
+        """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+
+        Returns
+        -------
+        DataTree
+            With groups `hyperparameters`, the nodes on their natural scale; `latent`; `history`; `nodes`, what is
+            needed to make the fit again; `observed_data`; and `chains` where the nodes were drawn by NUTS. Draws are
+            not in it: what `sample` returns is a DataTree itself.
+
+        Examples
+        --------
+        >>> fit.to_datatree().to_netcdf("fit.nc")  # or to_zarr
+        >>> with model:  # declared as when it was fitted
+        ...     fit = gpep.from_datatree(arviz.from_netcdf("fit.nc"))
+        """
+        from pymc_gpep.fits.saving import to_datatree
+
+        return to_datatree(self)
+
+    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
+        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
+        return self._cross_covariance(gp).inputs
+
+    @one_blas_thread()
+    def sample(
+        self,
+        draws: int = 500,
+        *,
+        chains: int = 1,
+        importance: bool = False,
+        random_seed: Any = None,
+        return_inferencedata: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Draw independent samples from the approximate posterior, or by way of it from the exact one.
+
+        Parameters
+        ----------
+        draws : int
+            Number of draws in each chain, as in `pm.sample`. Hyperparameters are those of a node, drawn by its weight:
+            at their maximum, the same in every draw, unless the fit was given another `hyper`.
+        chains : int
+            Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
+        importance : bool
+            Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name, so that
+            they follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
+            for, but at least 1000, are weighted; each is then repeated or left out as its weight has it, in random
+            order. Draws have equal weights again, but repeats add nothing, and ArviZ does not know of them: they are
+            worth no more than `effective_size`. The result has a group `sample_stats`, with the `log_weight` that each
+            draw had, not to be used again, and `pareto_k`, `effective_size` and `log_evidence` as `attrs`.
+        random_seed : int, Generator or None
+        return_inferencedata : bool
+            Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
+        **kwargs
+            For `pm.to_inference_data`.
+
+        Warns
+        -----
+        UserWarning
+            If the verdict on the weights is "do not use": the draws then follow neither posterior.
+        """
+        if draws < 1 or chains < 1:
+            raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
+        rng = self._generator(random_seed)
+        weighted = self._draw_exactly(draws, chains, rng) if importance else None
+        traces = [
+            self._recorder.trace(weighted.chain(chain) if weighted else self._draw_values(draws, rng), chain)
+            for chain in range(chains)
+        ]
+        multitrace = MultiTrace(traces)
+        if not return_inferencedata:
+            return multitrace
+        kwargs["log_likelihood"] = False
+        data = pm.to_inference_data(multitrace, model=self.model, **kwargs)
+        data["posterior"].attrs |= {
+            "approximation": self.log_posterior.approximator.name,
+            "hyper": self.hyper_posterior.name,
+            "log_evidence": self.log_evidence,
+            "pymc_gpep_version": version("pymc_gpep"),
+        }
+        if weighted:
+            data["sample_stats/log_weight"] = weighted.labelled_weights(data["posterior"].coords)
+            data["sample_stats"].attrs |= weighted.attrs
+        return data
+
+    @property
+    def sample_dict_fn(self) -> Any:
+        """Function of (draws, random_seed) that draws values of the model's value variables."""
+
+        def sample(draws: int = 100, *, random_seed: Any = None) -> dict[str, Array]:
+            values = self._draw_values(draws, np.random.default_rng(random_seed))
+            return {name: values[name] for name in self.groups[0].ordering}
+
+        return sample
+
+    def __repr__(self) -> str:
+        """Method, evidence and how the fit ended."""
+        return str(self)
+
+    def __str__(self) -> str:
+        """Method, evidence and how the fit ended."""
+        if not hasattr(self, "solution"):
+            return super().__str__()
+        hyper, integrated = self.hyper_posterior, ""
+        if len(hyper) > 1:
+            evidence = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
+            integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){evidence}."
+        return (
+            f"{self.log_posterior.approximator.name}: log evidence {self.log_evidence:.4f}, "
+            f"{'converged' if self.converged else 'NOT converged'}. {self.message}{integrated}"
+        )
+
+    def _coords(self, dims: Iterable[str]) -> dict[str, Any]:
+        """Coordinates that the model has for the given dims."""
+        return {dim: np.asarray(self.model.coords[dim]) for dim in dims if self.model.coords.get(dim) is not None}
+
+    def _cross_covariance(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> CrossCovariance:
+        gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
+        if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
+            raise TypeError(
+                f"gp must be the pm.gp.Latent that made the latent values, or a list of these, not a {wrong[0]}."
+            )
+        if gps not in self._prior_at:
+            self._prior_at[gps] = CrossCovariance(self.classifier, gps, self._data)
+        return self._prior_at[gps]
+
+    def _natural(self, thetas: Array) -> xr.Dataset:
+        """Hyperparameters on their natural scale for flat vectors (s, d), with the model's dims and coords."""
+        model = self.model
+        arrays = {}
+        for name, value in self.log_posterior.natural(thetas).items():
+            dims = model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
+            arrays[name] = (("node", *dims), value)
+        return xr.Dataset(arrays, coords=self._coords(d for dims, _ in arrays.values() for d in dims))
+
+    def _conditionals(self) -> Iterator[Conditional]:
+        """The joint posterior given each node in turn."""
+        return (Conditional(self.classifier, *part) for part in self.hyper_posterior.solutions())
+
+    def _flat(self, values: Mapping[str, Array]) -> Array:
+        """Values of the value variables as one vector, in PyMC's order."""
+        return np.concatenate([np.ravel(values[name]) for name in self.groups[0].ordering])
+
+    @one_blas_thread()
+    def _covariance(self) -> Array:
+        """Covariance (d, d) of the flat vector of unconstrained values."""
+        group = self.groups[0]
+        places = {name: part for name, (_, part, *_) in group.ordering.items()}
+        parts = (
+            (self._flat(conditional.moments()[0]), conditional.covariance(places, group.ddim))
+            for conditional in self._conditionals()
+        )
+        return total_covariance(self.hyper_posterior.weights, parts)[1]
+
+    def _generator(self, random_seed: Any) -> np.random.Generator:
+        return np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
+
+    def _draw_exactly(self, draws: int, chains: int, rng: np.random.Generator) -> "ResampledDraws":
+        """Draws like those of `_draw_values`, resampled by their importance weights."""
+        from pymc_gpep.checks.importance import resampled_draws
+
+        result = resampled_draws(self, lambda count: self._draw_at_maximum(count, rng), (chains, draws), rng)
+        if not result.check.usable:
+            warnings.warn(str(result.check), stacklevel=4)
+        return result
+
+    def _draw_at_maximum(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws like those of `_draw_values`, with the hyperparameters at their maximum."""
+        point = self.log_posterior.point(self.optimum.best.theta)
+        return Conditional(self.classifier, point, self.solution).draw(draws, rng, self._drawn)
+
+    @property
+    def _drawn(self) -> list[str]:
+        """What is drawn: value variables, and latent values that are deterministic."""
+        rotated = [latent.f.name for latent in self.classifier.latents if latent.rotated]
+        return [*self.groups[0].ordering, *rotated]
+
+    def _draw_values(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws of all value variables, and of the latent values where these are deterministic, by name."""
+        chosen = self.hyper_posterior.choose(draws, rng)
+        values: dict[str, Array] = {}
+        for s in np.unique(chosen):
+            rows = np.flatnonzero(chosen == s)
+            conditional = Conditional(self.classifier, self.hyper_posterior.point(s), self.hyper_posterior.solution(s))
+            for name, drawn in conditional.draw(rows.size, rng, self._drawn).items():
+                values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
+        return values
+
+    @cached_property
+    def _recorder(self) -> Recorder:
+        return Recorder(self.classifier, self.groups[0].group, self._deterministics, self._data)
+
+
+def warn_unless_converged(approximation: GPApproximation) -> None:
+    """Warn, with what happened, if a fit did not converge."""
+    if not approximation.converged:
+        warnings.warn(approximation.message, RuntimeWarning, stacklevel=5)

@@ -1,0 +1,194 @@
+"""How `pm.fit` runs an approximation: read the model, optimise the hyperparameters, report."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.progress_bar import default_progress_theme
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pymc.variational.inference import Inference
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.hyper import HyperMethod, Maximum, hyper_method
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.optimum import Optimum, maximise
+from pymc_gpep.solvers.history import watching
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.variational.approximation import GPApproximation, warn_unless_converged
+from pymc_gpep.variational.compilation import compilation
+from pymc_gpep.variational.fit_progress import FitProgress
+
+__all__ = ["GPInference"]
+
+_OF_FIT = (
+    ", hyper, hyper_options and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, start, "
+    "random_seed, callbacks and progressbar"
+)
+
+_log = logging.getLogger(__name__)
+
+
+class GPInference(Inference):
+    """Fit a Gaussian process classifier: latent values integrated out, hyperparameters at their maximum or as well.
+
+    `pm.fit(method="nested_ep", ...)` is this with `method` and the keyword arguments below.
+
+    Parameters
+    ----------
+    method : str
+        Name of the approximation.
+    model : pm.Model, optional
+    random_seed : int, optional
+        For the initial point, and for draws that are given no seed of their own.
+    start : dict, optional
+        Initial values of hyperparameters, by name.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    hyper : {"map", "laplace", "ccd", "nuts"}
+        What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
+        integrate over them: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite
+        design, `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
+    hyper_options : dict, optional
+        Options of `hyper` by name.
+    **options
+        Of the approximation: the parameters of its class, `NestedEP` and so on.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    ValueError
+        If the method does not fit the model's likelihood, or if there is no such `hyper`.
+    TypeError
+        If an option is not one of the approximation's, or not one of `hyper`'s.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        model: pm.Model | None = None,
+        random_seed: Any = None,
+        start: Mapping[str, Any] | None = None,
+        likelihood: str | None = None,
+        hyper: str = "map",
+        hyper_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        model = pm.modelcontext(model)
+        self._classifier = read_classifier(model, likelihood)
+        self._approximator = approximator(method, self._classifier.kind, options, _OF_FIT)
+        self._hyper = hyper_method(hyper, hyper_options)
+        self._start = dict(start or {})
+        self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+        self._approx = GPApproximation(model=model, random_seed=self._seed)
+        self._log_posterior: LogPosterior | None = None
+        self.hist = np.asarray(())
+        self.state = None
+
+    @property
+    def approx(self) -> GPApproximation:
+        """The approximation that is being fitted."""
+        return self._approx
+
+    def fit(
+        self,
+        n: int = 10000,
+        score: bool | None = None,
+        callbacks: Sequence[Callable[[GPApproximation, np.ndarray, int], None]] | None = None,
+        progressbar: bool = True,
+        progressbar_theme: Any = default_progress_theme,
+        *,
+        backend: str | None = None,
+        include_transformed: bool = False,
+        compile_kwargs: dict[str, Any] | None = None,
+    ) -> GPApproximation:
+        """Optimise the hyperparameters, and integrate over them where that is wanted.
+
+        Parameters
+        ----------
+        n : int
+            Limit on iterations of the optimiser.
+        score : bool, optional
+            Taken for compatibility: the loss, the negative log posterior, is always recorded.
+        callbacks : list of functions of (approximation, losses, iteration), optional
+            Called after each iteration; StopIteration ends the fit and keeps the best point so far.
+        progressbar : bool
+        progressbar_theme : rich.theme.Theme
+        backend : str, optional
+            PyTensor backend to compile the graph of the log posterior with: "numba", "c", "jax". Without one the graph
+            is interpreted, since compiling takes longer than the few dozen evaluations that a fit needs.
+        include_transformed : bool
+            Whether `state` includes unconstrained values.
+        compile_kwargs : dict, optional
+            For `pytensor.function`, such as another `mode`.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
+        so far; a second one, while the posterior there is computed, ends everything.
+        """
+        began = time.perf_counter()
+        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        name = self._approximator.name
+        with (
+            one_blas_thread(),
+            FitProgress(name, progressbar, progressbar_theme) as progress,
+            watching(progress.sweep),
+            compilation(progress.compiling) as compiled,
+        ):
+            progress.stage("making the graph of the log posterior")
+            log_posterior = LogPosterior(self._classifier, self._approximator, kwargs)
+            log_posterior.prepare()
+            of_graph = time.perf_counter() - began - compiled.seconds
+            progress.stage("first solve")
+
+            def report(history: tuple[Evaluation, ...]) -> None:
+                last = history[-1]
+                state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
+                progress.iteration(len(history) - 1, state)
+                if callbacks:
+                    reached = Optimum(last, False, "Still running.", history, log_posterior.sites)
+                    self._update(log_posterior, reached, Maximum())
+                    for callback in callbacks:
+                        callback(self._approx, self._approx.hist, len(history) - 1)
+
+            optimum = maximise(log_posterior, log_posterior.initial_point(self._start, self._seed), n, report)
+            if optimum.interrupted:
+                progress.stage("interrupted: finishing at the best point so far")
+            # With nothing to integrate over, all ways to do it are the same.
+            elif log_posterior.value_vars and not isinstance(self._hyper, Maximum):
+                progress.stage(f"integrating over hyperparameters (hyper={self._hyper.name!r})")
+            hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
+            try:
+                self._update(log_posterior, optimum, hyper, progressbar)
+            except KeyboardInterrupt:
+                if isinstance(hyper, Maximum):
+                    raise
+                progress.stage("interrupted: hyperparameters stay at their maximum")
+                why = f"the maximum was reached, but hyper={hyper.name!r} was interrupted"
+                optimum = replace(optimum, converged=False, message=why)
+                self._update(log_posterior, optimum, Maximum())
+        self._approx.compile_seconds = of_graph + compiled.seconds
+        self._approx.seconds = time.perf_counter() - began - self._approx.compile_seconds
+        self.hist = self._approx.hist
+        for group in self._approx.groups:
+            group.include_transformed = include_transformed
+        _log.info(str(self._approx))
+        warn_unless_converged(self._approx)
+        return self._approx
+
+    def _update(
+        self, log_posterior: LogPosterior, optimum: Optimum, hyper: HyperMethod, progressbar: bool = False
+    ) -> None:
+        self._approx.update(log_posterior, optimum, hyper.integrate(log_posterior, optimum, self._seed, progressbar))
+
+    def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:
+        """Go on from the hyperparameters reached, for at most `n` more iterations."""
+        best = self._approx.log_posterior.point(self._approx.optimum.best.theta)
+        self._start = dict(best)
+        self.fit(n, progressbar=progressbar, progressbar_theme=progressbar_theme)

@@ -1,0 +1,258 @@
+"""Fits against the exact posterior by importance sampling: weights, what they say, and draws that follow them."""
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from arviz_stats.base import array_stats
+from scipy.stats import multivariate_normal
+
+import pymc_gpep as gpep
+from pymc_gpep.checks.importance import importance_check, log_importance_weights, resample, smooth
+from tests.reference.data import random_problem, squared_exponential
+from tests.reference.exact import importance_evidence, quadrature_posterior
+from tests.reference.prior_sampling import LIKELIHOODS
+
+X = np.array([[0.0], [0.6], [2.0]])
+Y = np.array([0, 2, 1])
+
+
+def classifier(eta, X=X, y=Y, softmax=False, per_class=False, rotated=True):
+    """Three classes at fixed hyperparameters, and the covariances (3, n, n) with PyMC's jitter."""
+    scales = np.array([1.0, 1.4, 0.7]) if per_class else np.ones(3)
+    with pm.Model() as model:
+        if per_class:
+            rows = []
+            for k, scale in enumerate(scales):
+                gp = pm.gp.Latent(cov_func=(scale * eta) ** 2 * pm.gp.cov.ExpQuad(X.shape[1], ls=1.0))
+                rows.append(gp.prior(f"f_{k}", X=X, reparameterize=rotated and k != 1))
+            f = pm.math.stack(rows)
+        else:
+            gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(X.shape[1], ls=1.0))
+            f = gp.prior("f", X=X, n_outputs=3, reparameterize=rotated)
+        if softmax:
+            pm.Categorical("y", logit_p=f.T, observed=y)
+        else:
+            gpep.MultinomialProbit("y", f.T, observed=y)
+    k = np.stack([squared_exponential(X, variance=(s * eta) ** 2, lengthscale=1.0) for s in scales])
+    return model, k + 1e-6 * np.eye(len(X))
+
+
+def fitted(model, method):
+    with model:
+        return pm.fit(method=method, progressbar=False, random_seed=1)
+
+
+METHODS = [
+    ("nested_ep", False, False),
+    ("nested_ep", True, False),
+    ("qep", False, False),
+    ("iep", True, False),
+    ("vb", False, False),
+    ("laplace", False, False),
+    ("laplace", True, True),
+]
+
+
+@pytest.mark.parametrize("rotated", [True, False], ids=["rotated", "centred"])
+@pytest.mark.parametrize(("method", "per_class", "softmax"), METHODS)
+def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated):
+    model, k = classifier(2.0, softmax=softmax, per_class=per_class, rotated=rotated)
+    fit = fitted(model, method)
+    values = fit._draw_values(5, np.random.default_rng(2))
+    names = [f"f_{i}" for i in range(3)] if per_class else ["f"]
+    f = np.stack([values[name] for name in names], axis=1) if per_class else values["f"]
+
+    prior = np.zeros((3, 3, 3, 3))
+    prior[range(3), :, range(3), :] = k
+    posterior = fit.solution.posterior
+    q = posterior.joint_covariance(np.broadcast_to(posterior.k, k.shape), posterior.k).reshape(9, 9)
+    likelihood = LIKELIHOODS["softmax" if softmax else "multinomial_probit"](f.swapaxes(1, 2), Y).sum(axis=1)
+    flat = f.reshape(5, 9)
+    expected = multivariate_normal(np.zeros(9), prior.reshape(9, 9)).logpdf(flat) + likelihood
+    expected -= multivariate_normal(fit.solution.mean.ravel(), q).logpdf(flat)
+    found, x = log_importance_weights(fit, values)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(x, f - fit.solution.mean, atol=1e-12)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """Evidence and moments of two points, η = 2."""
+    return quadrature_posterior(classifier(2.0, X=X[:2], y=Y[:2])[1], Y[:2], tolerance=1e-7)
+
+
+def test_evidence_and_means_are_those_of_quadrature(exact):
+    fit = fitted(classifier(2.0, X=X[:2], y=Y[:2])[0], "laplace")
+    check = fit.importance(20_000, random_seed=4)
+    assert abs(check.log_evidence - exact.evidence) < 4 * check.standard_error < 0.1
+    assert abs(fit.log_evidence - exact.evidence) > 4 * check.standard_error
+    std = np.sqrt(fit.solution.cov.diagonal(axis1=1, axis2=2).T)
+    shift = (exact.mean - fit.solution.mean) / std
+    assert np.abs(shift).max() > 10 * check.standard_error
+    np.testing.assert_allclose(check.mean_shift, shift, rtol=0, atol=5 * check.standard_error)
+
+
+def test_evidence_is_that_of_another_sampler():
+    problem = random_problem(3, 20, 3, variance=4.0)
+    model, k = classifier(2.0, X=problem.X, y=problem.y)
+    fit = fitted(model, "nested_ep")
+    check = fit.importance(4000, random_seed=5)
+    posterior = fit.solution.posterior
+    cov = posterior.joint_covariance(k[:1], k[:1]).reshape(60, 60)
+    other = importance_evidence(k, problem.y, fit.solution.mean, 1.1 * cov, draws=10_000, seed=6)
+    assert abs(check.log_evidence - other.evidence) < 4 * np.hypot(check.standard_error, other.error) < 0.2
+    assert check.fitted_log_evidence == fit.log_evidence
+
+
+def test_easy_is_good_and_hard_is_not():
+    easy = fitted(classifier(0.5)[0], "nested_ep").importance(random_seed=7)
+    assert easy.usable
+    assert easy.verdict == "good"
+    assert easy.effective_size > 990
+    assert easy.standard_error < 0.01
+    assert str(easy).startswith(f"nested_ep: Pareto k {easy.pareto_k:.2f}, good: by weighted draws, worth ")
+    assert f"({easy.fitted_log_evidence:.3f} by the fit)" in str(easy)
+
+    hard = fitted(classifier(30.0)[0], "vb").importance(random_seed=7)
+    assert hard.pareto_k > 1
+    assert not hard.usable
+    assert hard.verdict == "do not use"
+    assert hard.effective_size < 100
+    assert "do not stand for the exact posterior" in repr(hard)
+    assert "for 9 latent values together" in repr(hard)
+
+
+VERDICTS = {
+    -np.inf: "good",
+    0.49: "good",
+    0.5: "look closer",
+    0.69: "look closer",
+    0.7: "do not use",
+    np.inf: "do not use",
+}
+
+
+@pytest.mark.parametrize(("pareto_k", "verdict"), VERDICTS.items())
+def test_verdicts(pareto_k, verdict, shared):
+    check = shared.fit.importance(100, random_seed=1)
+    check = type(check)(**{**vars(check), "pareto_k": pareto_k, "effective_size": 89.0})
+    assert check.verdict == verdict
+    assert f"Pareto k {pareto_k:.2f}, {verdict}: " in str(check)
+
+
+@pytest.mark.parametrize(("pareto_k", "verdict"), [(0.99, "good"), (1.0, "do not use")])
+def test_a_heavy_tail_that_carries_nothing_does_no_harm(pareto_k, verdict, shared):
+    check = shared.fit.importance(100, random_seed=1)
+    check = type(check)(**{**vars(check), "pareto_k": pareto_k, "effective_size": 91.0})
+    assert check.verdict == verdict
+
+
+def test_labels_dims_and_seeds(shared):
+    check = shared.fit.importance(200, random_seed=8)
+    assert check.log_weights.shape == (200,)
+    assert check.mean_shift.dims == ("species", "flower")
+    np.testing.assert_array_equal(check.mean_shift["flower"], np.arange(len(shared.y)) + 100)
+    np.testing.assert_array_equal(check.log_weights, shared.fit.importance(200, random_seed=8).log_weights)
+    assert not np.array_equal(check.log_weights, shared.fit.importance(200, random_seed=9).log_weights)
+    assert check.log_evidence == pytest.approx(np.log(np.exp(check.log_weights).mean()))
+
+
+def test_a_fit_keeps_its_labels():
+    with pm.Model():
+        y = pm.Data("labels", Y)
+        gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(1, ls=1.0))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+        fit = pm.fit(method="nested_ep", progressbar=False)
+        before = fit.importance(random_seed=1).log_evidence
+        pm.set_data({"labels": Y[::-1].copy()})
+    assert fit.importance(random_seed=1).log_evidence == before
+
+
+def test_refuses_with_reasons(shared):
+    with pytest.raises(ValueError, match="draws must be at least 100, for their weights to have a tail, but is 99"):
+        shared.fit.importance(99)
+    values = {"f": np.full((100, 3, len(shared.y)), np.nan)}
+    with pytest.raises(ValueError, match="nested_ep has draws without a finite density: converged"):
+        importance_check(shared.fit, values)
+
+
+def test_smoothing_is_that_of_arviz_with_the_normaliser_kept():
+    raw = 3.0 + 2.0 * np.random.default_rng(10).standard_normal(1000)
+    smoothed, pareto_k = smooth(raw)
+    by_arviz, its_k = array_stats.psislw(-raw)
+    assert pareto_k == its_k
+    np.testing.assert_allclose(smoothed - smoothed.max(), by_arviz - by_arviz.max(), rtol=0, atol=1e-12)
+    body = np.argsort(raw)[:900]
+    np.testing.assert_allclose(smoothed[body], raw[body], rtol=1e-12)
+    assert not np.allclose(smoothed, raw)
+    assert smooth(raw + 1e3)[1] == pytest.approx(pareto_k)
+
+
+def test_weights_that_do_not_vary_need_no_smoothing():
+    raw = np.where(np.arange(1000) < 500, -2.0, -1.0)
+    smoothed, pareto_k = smooth(raw)
+    np.testing.assert_array_equal(smoothed, raw)
+    assert pareto_k == -np.inf
+
+
+def test_tails_that_underflow_are_as_bad_as_can_be():
+    assert smooth(1000.0 * np.arange(1000.0))[1] == np.inf
+
+
+def test_resampling_gives_each_draw_its_share():
+    log_weights = np.log(np.random.default_rng(11).exponential(size=50))
+    share = np.exp(log_weights) / np.exp(log_weights).sum()
+    chosen = resample(log_weights, 400, np.random.default_rng(12))
+    assert (np.abs(np.bincount(chosen, minlength=50) - 400 * share) < 1).all()
+    assert np.abs(np.corrcoef(chosen[1:], chosen[:-1])[0, 1]) < 0.2
+    alone = resample(np.array([-np.inf, 0.0, -np.inf]), 4, np.random.default_rng(13))
+    np.testing.assert_array_equal(alone, [1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("rotated", [True, False], ids=["rotated", "centred"])
+def test_resampled_draws_have_the_exact_mean(rotated, exact):
+    model, k = classifier(2.0, X=X[:2], y=Y[:2], rotated=rotated)
+    fit = fitted(model, "laplace")
+    resampled = fit.sample(5000, chains=2, importance=True, random_seed=14)
+    plain = fit.sample(5000, chains=2, random_seed=14)
+    std = np.sqrt(exact.covariance.diagonal()).reshape(3, 2)
+    error = std / np.sqrt(resampled["sample_stats"].attrs["effective_size"])
+    off = np.abs(resampled["posterior"]["f"].mean(("chain", "draw")) - exact.mean)
+    assert (off < 4.5 * error).all()
+    plain_off = np.abs(plain["posterior"]["f"].mean(("chain", "draw")) - exact.mean)
+    assert (plain_off > 6 * error).any()
+    assert float((off**2).sum()) < 0.1 * float((plain_off**2).sum())
+    if rotated:  # what is rotated goes with what it is rotated to
+        root = np.linalg.cholesky(k[0])
+        f = np.einsum("ij,sdkj->sdki", root, resampled["posterior"]["f_rotated_"])
+        np.testing.assert_allclose(f, resampled["posterior"]["f"], atol=1e-8)
+
+
+def test_resampled_results_look_like_others(shared):
+    plain = shared.fit.sample(30, chains=2, random_seed=15)
+    data = shared.fit.sample(30, chains=2, importance=True, random_seed=15)
+    assert set(data["posterior"].data_vars) == set(plain["posterior"].data_vars)
+    assert data["posterior"].sizes == plain["posterior"].sizes
+    assert data["posterior"].attrs["log_evidence"] == shared.fit.log_evidence
+    statistics = data["sample_stats"]
+    assert statistics["log_weight"].dims == ("chain", "draw")
+    assert statistics["log_weight"].shape == (2, 30)
+    assert statistics.attrs["pareto_k"] < 0.7
+    assert 60 < statistics.attrs["effective_size"] <= 1000
+    assert not plain["sample_stats"].data_vars
+    az.summary(data, var_names=["f"])
+
+    again = shared.fit.sample(30, chains=2, importance=True, random_seed=15)
+    np.testing.assert_array_equal(again["posterior"]["f"], data["posterior"]["f"])
+    trace = shared.fit.sample(30, chains=2, importance=True, random_seed=15, return_inferencedata=False)
+    np.testing.assert_array_equal(trace.get_values("f", combine=False)[1], data["posterior"]["f"][1])
+
+
+def test_warns_where_resampling_is_in_vain():
+    fit = fitted(classifier(30.0)[0], "vb")
+    with pytest.warns(
+        UserWarning, match="vb: Pareto k .*, do not use: weighted draws do not stand for the exact"
+    ) as seen:
+        fit.sample(10, importance=True, random_seed=16)
+    assert seen[0].filename == __file__

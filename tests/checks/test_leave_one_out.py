@@ -1,0 +1,335 @@
+"""Leave-one-out cross-validation from one fit, against fitting without each point and against exact sampling."""
+
+import warnings
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import log_ndtr, logsumexp
+
+from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
+from pymc_gpep.checks.leave_one_out import leave_one_out_moments
+from pymc_gpep.gaussians.block import BlockPosterior
+from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.likelihoods import log_predictive
+from pymc_gpep.likelihoods.log_predictive import log_log_predictive
+from tests import models
+from tests.reference.data import random_problem
+from tests.reference.dense_posterior import dense_posterior
+from tests.reference.leave_one_out import integrated_log_likelihood, without_each_point
+
+C, N = 3, 6
+
+
+def solve(approximation, problem):
+    solution = approximation.solve(problem.K, problem.m, problem.y)
+    assert solution.convergence.converged
+    return solution
+
+
+def cavity_loo(approximation, problem):
+    """log p(y_i | y_-i) from the cavities, and the excess of the log density under the whole posterior."""
+    solution = solve(approximation, problem)
+    kind = approximation.likelihood
+    elpd = log_log_predictive(kind, *leave_one_out_moments(approximation, solution), problem.y)
+    return elpd, log_log_predictive(kind, solution.mean.T, solution.cov, problem.y) - elpd
+
+
+def block_precision(posterior):
+    """Site precisions (n, c, c), from their definitions."""
+    pi = posterior.precision
+    if isinstance(posterior, BlockPosterior):
+        return pi
+    blocks = np.einsum("ki,kl->ikl", pi, np.eye(len(pi)))
+    if isinstance(posterior, CoupledPosterior):
+        blocks -= np.einsum("ki,li->ikl", pi, pi / pi.sum(0))
+    return blocks
+
+
+def random_sites(kind, k, mean, rng):
+    """Random precisions as a posterior wants them and as blocks (n, c, c), and locations (c, n)."""
+    if kind is BlockPosterior:
+        raw = rng.normal(size=(N, C, C))
+        raw -= raw.mean(1, keepdims=True)
+        precision = raw @ raw.swapaxes(1, 2)
+    else:
+        precision = rng.uniform(0.05, 1.0, size=(C, N))
+        precision[0, 0] = 0.0
+    blocks = block_precision(kind(k, mean, precision, mean))
+    nu = rng.normal(size=(C, N))
+    nu -= nu.mean(0)
+    return precision, blocks, nu
+
+
+def joint(k, mean, blocks, nu):
+    """b (c, n), means (c, n) and covariances (c, n, c, n) by inverting the sum of all precisions."""
+    prior = np.zeros((C, N, C, N))
+    sites = np.zeros((C, N, C, N))
+    for a in range(C):
+        prior[a, :, a] = k[a % len(k)]
+        for e in range(C):
+            sites[a, range(N), e, range(N)] = blocks[:, a, e]
+    prior, sites = prior.reshape(C * N, C * N), sites.reshape(C * N, C * N)
+    b = np.linalg.solve(np.eye(C * N) + sites @ prior, nu.ravel() - sites @ mean.ravel())
+    cov = np.linalg.inv(np.linalg.inv(prior) + sites)
+    return b.reshape(C, N), mean + (prior @ b).reshape(C, N), cov.reshape(C, N, C, N)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("kind", [CoupledPosterior, IndependentPosterior, BlockPosterior])
+def test_cavity_is_the_posterior_without_the_site(kind, per_class):
+    problem = random_problem(3, N, C, variance=4.0, per_class=per_class, with_mean=True)
+    k = problem.K.reshape(-1, N, N) + 0.1 * np.eye(N)
+    precision, blocks, nu = random_sites(kind, k, problem.m, np.random.default_rng(4))
+    b, mean, cov = joint(k, problem.m, blocks, nu)
+    cavity_mean, cavity_cov = kind(k, problem.m, precision, b).cavities(mean, np.einsum("aibi->iab", cov))
+    for i in range(N):
+        others = np.arange(N) != i
+        _, expected, expected_cov = joint(k, problem.m, blocks * others[:, None, None], nu * others)
+        assert_allclose(cavity_mean[i], expected[:, i], atol=1e-10)
+        assert_allclose(cavity_cov[i], expected_cov[:, i, :, i], atol=1e-10)
+
+
+@pytest.mark.parametrize("variance", [1e-6, 1.0, 1e4, 1e8])
+def test_cavity_of_coupled_sites_keeps_its_digits(variance):
+    """Against numbers of 60 digits, in the differences between classes, which are all that a likelihood sees."""
+    problem = random_problem(5, N, C, variance=variance, with_mean=False)
+    k = problem.K[None] + 1e-3 * variance * np.eye(N)
+    rng = np.random.default_rng(6)
+    pi = 10.0 ** rng.uniform(-9, 0, size=(C, N))
+    nu = rng.normal(size=(C, N)) * np.sqrt(pi)
+    nu -= pi * nu.sum(0) / pi.sum(0)
+    whole = dense_posterior(k, pi, nu)
+    posterior = CoupledPosterior(k, np.zeros((C, N)), pi, whole.weights.astype(float))
+    cov = np.einsum("aibi->iab", whole.covariance).astype(float)
+    mean, cov = posterior.cavities(whole.mean.astype(float), cov)
+    to_differences = np.eye(C)[1:] - np.eye(C)[0]
+    for i in range(N):
+        others = np.where(np.arange(N) == i, 1e-45, 1.0)  # no site at all would be 0 / 0
+        without = dense_posterior(k, pi * others, nu * others)
+        expected = to_differences @ without.covariance[:, i, :, i].astype(float) @ to_differences.T
+        unit = to_differences / np.sqrt(expected.diagonal())[:, None]
+        error = max(1e-11, 1e-14 * variance)
+        assert_allclose(unit @ (cov[i] - without.covariance[:, i, :, i].astype(float)) @ unit.T, 0, atol=error)
+        assert_allclose(unit @ (mean[i] - without.mean[:, i].astype(float)), 0, atol=error)
+
+
+def psis_loo(log_likelihood):
+    first = next(iter(log_likelihood.values()))
+    data = az.from_dict({"posterior": {"x": first[..., 0]}, "log_likelihood": log_likelihood})
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto distribution")
+        return az.loo(data, pointwise=True)
+
+
+PROBLEMS = {
+    "two classes": random_problem(5, 25, 2, variance=4.0),
+    "with a mean": random_problem(5, 25, 3, variance=4.0, with_mean=True),
+    "per class": random_problem(5, 25, 3, variance=20.0, per_class=True, with_mean=True),
+}
+problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
+
+
+@problems
+@pytest.mark.parametrize(
+    ("approximation", "most", "typical"),
+    [
+        (NestedEP(), 0.20, 0.05),
+        (QEP(), 0.20, 0.05),
+        (QEP(full=True), 0.20, 0.05),
+        (IEP(), 0.20, 0.05),
+        (QIEP(), 0.20, 0.05),
+        (VariationalBayes(), 0.30, 0.06),
+        (LaplaceProbit(), 0.12, 0.04),
+        (Laplace(), 0.08, 0.03),
+    ],
+    ids=lambda value: (
+        f"{value.name}{'-full' if getattr(value, 'full', False) else ''}-{value.likelihood}"
+        if hasattr(value, "name")
+        else ""
+    ),
+)
+def test_close_to_fitting_without_each_point(approximation, most, typical, problem):
+    elpd, excess = cavity_loo(approximation, problem)
+    error = np.abs(elpd - without_each_point(approximation, problem))
+    assert error.max() < most
+    assert np.sqrt((error**2).mean()) < typical
+    assert error[excess < 0.3].max() < 0.14
+    assert error[excess < 0.05].max() < 0.012
+
+
+@problems
+def test_nested_ep_agrees_with_exact_sampling(problem):
+    log_likelihood = integrated_log_likelihood(problem)
+    exact = psis_loo({"y": log_likelihood}).elpd_i.values
+    elpd, excess = cavity_loo(NestedEP(), problem)
+    error = np.abs(elpd - exact)
+    assert np.sqrt((error**2).mean()) < 0.07
+    assert error[excess < 0.3].max() < 0.12
+    refitted = np.abs(without_each_point(NestedEP(), problem) - exact)
+    assert np.sqrt((refitted**2).mean()) < 0.04
+
+
+def force(problem, approximation, solution):
+    """How posterior means (c, n) change with a force on one latent value, by differences, and as `response` has it.
+
+    A force h is a prior mean that is higher by K h.
+    """
+    i, step = 4, 1e-4
+    k = solution.posterior.k
+    shift = np.zeros_like(problem.m)
+    shift[1] = step * k[1 % len(k), i]
+    up, down = (approximation.solve(problem.K, problem.m + sign * shift, problem.y).mean for sign in (1, -1))
+    response = approximation.response(solution)
+    return (up - down) / (2 * step), *(p.joint_covariance(k, k)[:, :, 1, i] for p in (response, solution.posterior))
+
+
+@problems
+@pytest.mark.parametrize("approximation", [VariationalBayes(tolerance=1e-10), LaplaceProbit(), Laplace()])
+def test_response_of_a_mode(approximation, problem):
+    moved, response, _ = force(problem, approximation, solve(approximation, problem))
+    assert_allclose(response, moved, atol=1e-5)
+
+
+@problems
+@pytest.mark.parametrize("approximation", [NestedEP(tolerance=1e-9), IEP(tolerance=1e-9), QIEP(tolerance=1e-9)])
+def test_response_of_ep(approximation, problem):
+    """Right but for the change of the tilted covariances, which is of a higher order; of independent sites wrong."""
+    moved, response, own = force(problem, approximation, solve(approximation, problem))
+    size = np.linalg.norm(moved)
+    assert np.linalg.norm(response - moved) < 0.1 * size
+    if not isinstance(approximation, NestedEP):
+        assert np.linalg.norm(own - moved) > 0.3 * size
+
+
+@pytest.mark.parametrize(
+    "approximation", [NestedEP(), QEP(), IEP(), QIEP(), VariationalBayes(), LaplaceProbit(), Laplace()]
+)
+@pytest.mark.parametrize("c", [2, 3, 5])
+def test_nothing_is_learnt_from_a_prior_without_variance(approximation, c):
+    problem = random_problem(2, 8, c, variance=1e-8)
+    elpd, excess = cavity_loo(approximation, problem._replace(K=problem.K - 1e-8 * np.eye(8) * (1 - 1e-4)))
+    assert_allclose(elpd, -np.log(c), atol=1e-4)
+    assert_allclose(excess, 0, atol=1e-4)
+
+
+@pytest.mark.parametrize("gap", [1.0, 8.0, 40.0, 400.0])
+@pytest.mark.parametrize("variance", [0.5, 5.0])
+def test_log_probability_of_two_classes(gap, variance):
+    mean, cov = np.array([[-gap, 0.0]]), variance * np.eye(2)[None]
+    probit = log_log_predictive("multinomial_probit", mean, cov, [0])
+    assert_allclose(probit, log_ndtr(-gap / np.sqrt(2 + 2 * variance)), rtol=1e-10, atol=1e-14)
+    d = np.linspace(-60, 60, 200_001) * np.sqrt(2 * variance) - gap
+    weight = -0.5 * (d + gap) ** 2 / (2 * variance) - np.logaddexp(0.0, -d)
+    exact = logsumexp(weight) + np.log((d[1] - d[0]) / np.sqrt(4 * np.pi * variance))
+    assert_allclose(log_log_predictive("softmax", mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
+
+
+@pytest.mark.parametrize("kind", ["multinomial_probit", "softmax"])
+@pytest.mark.parametrize("c", [3, 4, 5])
+def test_log_probability_in_the_tail_goes_on_smoothly(c, kind, monkeypatch):
+    """Where both ways work they agree, and far out nothing is lost."""
+    rng = np.random.default_rng(c)
+    root = rng.normal(size=(c, c))
+    mean = np.zeros((40, c))
+    mean[:, 0] = -np.linspace(0, 60, 40)
+    cov, labels = np.tile(root @ root.T, (40, 1, 1)), np.zeros(40, int)
+    log_p = log_log_predictive(kind, mean, cov, labels, tolerance=1e-6)
+    assert np.isfinite(log_p).all()
+    assert (np.diff(log_p) < 0).all()
+    assert (np.diff(log_p, 2) < 0.05).all()  # log-concave in the mean
+    middle = (log_p > -14) & (log_p < -2)
+    monkeypatch.setattr(log_predictive, "_TINY", 1.0)
+    tails = log_log_predictive(kind, mean[middle], cov[middle], labels[middle])
+    assert_allclose(log_p[middle], tails, atol=0.03)
+
+
+def test_log_probability_of_nan_is_nan():
+    cov = np.eye(3)[None]
+    for kind in ("multinomial_probit", "softmax"):
+        assert np.isnan(log_log_predictive(kind, [[np.nan, 0.0, 0.0]], cov, [1])).all()
+
+
+@pytest.fixture(scope="module")
+def fits():
+    model, _ = models.probit()
+    with model:
+        return model, {method: pm.fit(method=method, progressbar=False) for method in ("nested_ep", "vb", "iep")}
+
+
+def test_what_it_returns(fits):
+    loo = fits[1]["nested_ep"].loo()
+    n = loo.n_data_points
+    assert n == 30
+    assert loo.kind == "loo"
+    assert not loo.warning
+    assert "cavities of nested_ep at 30 observations." in str(loo)
+    assert loo.elpd_i.dims == loo.p_loo_i.dims == ("flower",)
+    assert (loo.elpd_i["flower"] == np.arange(30) + 100).all()
+    assert loo.elpd == pytest.approx(loo.elpd_i.sum())
+    assert loo.p == pytest.approx(loo.p_loo_i.sum())
+    assert loo.se == pytest.approx(np.sqrt(n) * loo.elpd_i.std())
+    assert 0 < loo.p < 5
+    assert -n * np.log(3) < loo.elpd < -1
+
+
+def test_labels_without_dims(fixed):
+    loo = fixed.fit.loo()
+    assert loo.elpd_i.dims == ("y_dim_0",)
+    assert (loo.elpd_i["y_dim_0"] == np.arange(30)).all()
+
+
+def test_points_can_be_fitted_again(fits):
+    fit = fits[1]["nested_ep"]
+    posterior = fit.solution.posterior
+    quick, some, all_of_them = (fit.loo(refit_above=above) for above in (np.inf, 0.05, -np.inf))
+    problem = random_problem(0, 30, 3)._replace(K=posterior.k, m=posterior.prior_mean, y=fit.solution.labels)
+    assert_allclose(all_of_them.elpd_i, without_each_point(NestedEP(), problem), atol=1e-12)
+    again = quick.p_loo_i.values > 0.05
+    assert 0 < some.n_refitted == again.sum() < 30
+    assert "left out by fitting again" in str(some)
+    assert_allclose(some.elpd_i, np.where(again, all_of_them.elpd_i, quick.elpd_i), atol=1e-12)
+
+
+def test_a_fit_that_did_not_converge_is_flagged(fits):
+    model, _ = models.probit()
+    with model, pytest.warns(RuntimeWarning, match="did not converge"):
+        fit = pm.fit(1, method="nested_ep", progressbar=False)
+    assert fit.loo().warning
+
+
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
+@pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
+def test_arviz_compares(fits):
+    """With PSIS-LOO of draws, given as a result and as the draws themselves."""
+    model, by_method = fits
+    draws = by_method["nested_ep"].sample(100, chains=2, random_seed=1)
+    with model:
+        pm.compute_log_likelihood(draws, progressbar=False)
+    psis = az.loo(draws, pointwise=True)
+    own = {method: fit.loo() for method, fit in by_method.items()}
+    assert own["vb"].elpd_i.dims == psis.elpd_i.dims
+    for other in (psis, draws):
+        table = az.compare({**own, "draws": other}, round_to="none")
+        assert set(table.index) == {"nested_ep", "vb", "iep", "draws"}
+        assert table.loc["nested_ep", "elpd"] == pytest.approx(own["nested_ep"].elpd)
+        assert table["weight"].sum() == pytest.approx(1)
+    assert own["nested_ep"].elpd == pytest.approx(psis.elpd, abs=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:Estimated shape parameter of Pareto distribution")
+@pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
+def test_arviz_compares_with_mcmc(fits):
+    model, by_method = fits
+    with model:
+        mcmc = pm.sample(
+            200, tune=200, chains=2, cores=1, progressbar=False, random_seed=1, compute_convergence_checks=False
+        )
+        pm.compute_log_likelihood(mcmc, progressbar=False)
+    own = {method: fit.loo() for method, fit in by_method.items()}
+    table = az.compare({**own, "mcmc": mcmc}, round_to="none")
+    assert abs(table.loc["nested_ep", "elpd"] - table.loc["mcmc", "elpd"]) < 1.0

@@ -1,0 +1,111 @@
+"""Grids of hyperparameters."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.comparison.evidence_grid import serpentine
+from pymc_gpep.fits.prediction import predict
+from pymc_gpep.structure.prior_functions import CrossCovariance
+from tests import models
+from tests.reference.data import iris
+
+LS, ETA = np.array([0.5, 1.0, 3.0]), np.array([1.0, 4.0])
+
+
+@pytest.fixture(scope="module")
+def held_out():
+    X, y = iris()
+    chosen = np.arange(2, 150, 10)
+    return X[chosen][:, 2:], y[chosen]
+
+
+@pytest.fixture(scope="module")
+def grid(shared, held_out):
+    X, y = held_out
+    return gpep.evidence_grid(
+        shared.model, {"ls": LS, "eta": ETA}, gp=shared.gp, Xnew=X, ynew=y, progressbar=False
+    )  # fmt: skip
+
+
+def test_each_value_is_that_of_a_solve_of_its_own(shared, grid):
+    """Prior covariance by hand, and a cold start."""
+    solver = gpep.NestedEP()
+    squares = ((shared.X[:, None] - shared.X) ** 2).sum(axis=-1)
+    assert grid["evidence"].dims == ("ls", "eta")
+    assert_allclose(grid["ls"], LS)
+    for i, ls in enumerate(LS):
+        for j, eta in enumerate(ETA):
+            k = eta**2 * np.exp(-squares / ls**2 / 2) + 1e-6 * np.eye(30)
+            solution = solver.solve(k, np.zeros((3, 30)), shared.y)
+            assert grid["evidence"][i, j] == pytest.approx(solution.evidence, abs=1e-6)
+    assert grid["converged"].all()
+    assert grid.attrs["approximation"] == "nested_ep"
+
+
+def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
+    """A fit moved to a point of the grid predicts what the grid has there."""
+    X, y = held_out
+    theta = shared.fit.log_posterior.initial_point({"ls": [3.0, 3.0], "eta": 4.0})
+    point = shared.fit.log_posterior.point(theta)
+    p = predict(
+        shared.fit.classifier, CrossCovariance(shared.fit.classifier, (shared.gp,), {}),
+        shared.fit.log_posterior.solve(theta), point, X,
+        probabilities=None, correction=None, tolerance=5e-5, dim="new",
+    )["p"].values  # fmt: skip
+    assert grid["mlpd"].sel(ls=3, eta=4).item() == pytest.approx(np.log(p[np.arange(15), y]).mean(), abs=1e-6)
+    assert grid["accuracy"].sel(ls=3, eta=4).item() == (p.argmax(axis=1) == y).mean()
+
+
+def test_warm_starts_save_iterations(shared):
+    fine = np.geomspace(1.0, 1.2, 6)
+    grid = gpep.evidence_grid(shared.model, {"ls": fine, "eta": [4.0]}, progressbar=False)
+    assert (grid["iterations"][1:] < grid["iterations"][0]).all()
+    assert "mlpd" not in grid
+
+
+def test_other_hyperparameters_are_fixed(shared):
+    at = shared.fit.hyperparameters
+    eta = at["eta"].item()
+    grid = gpep.evidence_grid(shared.model, {"eta": [eta]}, at=at, method="nested_ep", progressbar=False)
+    assert grid["evidence"].item() == pytest.approx(shared.fit.log_evidence, abs=1e-6)
+
+
+def test_options_reach_the_approximation(shared):
+    grid = gpep.evidence_grid(shared.model, {"ls": [0.3], "eta": [20.0]}, max_iterations=2, progressbar=False)
+    assert not grid["converged"].item()
+    assert grid["iterations"].item() == 2
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 4), (2, 3, 4), (1, 1)])
+def test_a_serpentine_goes_everywhere_in_single_steps(shape):
+    path = np.array(list(serpentine(shape)))
+    assert len({tuple(index) for index in path}) == len(path) == np.prod(shape)
+    assert (np.abs(np.diff(path, axis=0)).sum(axis=1) == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "message"),
+    [
+        ({}, {}, "values is empty"),
+        ({"scale": [1.0]}, {}, "'scale' are no hyperparameters of the model, which are: 'ls', 'eta'"),
+        ({"ls": [1.0]}, {}, "'eta' have no value"),
+        ({"ls": [1.0]}, {"at": {"eta": 1.0, "tau": 2.0}}, "'tau' are no hyperparameters"),
+        ({"ls": [], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
+        ({"ls": [[1.0]], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
+        ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need all of gp, Xnew and ynew"),
+        ({"ls": [1.0], "eta": [1.0]}, {"method": "ep"}, "method is 'ep'"),
+    ],
+)
+def test_refuses(shared, values, options, message):
+    with pytest.raises(ValueError, match=message):
+        gpep.evidence_grid(shared.model, values, progressbar=False, **options)
+
+
+def test_refuses_labels_that_are_none(shared):
+    new = {"gp": shared.gp, "Xnew": models.data()[0][:2], "progressbar": False}
+    with pytest.raises(ValueError, match="one label for each of the 2 points"):
+        gpep.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0], **new)
+    with pytest.raises(ValueError, match=r"must be classes 0\.\.\.2"):
+        gpep.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0, 3], **new)

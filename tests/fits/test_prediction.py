@@ -1,0 +1,118 @@
+"""Predictions at new inputs."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+
+import pymc_gpep.fits.prediction
+from tests import models
+from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
+from tests.reference.dense_nested_ep import predict as dense_predict
+
+fits = pytest.mark.parametrize("name", ["shared", "centred", "per_class", "fixed"])
+
+
+@pytest.fixture
+def fitted(name, request):
+    return request.getfixturevalue(name)
+
+
+def dense(fitted, x):
+    """Latent mean (m, c) and covariance (m, c, c), prior moments by PyMC, posterior by the dense reference."""
+    classifier = fitted.fit.classifier
+    k, mean = (models.at_hyperparameters(fitted, m) for m in (classifier.covariance(), classifier.mean()))
+    gps = fitted.gp if isinstance(fitted.gp, list) else [fitted.gp] * 3
+    cross, new, new_mean = (
+        np.stack([models.at_hyperparameters(fitted, moment(gp)) for gp in gps])
+        for moment in (lambda gp: gp.cov_func(x, fitted.X), lambda gp: gp.cov_func(x), lambda gp: gp.mean_func(x))
+    )
+    solution = dense_nested_ep(k, fitted.y, mean, c=3)
+    mean, cov = dense_predict(solution, cross, new, new_mean)
+    m = len(x)
+    return mean.T, np.einsum("aibi->iab", cov.reshape(3, m, 3, m))
+
+
+@fits
+def test_latent_functions(fitted):
+    x = np.random.default_rng(0).normal(size=(7, 2))
+    mean, cov = dense(fitted, x)
+    predicted = fitted.fit.predict(fitted.gp, x)
+    assert_allclose(predicted["mean"], mean, atol=1e-5)
+    assert_allclose(predicted["cov"], cov, atol=1e-5)
+
+
+@fits
+@pytest.mark.parametrize("probabilities", ["orthant", "inner_ep"])
+def test_probabilities(fitted, probabilities):
+    """Against draws of the latent functions: frequencies of the largest of f + noise."""
+    x = np.random.default_rng(1).normal(size=(6, 2))
+    predicted = fitted.fit.predict(fitted.gp, x, probabilities=probabilities)
+    assert_allclose(predicted["p"].sum(predicted["p"].dims[1]), 1, atol=1e-12)
+    rng = np.random.default_rng(2)
+    draws = 200_000
+    for i in range(6):
+        v = rng.multivariate_normal(predicted["mean"][i], predicted["cov"][i] + np.eye(3), size=draws)
+        frequency = np.bincount(v.argmax(1), minlength=3) / draws
+        slack = 5 * np.sqrt(0.25 / draws) + (0.01 if probabilities == "inner_ep" else 0)
+        assert_allclose(predicted["p"][i], frequency, atol=slack)
+
+
+def test_training_inputs_give_the_posterior(fixed):
+    """Up to the jitter, which the model adds to the latent values and a new point at the same place does not share."""
+    predicted = fixed.fit.predict(fixed.gp, fixed.X)
+    assert_allclose(predicted["mean"].T, fixed.fit.latent["mean"], atol=1e-4)
+    assert_allclose(predicted["cov"], fixed.fit.latent["cov"], atol=1e-4)
+
+
+def test_chunks_do_not_show(shared, monkeypatch):
+    x = np.random.default_rng(0).normal(size=(50, 2))
+    whole = shared.fit.predict(shared.gp, x)
+    monkeypatch.setattr(pymc_gpep.fits.prediction, "_ENTRIES", 3 * 30 * 7)
+    xr.testing.assert_allclose(shared.fit.predict(shared.gp, x), whole)
+
+
+def test_labels(shared, per_class):
+    x = xr.DataArray(np.zeros((2, 2)), dims=("site", "petal"), coords={"site": ["here", "there"]})
+    predicted = shared.fit.predict(shared.gp, x)
+    assert predicted["p"].dims == ("site", "species")
+    assert list(predicted["site"].values) == ["here", "there"]
+    assert predicted["cov"].dims == ("site", "species", "species_other")
+    assert predicted["p"].sel(species="setosa", site="here").shape == ()
+    unnamed = per_class.fit.predict(per_class.gp, x.values, dim="place")
+    assert unnamed["p"].dims == ("place", "class")
+
+
+def test_order_of_processes_does_not_matter(per_class):
+    x = np.random.default_rng(0).normal(size=(3, 2))
+    xr.testing.assert_equal(per_class.fit.predict(per_class.gp[::-1], x), per_class.fit.predict(per_class.gp, x))
+
+
+def test_no_points(shared):
+    assert shared.fit.predict(shared.gp, np.empty((0, 2)))["p"].shape == (0, 3)
+
+
+def test_what_is_wrong_is_said(shared, per_class):
+    other = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+    with pytest.raises(ValueError, match="none of the 1 given made the latent values 'f'"):
+        shared.fit.predict(other, np.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"made the latent values 'f_virginica'.*'f_setosa', 'f_versicolor'"):
+        per_class.fit.predict(per_class.gp[:2], np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="2 were given, but the likelihood's latent values have only 1"):
+        shared.fit.predict([shared.gp, other], np.zeros((1, 2)))
+    with pytest.raises(ValueError, match="'f' was given 2 times"):
+        shared.fit.predict([shared.gp, shared.gp], np.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"\(points, inputs\), but has shape \(2,\)"):
+        shared.fit.predict(shared.gp, np.zeros(2))
+    with pytest.raises(ValueError, match="Xnew has 3 columns, but the model's inputs have 2"):
+        shared.fit.predict(shared.gp, np.zeros((1, 3)))
+    with pytest.raises(ValueError, match="1 values that are not"):
+        shared.fit.predict(shared.gp, np.array([[0.0, np.nan]]))
+    with pytest.raises(ValueError, match="guess"):
+        shared.fit.predict(shared.gp, np.zeros((1, 2)), probabilities="guess")
+
+
+def test_what_is_no_process_is_refused(shared):
+    with pytest.raises(TypeError, match=r"gp must be the pm\.gp\.Latent .*, not a ndarray"):
+        shared.fit.predict(shared.X, shared.gp)

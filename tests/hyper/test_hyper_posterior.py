@@ -1,0 +1,466 @@
+"""Hyperparameters beyond their maximum, against the posterior on a dense grid."""
+
+from types import SimpleNamespace
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+from scipy.special import logsumexp
+
+import pymc_gpep as gpep
+from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.prediction import predict
+from pymc_gpep.hyper import HYPER, HyperPosterior, Node, hyper_method
+from pymc_gpep.hyper.central_composite import sphere_design
+from pymc_gpep.hyper.curvature import gaussian_at, hessian
+from pymc_gpep.hyper.gaussian_nodes import standard_normal_nodes
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.likelihoods.log_predictive import log_observed_probability
+from pymc_gpep.structure.prior_functions import CrossCovariance
+from pymc_gpep.variational.approximation import GPApproximation
+from tests import models
+
+POINTS = np.random.default_rng(0).uniform(-2, 2, size=(20, 2))
+OPTIONS = {
+    "map": {},
+    "laplace": {"nodes": 64},
+    "ccd": {},
+    "nuts": {"draws": 400, "tune": 400, "chains": 2, "cores": 1, "nodes": 200},
+}
+kinds = pytest.mark.parametrize("kind", ["laplace", "ccd", pytest.param("nuts", marks=pytest.mark.slow)])
+
+
+def two():
+    """A length scale and a magnitude; inputs as data of the model."""
+    X, y = models.data()
+    coords = {"species": models.SPECIES, "flower": np.arange(y.size) + 100}
+    with pm.Model(coords=coords) as model:
+        inputs = pm.Data("X", X)
+        ls = pm.InverseGamma("ls", 3, 3)
+        eta = pm.HalfNormal("eta", 3)
+        pm.Deterministic("eta_squared", eta**2)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=ls))
+        f = gp.prior("f", X=inputs, n_outputs=3, dims=("species", "flower"))
+        gpep.MultinomialProbit("y", f.T, observed=y, dims="flower")
+    return model, gp
+
+
+class Case:
+    """A fit at the maximum, the posterior on a grid, and from the same log posterior all the other treatments."""
+
+    def __init__(self, build):
+        self.model, self.gp = build()
+        with self.model:
+            fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+        self.log_posterior, self.optimum = fit.log_posterior, fit.optimum
+        self._fits = {"map": fit}
+        self.gaussian = gaussian_at(self.log_posterior, self.optimum)
+        d = self.optimum.best.theta.size
+        axis = np.linspace(-5, 7, 49 if d == 1 else 25)
+        z = np.stack(np.meshgrid(*[axis] * d, indexing="ij"), axis=-1).reshape(-1, d)
+        nodes = []
+        for theta in self.gaussian.at(z):
+            evaluation = self.log_posterior(theta)
+            if evaluation.log_posterior > self.optimum.best.log_posterior - 12:
+                nodes.append(Node(evaluation, self.log_posterior.sites))
+        logs = np.array([node.evaluation.log_posterior for node in nodes])
+        cell = d * np.log(axis[1] - axis[0]) + np.linalg.slogdet(self.gaussian.root)[1]
+        evidence = np.log(np.exp(logs - logs.max()).sum()) + logs.max() + cell
+        grid = HyperPosterior("grid", self.log_posterior, nodes, np.exp(logs - logs.max()), log_evidence=evidence)
+        self._fits["grid"] = self._updated(grid)
+
+    def _updated(self, hyper_posterior):
+        fit = GPApproximation(model=self.model, random_seed=1)
+        fit.update(self.log_posterior, self.optimum, hyper_posterior)
+        return fit
+
+    def fit(self, kind):
+        if kind not in self._fits:
+            method = hyper_method(kind, OPTIONS[kind])
+            self._fits[kind] = self._updated(method.integrate(self.log_posterior, self.optimum, random_seed=1))
+        return self._fits[kind]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return Case(two)
+
+
+@pytest.fixture(scope="module")
+def single():
+    return Case(models.probit)
+
+
+@pytest.fixture(params=["single", "pair"])
+def case(request):
+    return request.getfixturevalue(request.param)
+
+
+def theta_moments(fit):
+    """Means and standard deviations of the hyperparameters, unconstrained, and their covariance."""
+    posterior = fit.hyper_posterior
+    mean, cov = (
+        np.average(posterior.theta, axis=0, weights=posterior.weights),
+        np.cov(posterior.theta.T, aweights=posterior.weights, ddof=0).reshape(posterior.theta.shape[1], -1),
+    )
+    return mean, np.sqrt(cov.diagonal()), cov
+
+
+# Largest error of a mean, in standard deviations; of a standard deviation, relative; of a class probability.
+# Those of nuts are Monte Carlo errors of 200 draws.
+CLOSE = {"laplace": (0.15, 0.12, 0.008), "ccd": (0.08, 0.05, 0.006), "nuts": (0.3, 0.25, 0.012)}
+
+
+@kinds
+def test_moments_against_a_grid(case, kind):
+    mean, sd, probability = CLOSE[kind]
+    expected_mean, expected_sd, _ = theta_moments(case.fit("grid"))
+    found_mean, found_sd, _ = theta_moments(case.fit(kind))
+    assert_allclose((found_mean - expected_mean) / expected_sd, 0, atol=mean)
+    assert_allclose(found_sd / expected_sd, 1, atol=sd)
+    p = {name: case.fit(name).predict(case.gp, POINTS)["p"].values for name in ("map", "grid", kind)}
+    error = np.abs(p[kind] - p["grid"]).max()
+    assert error < probability
+    assert error < 0.5 * np.abs(p["map"] - p["grid"]).max()
+
+
+@pytest.mark.parametrize(("kind", "error"), [("laplace", 0.12), ("ccd", 0.02)])
+def test_evidence_against_a_grid(case, kind, error):
+    expected = case.fit("grid").hyper_posterior.log_evidence
+    assert case.fit(kind).hyper_posterior.log_evidence == pytest.approx(expected, abs=error)
+    assert np.isnan(case.fit("map").hyper_posterior.log_evidence)
+
+
+def test_laplace_nodes_have_the_moments_of_the_gaussian(pair):
+    mean, _, cov = theta_moments(pair.fit("laplace"))
+    assert_allclose(mean, pair.optimum.best.theta, atol=1e-12)
+    assert_allclose(cov, pair.gaussian.root @ pair.gaussian.root.T, atol=1e-12)
+
+
+@kinds
+def test_weights_and_nodes(pair, kind):
+    fit = pair.fit(kind)
+    posterior = fit.hyper_posterior
+    assert posterior.weights.sum() == pytest.approx(1, abs=1e-12)
+    assert (posterior.weights > 0).all()
+    assert len(posterior) == {"laplace": 64, "ccd": 9, "nuts": 200}[kind]
+    nodes = fit.nodes
+    assert_allclose(
+        np.log(nodes["eta"]), posterior.theta[:, [v.name for v in pair.log_posterior.value_vars].index("eta_log__")]
+    )
+    assert_allclose(nodes["weight"], posterior.weights)
+    s = 3
+    assert pair.log_posterior(posterior.theta[s]).evidence == pytest.approx(float(nodes["evidence"][s]), abs=1e-6)
+    assert posterior.solution(s).evidence == pytest.approx(float(nodes["evidence"][s]), abs=1e-6)
+    assert fit.converged
+    assert "NOT" not in str(fit)
+
+
+def test_hessian_by_finite_differences(pair):
+    """Of the value, which is more accurate than the gradient."""
+    theta = pair.optimum.best.theta + 0.2
+    step = 0.02
+    steps = step * np.eye(theta.size)
+
+    def value(x):
+        return pair.log_posterior(x).log_posterior
+
+    expected = [
+        [
+            (value(theta + a + b) - value(theta + a - b) - value(theta - a + b) + value(theta - a - b)) / (4 * step**2)
+            for b in steps
+        ]
+        for a in steps
+    ]
+    found = hessian(pair.log_posterior, theta)
+    assert_allclose(found, found.T)
+    assert_allclose(found, expected, atol=5e-3 * np.abs(found).max())
+
+
+def test_hessian_does_not_depend_on_the_units():
+    class Quadratic:
+        def __init__(self, scale):
+            self.precision = np.array([[2.0, 0.9], [0.9, 1.0]]) / np.outer(scale, scale)
+
+        def __call__(self, theta):
+            return SimpleNamespace(gradient=-self.precision @ theta)
+
+    for scale in ([1.0, 1.0], [100.0, 0.01]):
+        quadratic = Quadratic(np.array(scale))
+        assert_allclose(hessian(quadratic, np.zeros(2)), -quadratic.precision, rtol=1e-9)
+
+
+@pytest.mark.parametrize("d", range(1, 12))
+def test_design_is_of_second_order(d):
+    """On a sphere, with the moments that integrate all polynomials of third degree, and corners of resolution V."""
+    points = sphere_design(d)
+    assert_allclose((points**2).sum(axis=1), d)
+    assert len(np.unique(points.round(9), axis=0)) == len(points)
+    assert_allclose(points.mean(axis=0), 0, atol=1e-12)
+    assert_allclose(points.T @ points / len(points), np.eye(d), atol=1e-12)
+    assert_allclose(np.einsum("ka,kb,kc->abc", points, points, points), 0, atol=1e-9)
+    corners = points[: -2 * d]
+    pairs = np.array([corners[:, a] * corners[:, b] for a in range(d) for b in range(a)])
+    if d > 1:
+        assert_allclose(pairs @ pairs.T / len(corners), np.eye(len(pairs)), atol=1e-12)
+
+
+def test_ccd_is_exact_for_a_gaussian(pair):
+    """Weights, mean, covariance, fourth moment of the radius and the integral."""
+    root = np.array([[0.5, 0.0, 0.0], [0.3, 0.8, 0.0], [-0.2, 0.1, 1.5]])
+    centre, precision = np.array([1.0, -2.0, 0.5]), np.linalg.inv(root @ root.T)
+
+    class Gaussian:
+        classifier, value_vars, sites = pair.log_posterior.classifier, (), np.zeros(1)
+
+        def __call__(self, theta):
+            away = theta - centre
+            value = -3.0 - 0.5 * away @ precision @ away
+            return pair.optimum.best._replace(theta=theta, log_posterior=value, gradient=-precision @ away)
+
+    gaussian = Gaussian()
+    optimum = Optimum(gaussian(centre), True, "", (), np.zeros(0))
+    for options, fourth in (({}, 15.0), ({"f0": 1.1}, 1.1**2 * 9)):
+        posterior = hyper_method("ccd", options).integrate(gaussian, optimum)
+        z = np.linalg.solve(root, (posterior.theta - centre).T)
+        assert_allclose(z @ posterior.weights, 0, atol=1e-9)
+        assert_allclose(z * posterior.weights @ z.T, np.eye(3), atol=1e-9)
+        expected = -3.0 + 1.5 * np.log(2 * np.pi) + np.log(np.linalg.det(root))
+        assert posterior.log_evidence == pytest.approx(expected, abs=1e-9)
+        assert (z**2).sum(axis=0) ** 2 @ posterior.weights == pytest.approx(fourth, abs=1e-8)
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_standard_normal_nodes(d):
+    z = standard_normal_nodes(40, d, 3)
+    assert_allclose(z.mean(axis=0), 0, atol=1e-12)
+    assert_allclose(z.T @ z / 40, np.eye(d), atol=1e-12)
+    assert_allclose(z, standard_normal_nodes(40, d, 3))
+    assert np.abs(z - standard_normal_nodes(40, d, 4)).max() > 0.01
+
+
+@kinds
+def test_prediction_is_a_mixture(pair, kind):
+    fit = pair.fit(kind)
+    x = POINTS[:6]
+    prior = CrossCovariance(fit.classifier, [pair.gp], {})
+    parts = [
+        predict(
+            fit.classifier, prior, solution, point, x,
+            probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
+        )
+        for point, solution in fit.hyper_posterior.solutions()
+    ]  # fmt: skip
+    weights = fit.hyper_posterior.weights
+    found = fit.predict(pair.gp, x)
+    assert_allclose(found["p"], sum(w * part["p"].values for w, part in zip(weights, parts, strict=True)), atol=1e-12)
+    mean = sum(w * part["mean"].values for w, part in zip(weights, parts, strict=True))
+    second = sum(
+        w * (part["cov"].values + np.einsum("ma,mb->mab", part["mean"], part["mean"]))
+        for w, part in zip(weights, parts, strict=True)
+    )
+    assert_allclose(found["mean"], mean, atol=1e-12)
+    assert_allclose(found["cov"], second - np.einsum("ma,mb->mab", mean, mean), atol=1e-10)
+    assert found["p"].dims == ("new_point", "species")
+    assert found.attrs == {"probabilities": "orthant"}
+
+
+def test_total_moments_agree():
+    rng = np.random.default_rng(0)
+    weights, means = rng.dirichlet(np.ones(5)), 3 + rng.normal(size=(5, 4, 3))
+    roots = rng.normal(size=(5, 4, 3, 3))
+    covs = roots @ roots.swapaxes(-1, -2)
+    mean, cov = total_covariance(weights, zip(means, covs, strict=True))
+    expected_mean, variance = total_variance(weights, means, covs.diagonal(axis1=-2, axis2=-1))
+    assert_allclose(mean, expected_mean)
+    assert_allclose(cov.diagonal(axis1=-2, axis2=-1), variance)
+    own = np.einsum("s,sia->ia", weights, means)
+    second = np.einsum("s,siab->iab", weights, covs + np.einsum("sia,sib->siab", means, means))
+    assert_allclose(cov, second - np.einsum("ia,ib->iab", own, own), atol=1e-12)
+
+
+@kinds
+def test_draws_have_the_moments_of_the_mixture(pair, kind):
+    fit = pair.fit(kind)
+    draws = 1500
+    data = fit.sample(draws, chains=2, random_seed=2)
+    posterior = data.posterior
+    assert posterior["f"].dims == ("chain", "draw", "species", "flower")
+    assert posterior["ls"].shape == (2, draws)
+    assert posterior.attrs["hyper"] == kind
+    assert_allclose(posterior["eta_squared"], posterior["eta"] ** 2)
+    nodes = fit.nodes
+    for name in ("ls", "eta"):
+        assert np.isin(posterior[name].values.round(9), nodes[name].values.round(9)).all()
+        mean, sd = (
+            np.average(nodes[name], weights=nodes["weight"]),
+            np.sqrt(np.cov(nodes[name], aweights=nodes["weight"])),
+        )
+        assert abs(posterior[name].mean() - mean) < 4.5 * sd / np.sqrt(2 * draws)
+    spread = np.sqrt(fit.latent["cov"].values.diagonal(axis1=1, axis2=2)).T
+    f = posterior["f"].values.reshape(-1, 3, 30)
+    assert_allclose((f.mean(0) - fit.latent["mean"].values) / spread, 0, atol=4.5 / np.sqrt(2 * draws))
+    assert_allclose(f.std(0) / spread, 1, atol=0.12)
+
+
+@kinds
+def test_moments_of_the_flat_vector(pair, kind):
+    fit = pair.fit(kind)
+    mean, std, cov = fit.mean.eval(), fit.std.eval(), fit.cov.eval()
+    assert_allclose(std, np.sqrt(cov.diagonal()), atol=1e-6)
+    order = [fit.ordering[v.name][1].start for v in pair.log_posterior.value_vars]
+    expected_mean, expected_std, expected_cov = theta_moments(fit)
+    assert_allclose(mean[order], expected_mean)
+    assert_allclose(std[order], expected_std)
+    assert_allclose(cov[np.ix_(order, order)], expected_cov, atol=1e-12)
+    values = fit.sample_dict_fn(4000, random_seed=3)
+    flat = np.concatenate([values[name].reshape(4000, -1) for name in fit.ordering], axis=1)
+    assert_allclose((flat.mean(0) - mean) / std, 0, atol=5 / np.sqrt(4000))
+    scaled = (flat - mean) / std
+    # The latent values' tails are those of a mixture, heavier than normal ones.
+    assert_allclose(scaled.T @ scaled / 4000, cov / np.outer(std, std), atol=10 * np.sqrt(2 / 4000))
+
+
+def test_draws_are_reproducible(pair):
+    one, two, other = (pair.fit("ccd").sample(20, chains=2, random_seed=seed).posterior for seed in (1, 1, 2))
+    xr.testing.assert_identical(one.to_dataset()["f"], two.to_dataset()["f"])
+    assert np.abs(one["f"] - other["f"]).max() > 0
+
+
+@kinds
+def test_arviz_summarises_without_warnings(pair, kind):
+    """Warnings are errors: constant hyperparameters, as of the maximum, would fail here."""
+    data = pair.fit(kind).sample(200, chains=4, random_seed=1)
+    summary = az.summary(data, var_names=["ls", "eta"], round_to="none")
+    nodes = pair.fit(kind).nodes
+    expected = np.sqrt(np.cov(nodes["eta"], aweights=nodes["weight"]))
+    assert float(summary.loc["eta", "sd"]) == pytest.approx(float(expected), rel=0.25)
+    assert float(summary.loc["eta", "r_hat"]) < 1.05
+    assert az.plot_forest({kind: data, "again": data}, var_names=["ls", "eta"], backend="none") is not None
+
+
+def test_solutions_that_are_not_kept_are_solved_again(pair, monkeypatch):
+    """With the data of the time of the fit, and with the same results."""
+    whole = pair.fit("ccd")
+    monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 2 * 90**2)
+    few = pair._updated(hyper_method("ccd").integrate(pair.log_posterior, pair.optimum))
+    assert len(few.hyper_posterior._kept) == 2
+    X, _ = models.data()
+    try:
+        pm.set_data({"X": 3 * X}, model=pair.model)
+        assert_allclose(few.latent["mean"], whole.latent["mean"], atol=1e-4)
+        assert_allclose(few.predict(pair.gp, POINTS)["p"], whole.predict(pair.gp, POINTS)["p"], atol=1e-4)
+    finally:
+        pm.set_data({"X": X}, model=pair.model)
+
+
+def test_fit_takes_it_as_an_option(pair):
+    with pair.model:
+        fit = pm.fit(method="nested_ep", hyper="laplace", hyper_options={"nodes": 10}, progressbar=False, random_seed=1)
+    assert fit.hyper_posterior.name == "laplace"
+    assert len(fit.hyper_posterior) == 10
+    assert_allclose(fit.hyperparameters["ls"], pair.fit("map").hyperparameters["ls"], rtol=1e-4)
+    evidence = pair.fit("laplace").hyper_posterior.log_evidence
+    assert fit.hyper_posterior.log_evidence == pytest.approx(evidence, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", sorted(set(HYPER) - {"map"}))
+def test_without_hyperparameters_all_are_the_same(kind, fixed):
+    with fixed.model:
+        fit = pm.fit(method="nested_ep", hyper=kind, progressbar=False, random_seed=1)
+    assert len(fit.hyper_posterior) == 1
+    assert_allclose(fit.latent["mean"], fixed.fit.latent["mean"])
+    assert fit.converged
+
+
+def test_nodes_where_the_approximation_fails_are_left_out(pair):
+    class Walled:
+        classifier, value_vars, approximator = (
+            pair.log_posterior.classifier, pair.log_posterior.value_vars, pair.log_posterior.approximator,
+        )  # fmt: skip
+
+        def __init__(self, wall):
+            self.wall = wall
+
+        def __getattr__(self, name):
+            return getattr(pair.log_posterior, name)
+
+        def __call__(self, theta):
+            result = pair.log_posterior(theta)
+            return result._replace(status=1, log_posterior=np.nan) if theta[-1] > self.wall else result
+
+    top, sd = pair.optimum.best.theta[-1], theta_moments(pair.fit("laplace"))[1][-1]
+    for kind in ("laplace", "ccd"):
+        fit = pair._updated(hyper_method(kind, OPTIONS[kind]).integrate(Walled(top + sd), pair.optimum))
+        assert 1 < len(fit.hyper_posterior) < len(pair.fit(kind).hyper_posterior)
+        assert fit.hyper_posterior.weights.sum() == pytest.approx(1)
+        assert not fit.converged
+        assert f"In hyper='{kind}', the approximation failed at" in fit.message
+
+
+def test_what_is_wrong_is_said(pair):
+    with pytest.raises(ValueError, match="hyper is 'grid', but must be one of 'map', 'laplace', 'ccd', 'nuts'"):
+        hyper_method("grid")
+    with pytest.raises(TypeError, match="hyper='laplace' has no option draws; it has nodes"):
+        hyper_method("laplace", {"draws": 3})
+    with pytest.raises(ValueError, match=r"f0 must be at least 1, but is 0\.5"):
+        hyper_method("ccd", {"f0": 0.5})
+    with pytest.raises(ValueError, match="nodes must be at least 4 for 2 hyperparameters, but is 3"):
+        hyper_method("laplace", {"nodes": 3}).integrate(pair.log_posterior, pair.optimum)
+    with pair.model, pytest.raises(ValueError, match="hyper is 'mcmc'"):
+        pm.fit(method="nested_ep", hyper="mcmc", progressbar=False)
+
+
+def test_a_saddle_is_no_maximum():
+    class Saddle:
+        def __call__(self, theta):
+            return SimpleNamespace(theta=theta, gradient=theta * [1.0, -1.0])
+
+        def point(self, theta):
+            return {"eta_log__": theta}
+
+    saddle = Saddle()
+    optimum = Optimum(saddle(np.zeros(2)), False, "Stopped.", (), np.zeros(0))
+    with pytest.raises(ValueError, match=r"no curved maximum at .*eta_log__.*did not converge: Stopped"):
+        gaussian_at(saddle, optimum)
+
+
+@pytest.mark.slow
+def test_nuts_keeps_its_chains(pair):
+    posterior = pair.fit("nuts").hyper_posterior
+    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 400}
+    again = hyper_method("nuts", OPTIONS["nuts"]).integrate(pair.log_posterior, pair.optimum, random_seed=1)
+    assert_allclose(again.theta, posterior.theta)
+
+
+def test_says_what_it_is(single):
+    assert repr(single.fit("map").hyper_posterior) == "HyperPosterior('map', 1 node)"
+    assert repr(single.fit("ccd").hyper_posterior).startswith("HyperPosterior('ccd', 3 nodes, log evidence -")
+
+
+def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
+    """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
+    grid = single.fit("grid")
+    wanted = []
+    for i in range(grid.solution.labels.size):
+        logs = []
+        for node, (_, solution) in zip(grid.hyper_posterior.nodes, grid.hyper_posterior.solutions(), strict=True):
+            others = np.delete(np.arange(solution.labels.size), i)
+            k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
+            approximator = single.log_posterior.approximator
+            rest = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
+            mean, cov = rest.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
+            (density,) = log_observed_probability("multinomial_probit", mean.T, cov, solution.labels[[i]])
+            prior = node.evaluation.log_posterior - node.evaluation.evidence
+            logs.append((prior + rest.evidence + density, prior + rest.evidence))
+        wanted.append(np.subtract(*logsumexp(logs, axis=0)))
+    refitted = grid.loo(refit_above=-np.inf)
+    assert refitted.n_refitted == len(wanted)
+    # EP's evidences of all labels and of all but one do not differ by exactly its density of that one.
+    assert_allclose(refitted.elpd_i, wanted, atol=0.03)
+    assert_allclose(single.fit("ccd").loo(refit_above=-np.inf).elpd_i, refitted.elpd_i, atol=0.01)
+    at_maximum = single.fit("map").loo(refit_above=-np.inf)
+    assert np.abs(at_maximum.elpd_i - wanted).max() > 2 * np.abs(refitted.elpd_i - wanted).max()

@@ -1,0 +1,112 @@
+"""The log posterior of hyperparameters: its terms, its gradient, its maximum."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.structure import read_classifier
+from tests import models
+from tests.reference.data import squared_exponential
+from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
+
+
+@pytest.fixture(scope="module", params=[models.shared, models.per_class], ids=["shared", "per class"])
+def log_posterior(request):
+    model, _ = request.param()
+    return LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+
+
+def test_gradient_by_finite_differences(log_posterior):
+    theta = log_posterior.initial_point() + 0.3
+    gradient = log_posterior(theta).gradient
+    step = 1e-4
+    for i, direction in enumerate(np.eye(theta.size)):
+        ahead, behind = (log_posterior(theta + s * step * direction).log_posterior for s in (1, -1))
+        assert gradient[i] == pytest.approx((ahead - behind) / (2 * step), rel=1e-5, abs=1e-6)
+
+
+def test_evidence_prior_and_jacobian_add_up():
+    model, _ = models.shared()
+    X, y = models.data()
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    ls, eta = np.array([0.7, 1.4]), 2.0
+    evaluation = posterior(np.log([*ls, eta]))
+    k = squared_exponential(X / ls, variance=eta**2, lengthscale=1.0) + 1e-6 * np.eye(y.size)
+    evidence = dense_nested_ep(k, y, c=3).evidence
+    prior = pm.logp(pm.InverseGamma.dist(3, 3), ls).sum().eval() + pm.logp(pm.HalfNormal.dist(3), eta).eval()
+    assert evaluation.evidence == pytest.approx(evidence, abs=1e-8)
+    assert evaluation.log_posterior == pytest.approx(evidence + prior + np.log([*ls, eta]).sum(), abs=1e-8)
+
+
+def test_other_terms_of_the_model_count():
+    def build(with_terms):
+        X, y = models.data()
+        with pm.Model() as model:
+            eta = pm.HalfNormal("eta", 3)
+            if with_terms:
+                pm.Normal("measured", eta, 0.1, observed=1.5)
+                pm.Potential("penalty", -2 * eta)
+            f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
+            gpep.MultinomialProbit("y", f.T, observed=y)
+        return LogPosterior(read_classifier(model), gpep.NestedEP())
+
+    theta = np.log([1.2])
+    difference = build(True)(theta).log_posterior - build(False)(theta).log_posterior
+    assert difference == pytest.approx(pm.logp(pm.Normal.dist(1.2, 0.1), 1.5).eval() - 2.4, abs=1e-7)
+
+
+def test_value_does_not_depend_on_history():
+    model, _ = models.shared()
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-8))
+    theta = posterior.initial_point()
+    first = posterior(theta)
+    posterior(theta + 1.5)
+    posterior(theta - 0.5)
+    again = posterior(theta)
+    assert again.log_posterior == pytest.approx(first.log_posterior, abs=1e-8)
+    assert_allclose(again.gradient, first.gradient, atol=1e-6)
+
+
+def test_maximum_is_one():
+    model, _ = models.shared()
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    optimum = maximise(posterior, posterior.initial_point(), 100)
+    assert optimum.converged
+    assert np.abs(optimum.best.gradient).max() < 1e-3
+    rng = np.random.default_rng(0)
+    for _ in range(10):
+        nearby = posterior(optimum.best.theta + 0.1 * rng.normal(size=3))
+        assert nearby.log_posterior < optimum.best.log_posterior
+
+
+def test_a_failing_region_is_walked_around():
+    class Walled(LogPosterior):
+        def __call__(self, theta):
+            result = super().__call__(theta)
+            if theta[-1] > 1.0:
+                return result._replace(log_posterior=np.nan, gradient=np.full_like(theta, np.nan), status=1)
+            return result
+
+    model, _ = models.shared()
+    posterior = Walled(read_classifier(model), gpep.NestedEP())
+    start = posterior.initial_point()
+    start[-1] = 0.0
+    optimum = maximise(posterior, start, 100)
+    assert optimum.best.log_posterior > optimum.history[0].log_posterior + 1
+    assert optimum.best.theta[-1] <= 1.0
+    with pytest.raises(ValueError, match=r"nested_ep cannot start.*eta_log__"):
+        maximise(posterior, start + 2.0, 100)
+
+
+def test_start_must_name_hyperparameters():
+    model, _ = models.shared()
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    with pytest.raises(ValueError, match="start names lengthscale, but the hyperparameters of the model are: ls, eta"):
+        posterior.initial_point({"lengthscale": 2.0})
+    assert_allclose(posterior.initial_point({"eta": 2.0})[-1], np.log(2.0))
+    with pytest.raises(ValueError, match=r"initial value of eta is outside of the support.*start is {'eta': -1.0}"):
+        posterior.initial_point({"eta": -1.0})

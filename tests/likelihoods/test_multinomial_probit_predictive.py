@@ -1,0 +1,171 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import ndtr
+from scipy.stats import multivariate_normal
+
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from tests.reference.orthant import class_probabilities as by_averaging
+
+
+def posterior(m, c, scale, seed=0):
+    rng = np.random.default_rng([seed, c])
+    a = scale * rng.standard_normal((m, c, c)) / np.sqrt(c)
+    return scale * rng.standard_normal((m, c)), a @ a.transpose(0, 2, 1)
+
+
+def by_genz(mean, cov, tolerance):
+    c = len(mean)
+    result = np.empty(c)
+    for k in range(c):
+        to_k = np.delete(np.eye(c) - np.eye(c)[k], k, axis=0)
+        law = multivariate_normal(to_k @ mean, to_k @ (cov + np.eye(c)) @ to_k.T, seed=0)
+        law.abseps = law.releps = tolerance
+        law.maxpts = 10**6
+        result[k] = law.cdf(np.zeros(c - 1))
+    return result
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
+@pytest.mark.parametrize(
+    ("c", "accuracy", "genz"), [(2, 1e-14, 1e-14), (3, 1e-13, 1e-13), (4, 1e-6, 1e-7), (6, 1e-4, 1e-6)]
+)
+def test_against_genz(c, accuracy, genz, scale):
+    mean, cov = posterior(4, c, scale)
+    p, error = class_probabilities(mean, cov)
+    expected = [by_genz(*point, genz) for point in zip(mean, cov, strict=True)]
+    np.testing.assert_allclose(p, expected, rtol=0, atol=accuracy)
+    assert np.all(error < max(accuracy, 1e-10))
+
+
+@pytest.mark.parametrize("c", [3, 4, 5, 10])
+@pytest.mark.parametrize("scale", [0.5, 5.0])
+def test_against_averaging(c, scale):
+    mean, cov = posterior(2, c, scale, seed=1)
+    p, error = class_probabilities(mean, cov, tolerance=1e-4)
+    for i in range(2):
+        expected, standard_error = by_averaging(mean[i], cov[i])
+        assert np.all(np.abs(p[i] - expected) < error[i] + 5 * standard_error + 1e-12)
+        assert standard_error.max() < 3e-4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("c", [10, 26])
+def test_against_longer_averaging(c):
+    mean, cov = posterior(2, c, 2.0, seed=2)
+    p, error = class_probabilities(mean, cov, tolerance=2e-5)
+    for i in range(2):
+        expected, standard_error = by_averaging(mean[i], cov[i], log2_points=17)
+        assert np.all(np.abs(p[i] - expected) < error[i] + 5 * standard_error)
+        assert standard_error.max() < 2e-4
+        assert error[i] < 1e-4
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 5, 8])
+def test_exchangeable_classes_are_equally_probable(c):
+    p, error = class_probabilities(np.full((1, c), 2.0), 3.0 * np.eye(c)[None] + 5.0)
+    np.testing.assert_allclose(p, 1 / c, atol=max(error[0], 1e-10))
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 6])
+def test_the_error_covers_a_tighter_answer(c):
+    mean, cov = posterior(20, c, 2.0)
+    p, error = class_probabilities(mean, cov, tolerance=1e-3)
+    tight, tight_error = class_probabilities(mean, cov, tolerance=1e-5)
+    assert np.all(tight_error < 2e-5)
+    assert np.mean(np.abs(p - tight).max(1) <= error + 2e-5) > 0.9
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 5, 7])
+@pytest.mark.parametrize(
+    ("means", "covariance"),
+    [
+        (1.0, 0.0),
+        (1e3, 1.0),
+        (1.0, 1e-12),
+        (1.0, 1e6),
+        (1e3, 1e6),
+    ],
+)
+def test_extremes(c, means, covariance):
+    rng = np.random.default_rng(c)
+    mean = means * rng.standard_normal((5, c))
+    a = rng.standard_normal((5, c, c))
+    p, error = class_probabilities(mean, covariance * a @ a.transpose(0, 2, 1), tolerance=1e-4)
+    assert np.all((p >= 0) & (p <= 1))
+    np.testing.assert_allclose(p.sum(1), 1.0, atol=1e-14)
+    assert np.all(error < 1e-3)
+    if means == 1e3 and covariance == 1.0:
+        np.testing.assert_allclose(p[np.arange(5), mean.argmax(1)], 1.0, atol=1e-3)
+
+
+@pytest.mark.parametrize("c", [3, 4, 6])
+def test_nearly_equal_classes(c):
+    # Latent values all but the same: the noise decides among them, and against the one that lags behind.
+    mean = np.zeros((1, c))
+    mean[0, -1] = -1e5
+    p, _ = class_probabilities(mean, np.full((1, c, c), 1e6) + 1e-9 * np.eye(c), tolerance=1e-4)
+    np.testing.assert_allclose(p[0], [1 / (c - 1)] * (c - 1) + [0.0], atol=2e-4)
+    # One direction of huge variance sets two groups against each other.
+    direction = np.where(np.arange(c) < c // 2, 1e3, -1e3)
+    p, _ = class_probabilities(np.zeros((1, c)), np.outer(direction, direction)[None], tolerance=1e-4)
+    expected = np.where(np.arange(c) < c // 2, 0.5 / (c // 2), 0.5 / (c - c // 2))
+    np.testing.assert_allclose(p[0], expected, atol=2e-3)
+
+
+def test_two_classes_in_closed_form():
+    mean, cov = posterior(50, 2, 3.0)
+    p, _ = class_probabilities(mean, cov)
+    difference = mean[:, 1] - mean[:, 0]
+    variance = 2.0 + cov[:, 0, 0] + cov[:, 1, 1] - 2 * cov[:, 0, 1]
+    np.testing.assert_allclose(p[:, 1], ndtr(difference / np.sqrt(variance)), rtol=1e-13)
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.integers(2, 4), st.integers(0, 2**32), st.floats(-3, 3), st.floats(-100, 100))
+def test_invariances(c, seed, log_scale, shift):
+    mean, cov = posterior(1, c, 10.0**log_scale, seed)
+    p, _ = class_probabilities(mean, cov)
+    order = np.random.default_rng(seed).permutation(c)
+    permuted, _ = class_probabilities(mean[:, order] + shift, cov[:, order][:, :, order] + abs(shift))
+    np.testing.assert_allclose(permuted, p[:, order], atol=1e-8)
+
+
+def test_the_same_input_has_the_same_answer():
+    mean, cov = posterior(3, 6, 1.0)
+    first, second = class_probabilities(mean, cov, tolerance=1e-3), class_probabilities(mean, cov, tolerance=1e-3)
+    alone = class_probabilities(mean[1:2], cov[1:2], tolerance=1e-3)
+    np.testing.assert_array_equal(first[0], second[0])
+    np.testing.assert_array_equal(first[0][1:2], alone[0])
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 6])
+def test_nan(c):
+    mean, cov = posterior(2, c, 1.0)
+    cov[0] = np.nan
+    p, error = class_probabilities(mean, cov, tolerance=1e-3)
+    assert np.isnan(p[0]).all()
+    assert np.isnan(error[0])
+    assert p[1].sum() == pytest.approx(1.0)
+
+
+def test_no_points():
+    p, error = class_probabilities(np.empty((0, 3)), np.empty((0, 3, 3)))
+    assert p.shape == (0, 3)
+    assert error.shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("mean", "cov", "options", "message"),
+    [
+        (np.zeros(3), np.eye(3), {}, r"\(m, c\) and \(m, c, c\)"),
+        (np.zeros((2, 3)), np.zeros((2, 3, 2)), {}, r"\(2, 3, 2\)"),
+        (np.zeros((2, 1)), np.zeros((2, 1, 1)), {}, "at least 2 classes"),
+        (np.zeros((2, 3)), np.zeros((2, 3, 3)), {"tolerance": 0.0}, "tolerance must be positive"),
+        (np.zeros((2, 3)), np.zeros((2, 3, 3)), {"method": "guess"}, "'guess'"),
+    ],
+)
+def test_wrong_arguments(mean, cov, options, message):
+    with pytest.raises(ValueError, match=message):
+        class_probabilities(mean, cov, **options)

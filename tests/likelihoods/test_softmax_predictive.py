@@ -1,0 +1,140 @@
+"""Averages of a softmax against product quadrature and against long averaging."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.testing import assert_allclose
+from scipy.special import ndtr, ndtri, softmax
+from scipy.stats import qmc
+
+from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+
+
+def posterior(m, c, scale, seed=0):
+    rng = np.random.default_rng([seed, c])
+    a = scale * rng.standard_normal((m, c, c)) / np.sqrt(c)
+    return scale * rng.standard_normal((m, c)), a @ a.transpose(0, 2, 1)
+
+
+def by_products(mean, cov, points=401):
+    """The trapezoid rule in each of the c whitened variables: exact to rounding where the scale is moderate."""
+    c = len(mean)
+    z = np.linspace(-9, 9, points)
+    weight = np.exp(-0.5 * z**2) * (z[1] - z[0]) / np.sqrt(2 * np.pi)
+    grid = np.stack(np.meshgrid(*[z] * c, indexing="ij"), -1).reshape(-1, c)
+    weights = np.stack(np.meshgrid(*[weight] * c, indexing="ij"), -1).reshape(-1, c).prod(1)
+    return weights @ softmax(mean + grid @ np.linalg.cholesky(cov).T, axis=1)
+
+
+def by_averaging(mean, cov, shifts=8, log2_points=15):
+    """Averages over scrambled Sobol sequences, and their standard errors."""
+    values, vectors = np.linalg.eigh(cov)
+    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    averages = []
+    for seed in range(shifts):
+        z = ndtri(qmc.Sobol(len(mean), rng=seed).random_base2(log2_points))
+        averages.append(softmax(mean + z @ root.T, axis=1).mean(0))
+    return np.mean(averages, 0), np.std(averages, 0) / np.sqrt(shifts - 1)
+
+
+@pytest.mark.parametrize(("c", "points"), [(2, 401), (3, 121)])
+@pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
+def test_against_product_quadrature(c, points, scale):
+    mean, cov = posterior(3, c, scale)
+    p, error = softmax_probabilities(mean, cov)
+    expected = [by_products(*point, points) for point in zip(mean, cov, strict=True)]
+    assert_allclose(p, expected, atol=1e-10)
+    assert error.max() < 1e-8
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 5, 10])
+@pytest.mark.parametrize("scale", [0.5, 5.0, 100.0])
+def test_against_averaging(c, scale):
+    mean, cov = posterior(3, c, scale, seed=1)
+    p, error = softmax_probabilities(mean, cov)
+    for i in range(3):
+        expected, standard_error = by_averaging(mean[i], cov[i])
+        assert np.all(np.abs(p[i] - expected) < error[i] + 6 * standard_error + 1e-12)
+    assert error.max() < 3e-3
+
+
+@pytest.mark.parametrize("c", [4, 7])
+def test_tolerance_is_kept_and_errors_are_honest(c):
+    mean, cov = posterior(20, c, 0.7, seed=2)
+    rough, rough_error = softmax_probabilities(mean, cov, tolerance=1e-3)
+    fine, fine_error = softmax_probabilities(mean, cov, tolerance=3e-5)
+    assert rough_error.max() < 1e-3
+    assert fine_error.max() < 3e-5
+    assert np.all(np.abs(rough - fine).max(1) < 2 * (rough_error + fine_error))
+
+
+def test_two_classes_are_exact_at_any_scale():
+    """Symmetric about a half, and a step where the variance is enormous."""
+    mean = np.array([[0.0, 0.0], [1.0, -1.0], [3e4, 0.0]])
+    cov = np.array([1e-12, 1e2, 1e9])[:, None, None] * np.eye(2)
+    p, error = softmax_probabilities(mean, cov)
+    assert p[0, 0] == pytest.approx(0.5, abs=1e-15)
+    assert error.max() < 1e-14
+    expected, standard_error = by_averaging(mean[1], cov[1])
+    assert abs(p[1, 0] - expected[0]) < 6 * standard_error[0]
+    assert p[2, 0] == pytest.approx(ndtr(3e4 / np.sqrt(2e9)), abs=1e-8)
+
+
+@pytest.mark.parametrize("c", [2, 3, 6])
+def test_without_variance_it_is_the_softmax(c):
+    mean, _ = posterior(5, c, 3.0)
+    p, error = softmax_probabilities(mean, np.zeros((5, c, c)))
+    assert_allclose(p, softmax(mean, axis=1), atol=1e-15)
+    assert error.max() < 1e-14
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.integers(0, 10_000), st.integers(2, 6), st.sampled_from([0.3, 3.0, 100.0]), st.booleans())
+def test_invariances(seed, c, scale, singular):
+    """A common value changes nothing, nor does its variance; classes can be permuted; probabilities sum to one."""
+    mean, cov = posterior(2, c, scale, seed)
+    if singular:
+        cov = cov[:, :1, :1] + np.zeros((2, c, c)) + np.outer(np.eye(c)[0], np.eye(c)[0])
+    p, error = softmax_probabilities(mean, cov)
+    assert_allclose(p.sum(1), 1.0, atol=1e-14)
+    assert (p >= 0).all()
+    shifted, shifted_error = softmax_probabilities(mean + 5.0, cov + 10.0 * scale)
+    order = np.random.default_rng(seed).permutation(c)
+    permuted, permuted_error = softmax_probabilities(mean[:, order], cov[:, order][:, :, order])
+    assert np.all(np.abs(shifted - p).max(1) <= error + shifted_error + 1e-9)
+    assert np.all(np.abs(permuted - p[:, order]).max(1) <= error + permuted_error + 1e-9)
+
+
+def test_points_do_not_depend_on_one_another():
+    mean, cov = posterior(4, 5, 1.0)
+    p, error = softmax_probabilities(mean, cov)
+    alone, alone_error = softmax_probabilities(mean[2:3], cov[2:3])
+    assert_allclose(alone[0], p[2], atol=0)
+    assert alone_error[0] == error[2]
+
+
+@pytest.mark.parametrize("c", [2, 3, 5])
+def test_what_is_not_a_distribution_is_nan(c):
+    mean, cov = posterior(4, c, 1.0)
+    mean[0, 0] = np.nan
+    cov[1, 0, 1] = np.inf
+    cov[2] = -np.eye(c)
+    p, error = softmax_probabilities(mean, cov)
+    assert np.isnan(p[:3]).all()
+    assert np.isnan(error[:3]).all()
+    assert np.isfinite(p[3]).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mean": np.zeros(3), "cov": np.zeros((3, 3))}, "shapes"),
+        ({"mean": np.zeros((2, 3)), "cov": np.zeros((2, 3, 2))}, "shapes"),
+        ({"mean": np.zeros((2, 1)), "cov": np.zeros((2, 1, 1))}, "at least 2 classes"),
+        ({"mean": np.zeros((2, 3)), "cov": np.zeros((2, 3, 3)), "tolerance": 0.0}, "tolerance"),
+    ],
+)
+def test_arguments_are_checked(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        softmax_probabilities(**arguments)

@@ -1,0 +1,163 @@
+"""What a fit says while it runs, how it is interrupted, and what it compiles."""
+
+import signal
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_gpep.variational.compilation import compilation
+from pymc_gpep.variational.fit_progress import FitProgress
+from tests import models
+
+
+def fit(model, **kwargs):
+    with model:
+        return pm.fit(method="nested_ep", random_seed=1, **{"progressbar": False} | kwargs)
+
+
+@pytest.fixture
+def interrupt(monkeypatch):
+    """Send this process the signal of Ctrl-C at sweeps of the solver, by their numbers over a whole fit."""
+
+    def at(*sweeps):
+        seen = []
+
+        def sweep(self, number, evidence, residual):
+            seen.append(number)
+            if len(seen) in sweeps:
+                signal.raise_signal(signal.SIGINT)
+
+        monkeypatch.setattr(FitProgress, "sweep", sweep)
+        return seen
+
+    return at
+
+
+def test_what_is_waited_for_is_said_before_it_starts(capsys):
+    model, _ = models.probit()
+    said = []
+
+    def look(*_):
+        said.append(capsys.readouterr().out)
+
+    fit(model, progressbar=True, callbacks=[look])
+    assert "making the graph" in said[0]
+    assert "first solve" in said[0]
+
+
+def test_nothing_is_said_where_nothing_is_wanted(capsys):
+    model, _ = models.probit()
+    fit(model)
+    assert capsys.readouterr().out == ""
+
+
+def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.variational.fit_progress._PATIENCE", -1.0)
+    monkeypatch.setattr("pymc_gpep.variational.fit_progress._QUIET", -1.0)
+    model, _ = models.fixed()
+    fit(model, progressbar=True)
+    assert "solving: sweep 2, residual" in capsys.readouterr().out
+
+
+def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
+    model, _ = models.shared()
+    whole = fit(model)
+    seen = interrupt(60)
+    with pytest.warns(RuntimeWarning, match="Interrupted"):
+        stopped = fit(model)
+    assert len(seen) < 80  # what is left is the posterior at the best point, solved from where it was left
+    assert not stopped.converged
+    assert "Interrupted" in stopped.message
+    history = stopped.history.log_posterior.values
+    assert 1 < history.size <= whole.history.sizes["iteration"]
+    assert stopped.optimum.best.log_posterior == history.max()
+    assert np.isfinite(stopped.log_evidence)
+
+
+def test_an_interrupt_before_anything_is_known_is_raised(interrupt):
+    model, _ = models.shared()
+    interrupt(2)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model)
+
+
+def test_a_second_interrupt_ends_everything(interrupt):
+    model, _ = models.shared()
+    interrupt(60, 61)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model)
+
+
+def test_an_interrupted_integration_keeps_the_maximum(interrupt):
+    model, _ = models.probit()
+    seen = interrupt()
+    maximum = fit(model)
+    interrupt(len(seen) + 3)
+    with pytest.warns(RuntimeWarning, match="was interrupted"):
+        stopped = fit(model, hyper="ccd")
+    assert len(stopped.hyper_posterior) == 1
+    assert not stopped.converged
+    assert stopped.log_evidence == pytest.approx(maximum.log_evidence)
+
+
+def test_another_model_compiles_nothing():
+    """Machine code is there for kernels alone, whatever the shape or structure of a model."""
+    first, gp = models.probit()
+    fit(first).predict(gp, models.data()[0][:3])
+    compiled = []
+    with compilation(compiled.append) as listener:
+        for build in (models.shared, models.per_class):
+            model, gp = build()
+            result = fit(model)
+            result.predict(gp, models.data()[0][:3])
+            result.sample(5)
+    assert compiled == []
+    assert listener.seconds == 0.0
+
+
+def test_seconds_are_those_of_the_fit_without_compiling():
+    model, _ = models.probit()
+    result = fit(model)
+    assert 0.0 < result.seconds < 10.0
+    assert 0.0 < result.compile_seconds < 60.0
+
+
+@pytest.mark.parametrize("kwargs", [{"backend": "numba"}, {"compile_kwargs": {"mode": "FAST_COMPILE"}}], ids=str)
+def test_values_do_not_depend_on_how_graphs_are_evaluated(kwargs):
+    model, _ = models.shared()
+    interpreted, other = fit(model), fit(model, **kwargs)
+    assert other.log_evidence == pytest.approx(interpreted.log_evidence, rel=1e-9)
+    for name, value in interpreted.hyperparameters.items():
+        assert np.allclose(other.hyperparameters[name], value, rtol=1e-5)
+
+
+def test_a_loop_of_fits_keeps_no_memory():
+    import gc
+    import weakref
+
+    def once():
+        model, _ = models.probit()
+        result = fit(model)
+        return weakref.ref(result), weakref.ref(model)
+
+    references = [once() for _ in range(3)]
+    gc.collect()
+    assert [alive for pair in references for alive in pair if alive() is not None] == []
+
+
+def test_compilation_tells_what_and_counts():
+    import numba
+
+    compiled = []
+    with compilation(compiled.append) as listener:
+        inner = numba.njit(lambda x: x + 1)
+
+        @numba.njit
+        def outer(x):
+            return inner(x)
+
+        outer(1)
+        outer(2)
+    assert compiled == ["outer"]
+    assert listener.seconds > 0.0

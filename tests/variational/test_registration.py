@@ -1,0 +1,159 @@
+"""`pm.fit` with our names and with PyMC's own."""
+
+import inspect
+
+import numpy as np
+import pymc as pm
+import pymc.variational
+import pytest
+
+import pymc_gpep as gpep
+from pymc_gpep.variational.inference import GPInference
+from tests import models
+
+
+def test_registering_twice_changes_nothing():
+    before = pm.fit
+    gpep.registration.register()
+    assert pm.fit is before is pymc.variational.fit is pymc.variational.inference.fit
+    assert list(inspect.signature(pm.fit).parameters)[:3] == ["n", "method", "model"]
+
+
+def test_names_are_case_insensitive_and_positional(shared):
+    fit = pm.fit(100, "Nested_EP", shared.model, 1, progressbar=False)
+    assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
+
+
+def test_an_inference_instance_is_the_same(shared):
+    with shared.model:
+        fit = pm.fit(method=GPInference("nested_ep"), progressbar=False)
+    assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
+
+
+def test_options_reach_the_approximation(shared):
+    with shared.model:
+        direct = pm.fit(method="nested_ep", max_inner=7, progressbar=False)
+        through = pm.fit(method="nested_ep", inf_kwargs={"max_inner": 7}, progressbar=False)
+        with pytest.raises(
+            TypeError, match=r"nested_ep has no option inner; it has tolerance,.*besides pm.fit's own: n,"
+        ):
+            pm.fit(method="nested_ep", inner=7)
+    for fit in (direct, through):
+        assert fit.log_posterior.approximator == gpep.NestedEP(max_inner=7)
+
+
+def test_unknown_names_get_pymcs_error_with_ours_added(shared):
+    with shared.model, pytest.raises(KeyError, match=r"should be one of.*advi.*pymc_gpep adds.*nested_ep"):
+        pm.fit(method="nested")
+    with shared.model, pytest.raises(TypeError, match="should be one of"):
+        pm.fit(method=3)
+    with shared.model, pytest.raises(NotImplementedError, match="start_sigma"):
+        pm.fit(method="nested_ep", start_sigma={"eta": 1.0})
+
+
+def test_pymcs_own_methods_still_work():
+    with pm.Model():
+        pm.Normal("x", 1.0, 0.5)
+        fit = pm.fit(2000, method="advi", progressbar=False, random_seed=1)
+    assert fit.mean.eval() == pytest.approx(1.0, abs=0.1)
+
+
+def test_no_model_is_left_alone():
+    with pytest.raises(TypeError, match="model"):
+        pm.fit(method="nested_ep")
+
+
+def test_callbacks_see_a_running_fit_and_can_end_it():
+    seen = []
+
+    def callback(approx, losses, i):
+        seen.append((i, losses[-1], approx.log_evidence, approx.mean.eval().sum()))
+        if i == 3:
+            raise StopIteration("enough")
+
+    model, _ = models.shared()
+    with model, pytest.warns(RuntimeWarning, match="Hyperparameters did not converge after 3 iterations"):
+        fit = pm.fit(method="nested_ep", callbacks=[callback], progressbar=False)
+    assert [i for i, *_ in seen] == [1, 2, 3]
+    assert len({mean for *_, mean in seen}) == 3
+    assert fit.hist.shape == (4,)
+    assert fit.hist[-1] == seen[-1][1]
+    assert not fit.converged
+
+
+def test_n_limits_the_iterations():
+    model, _ = models.shared()
+    with model, pytest.warns(RuntimeWarning, match="did not converge"):
+        fit = pm.fit(2, method="nested_ep", progressbar=False)
+    assert fit.history.sizes["iteration"] == 3
+
+
+def test_an_approximation_that_does_not_converge_is_reported():
+    model, _ = models.fixed()
+    with model, pytest.warns(RuntimeWarning, match="nested_ep ran out of iterations after 3 iterations"):
+        fit = pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
+    assert not fit.converged
+    assert np.isfinite(fit.log_evidence)
+    model, _ = models.shared()
+    with (
+        model,
+        pytest.raises(ValueError, match=r"cannot start: it ran out of iterations.*Raise max_iter"),
+    ):
+        pm.fit(method="nested_ep", max_iterations=3, progressbar=False)
+
+
+def test_without_hyperparameters_nothing_is_said_of_them(fixed):
+    assert fixed.fit.message.startswith("No hyperparameters; nested_ep converged after")
+
+
+def test_a_prior_that_the_model_cannot_draw_from_is_named():
+    X, y = models.data()
+    with pm.Model():
+        prior = pm.gp.Latent(cov_func=1e7 * pm.gp.cov.ExpQuad(2, ls=3.0))
+        f = prior.prior("f", X=X, n_outputs=3, jitter=0.0)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        with pytest.raises(ValueError, match=r"covariance of the latent values 'f' is not positive definite.*jitter"):
+            pm.fit(method="nested_ep", progressbar=False)
+
+
+def test_inputs_that_are_not_finite_are_named():
+    X, y = models.data()
+    X[3, 1] = np.nan
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+        with pytest.raises(ValueError, match=r"prior covariance must be finite.*59 values.*the inputs"):
+            pm.fit(method="nested_ep", progressbar=False)
+
+
+def test_start_is_where_it_starts(shared):
+    model = shared.model
+    start = {"eta": 0.3, "ls": np.array([2.0, 0.5])}
+    with model, pytest.warns(RuntimeWarning, match="did not converge"):
+        fit = pm.fit(0, method="nested_ep", start=start, progressbar=False)
+    assert float(fit.hyperparameters["eta"]) == pytest.approx(0.3)
+    assert fit.hyperparameters["ls"].values == pytest.approx(start["ls"])
+
+
+def test_refine_goes_on(shared):
+    model, _ = models.shared()
+    inference = GPInference("nested_ep", model)
+    with pytest.warns(RuntimeWarning, match="did not converge"):
+        inference.fit(2, progressbar=False)
+    inference.refine(100, progressbar=False)
+    assert inference.approx.converged
+    found, expected = (fit.optimum.best.log_posterior for fit in (inference.approx, shared.fit))
+    assert found == pytest.approx(expected, abs=1e-5)  # which is flat there, and the evidence is not
+
+
+def test_progress_is_shown(shared, capsys):
+    with shared.model:
+        pm.fit(method="nested_ep")
+    assert "nested_ep" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+def test_any_backend(shared):
+    with shared.model:
+        fit = pm.fit(method="nested_ep", backend="c", progressbar=False)
+    assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
