@@ -276,6 +276,6 @@ def test_pickled_function_runs_in_another_process(tmp_path):
     path.write_bytes(cloudpickle.dumps((function, arguments)))
     code = f"import pickle; f, x = pickle.load(open({str(path)!r}, 'rb')); print(float(f(*x)))"
     command = [sys.executable, "-c", code]
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     result = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
     assert float(result.stdout) == function(*arguments)

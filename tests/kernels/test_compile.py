@@ -131,5 +131,5 @@ def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package, module):
 
 
 def test_ops_name_the_file_of_their_wrapper():
-    for module in ("ops", "likelihood_op"):
+    for module in ("graph/evidence", "likelihoods/multinomial_probit/log_probability"):
         assert "source_key(__file__)" in (KERNELS.parent / f"{module}.py").read_text()
