@@ -82,5 +82,5 @@ def shared_mcmc(shared):
             progressbar=False,
             random_seed=1,
             compute_convergence_checks=False,
-            nuts={"max_treedepth": 4},
+            nuts={"max_treedepth": 4, "early_max_treedepth": 4},
         )

@@ -12,19 +12,20 @@ from tests import models
 XNEW = np.array([[-1.2, -1.0], [-0.4, 0.1], [0.5, 0.6], [2.5, -2.0]])
 
 
+@pytest.mark.parametrize("n", [1000, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["shared", "centred", "per_class", "fixed"])
-def test_draws_of_a_gaussian_predict_what_it_predicts(name, request):
+def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
     fitted = request.getfixturevalue(name)
-    draws = fitted.fit.sample(1500, chains=2, random_seed=1)
-    found = gpep.predict_draws(draws, fitted.gp, XNEW, model=fitted.model, draws=3000, progressbar=False)
+    draws = fitted.fit.sample(n // 2, chains=2, random_seed=1)
+    found = gpep.predict_draws(draws, fitted.gp, XNEW, model=fitted.model, draws=n, progressbar=False)
     expected = fitted.fit.predict(fitted.gp, XNEW)
     assert found["p"].dims == expected["p"].dims
     assert_allclose(found["p"].sum(found["p"].dims[1]), 1)
-    assert_allclose(found["p"], expected["p"], atol=5 * 0.5 / np.sqrt(3000))
+    assert_allclose(found["p"], expected["p"], atol=5 * 0.5 / np.sqrt(n))
     spread = np.sqrt(np.einsum("maa->ma", expected["cov"].values))
-    assert_allclose((found["mean"] - expected["mean"]) / spread, 0, atol=5 / np.sqrt(3000))
+    assert_allclose((found["mean"] - expected["mean"]) / spread, 0, atol=5 / np.sqrt(n))
     scaled = (found["cov"] - expected["cov"]) / (spread[:, :, None] * spread[:, None, :])
-    assert_allclose(scaled, 0, atol=6 * np.sqrt(2 / 3000))
+    assert_allclose(scaled, 0, atol=6 * np.sqrt(2 / n))
 
 
 def test_softmax():
