@@ -7,9 +7,8 @@ q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018).
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import arviz  # noqa: F401  # for the accessor `azstats`
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
@@ -17,10 +16,9 @@ from scipy.special import log_softmax, softmax
 
 from pymc_gpep.checks.annealing import importance_estimate
 from pymc_gpep.checks.annealing_start import approximation_base
+from pymc_gpep.fits.datasets import latent
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
-
-if TYPE_CHECKING:
-    from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = [
     "ImportanceCheck",
@@ -138,12 +136,12 @@ class ResampledDraws(NamedTuple):
         return {name: getattr(self.check, name) for name in ("pareto_k", "effective_size", "log_evidence")}
 
 
-def importance_check(approximation: "GPApproximation", values: Mapping[str, Array]) -> ImportanceCheck:
+def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     """Weight draws of a fit.
 
     Parameters
     ----------
-    approximation : GPApproximation
+    fit : Fit
     values : mapping
         Draws from it, (draws, ...) by name of the model's variable; only latent values are looked at.
 
@@ -156,9 +154,9 @@ def importance_check(approximation: "GPApproximation", values: Mapping[str, Arra
     ValueError
         If there are fewer than 100 draws, or if the density of one is not finite.
     """
-    solution = approximation.solution
-    method = approximation.log_posterior.approximator.name
-    raw, x = log_importance_weights(approximation, values)
+    solution = fit.solution
+    method = fit.approximator.name
+    raw, x = log_importance_weights(fit, values)
     if len(raw) < _FEWEST:
         raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {len(raw)}.")
     if not np.isfinite(raw).all():
@@ -175,20 +173,20 @@ def importance_check(approximation: "GPApproximation", values: Mapping[str, Arra
         standard_error=estimate.error,
         fitted_log_evidence=solution.evidence,
         effective_size=effective,
-        mean_shift=approximation.latent["mean"].copy(data=np.tensordot(excess, x, 1) / std).rename("mean_shift"),
+        mean_shift=latent(fit)["mean"].copy(data=np.tensordot(excess, x, 1) / std).rename("mean_shift"),
     )
 
 
-def log_importance_weights(approximation: "GPApproximation", values: Mapping[str, Array]) -> tuple[Array, Array]:
+def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array]:
     """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n).
 
     q(f) is the prior times sites over a normaliser, so that the prior cancels, and the sites are 1 at the mean, so that
     no large numbers are subtracted. Labels are those that were fitted.
     """
-    classifier, solution = approximation.classifier, approximation.solution
+    classifier, solution = fit.classifier, fit.solution
     f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
-    for latent in classifier.latents:
-        f[:, latent.rows] = values[latent.f.name]
+    for part in classifier.latents:
+        f[:, part.rows] = values[part.f.name]
     base = approximation_base(solution, np.linalg.cholesky(solution.posterior.k))
     x = f - base.mean
     log_sites = np.array([base.log_sites(own) for own in x])
@@ -198,6 +196,8 @@ def log_importance_weights(approximation: "GPApproximation", values: Mapping[str
 
 def smooth(log_weights: Array) -> tuple[Array, float]:
     """Pareto-smooth log weights (draws,), their normaliser kept; and the Pareto k."""
+    import arviz  # noqa: F401  # for the accessor `azstats`
+
     count = len(log_weights)
     tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))  # as in the paper
     if np.ptp(np.sort(log_weights)[-tail:]) < _CONSTANT:
@@ -223,15 +223,14 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 
 
 def resampled_draws(
-    approximation: "GPApproximation",
-    draw: Callable[[int], Mapping[str, Array]],
+    fit: Fit,
     shape: tuple[int, int],
     rng: np.random.Generator,
 ) -> ResampledDraws:
     """Draw from a fit, at least 1000 times, and resample to a number of chains and draws."""
     chains, draws = shape
-    pool = draw(max(chains * draws, _ENOUGH))
-    check = importance_check(approximation, pool)
+    pool = fit.draw_at_maximum(max(chains * draws, _ENOUGH), rng)
+    check = importance_check(fit, pool)
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)
 

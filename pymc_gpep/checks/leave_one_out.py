@@ -7,7 +7,6 @@ whose means do not follow its own covariance, the mean of the cavity is taken fr
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
@@ -15,11 +14,9 @@ from arviz import ELPDDataLOO
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.gaussians.posterior import Array
 from pymc_gpep.likelihoods.log_predictive import log_observed_probability
-
-if TYPE_CHECKING:
-    from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["CavityELPD", "leave_one_out", "leave_one_out_moments"]
 
@@ -71,13 +68,11 @@ def _harmonic(log_weights: Array, log_densities: Array) -> Array:
     return -logsumexp(log_weights - log_densities, axis=0)
 
 
-def leave_one_out(
-    approximation: "GPApproximation", *, refit_above: float = np.inf, tolerance: float = 5e-5
-) -> CavityELPD:
+def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> CavityELPD:
     """See `GPApproximation.loo`."""
-    classifier, hyper = approximation.classifier, approximation.hyper_posterior
-    approximator = approximation.log_posterior.approximator
-    kind, y = classifier.kind, approximation.solution.labels
+    classifier, hyper = fit.classifier, fit.hyper_posterior
+    approximator = fit.approximator
+    kind, y = classifier.kind, fit.solution.labels
     # Log densities (node, point) given the hyperparameters of each node.
     within, without = np.empty((2, len(hyper), len(y)))
     for s, (_, solution) in enumerate(hyper.solutions()):
@@ -87,18 +82,18 @@ def leave_one_out(
     log_weights = np.log(hyper.weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
-    converged = approximation.converged
+    converged = fit.converged
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(y) > 1 else np.arange(0)
-    # Solutions that are not kept in memory are solved again: not for nothing.
+    # Solutions that are not kept in memory are solved again; without points to refit that would be for nothing.
     for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
         for i in refitted:
-            mean, cov, alright = _refitted_moments(approximator, solution, i)
+            mean, cov, succeeded = _refitted_moments(approximator, solution, i)
             without[s, [i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
-            converged = converged and alright
+            converged = converged and succeeded
     elpd = _harmonic(log_weights, without)
     name = classifier.likelihood.name
     dim = classifier.point_dim or f"{name}_dim_0"
-    labels = approximation.model.coords.get(dim)
+    labels = classifier.model.coords.get(dim)
     coords = {dim: np.arange(len(y)) if labels is None else np.asarray(labels)}
     return CavityELPD(
         elpd=float(elpd.sum()),

@@ -11,7 +11,7 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution, approximator
-from pymc_gpep.fits.prediction import predict
+from pymc_gpep.fits.prediction import predict_at
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
@@ -186,7 +186,7 @@ def _held_out(
     prior = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
 
     def score(solution: Solution, point: Any) -> tuple[float, float]:
-        predicted = predict(
+        predicted = predict_at(
             classifier, prior, solution, point, Xnew,
             probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
         )  # fmt: skip

@@ -1,6 +1,6 @@
 """The latent values given the hyperparameters, as the variables of the model have them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -87,8 +87,7 @@ class Conditional:
                 cov[where[a], where[b]] = joint[a, :, b, :]
         return cov
 
-    def draw(self, draws: int, rng: np.random.Generator, names: Iterable[str]) -> dict[str, Array]:
-        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by the names given."""
+    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by name."""
         values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
-        values |= draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)
-        return {name: values[name] for name in names}
+        return values | draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)

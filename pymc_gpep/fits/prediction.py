@@ -1,21 +1,25 @@
 """Latent functions and class probabilities at new inputs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Solution
 from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.mixture import average_predictions
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["labelled", "new_inputs", "predict"]
+__all__ = ["labelled", "new_inputs", "predict", "predict_at"]
 
 Array = NDArray[np.float64]
 
@@ -57,6 +61,38 @@ def _check_method(kind: str, solution: Solution, probabilities: str | None, corr
 
 
 def predict(
+    fit: Fit,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+    x: ArrayLike,
+    *,
+    probabilities: str | None = None,
+    correction: str | None = None,
+    tolerance: float = 5e-5,
+    dim: str = "new_point",
+) -> xr.Dataset:
+    """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
+
+    See `GPApproximation.predict`.
+    """
+    prior = fit.cross_covariance(gp)
+    predictions = (
+        predict_at(
+            fit.classifier,
+            prior,
+            solution,
+            point,
+            x,
+            probabilities=probabilities,
+            correction=correction,
+            tolerance=tolerance,
+            dim=dim,
+        )
+        for point, solution in fit.hyper_posterior.solutions()
+    )
+    return average_predictions(fit.hyper_posterior.weights, predictions)
+
+
+def predict_at(
     classifier: GPClassifier,
     prior: CrossCovariance,
     solution: Solution,
@@ -68,10 +104,7 @@ def predict(
     tolerance: float,
     dim: str,
 ) -> xr.Dataset:
-    """Latent means, covariances and class probabilities at new inputs, in chunks of bounded memory.
-
-    See `GPApproximation.predict`.
-    """
+    """The same at given hyperparameters, in chunks of bounded memory."""
     inputs = new_inputs(x, prior.columns)
     probabilities = _check_method(classifier.kind, solution, probabilities, correction)
     posterior = solution.posterior

@@ -73,8 +73,8 @@ class MarkovChain(HyperMethod):
         )
         chosen = np.linspace(0, len(chains) - 1, min(self.nodes, len(chains))).round().astype(int)
         thetas = chains[chosen]
-        nodes = evaluate_nodes(log_posterior, thetas, len(thetas), progressbar)
-        good = [node for node in nodes if node]
+        nodes = evaluate_nodes(log_posterior, thetas, optimum.best.start, progressbar)
+        good = [node for node in nodes if node is not None]
         if not good:
             raise ValueError(f"hyper='nuts': {failures(nodes)}. Use hyper='map', or other priors.")
         found = [failures(nodes), *_complaints(data, names)]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.hyper.curvature import second_derivatives
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import GPClassifier
 
@@ -77,11 +77,11 @@ def fit_sites(
         If the approximation fails at the model's initial point, or at the mode.
     """
     log_posterior = LogPosterior(classifier, approximator, compile_kwargs)
-    centre = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best.theta
-    axes = _principal_axes(log_posterior, centre)
+    best = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best
+    centre, axes = best.theta, _principal_axes(log_posterior, best)
 
     def solved(theta: Array) -> Array | None:
-        sites = solution_sites(log_posterior.solve(theta))
+        sites = solution_sites(log_posterior.solve(theta, best.start))
         return None if sites is None else np.stack([np.log(sites[0]), sites[1]])
 
     middle = solved(centre)
@@ -105,9 +105,9 @@ def solution_sites(solution: Solution) -> tuple[Array, Array] | None:
     return np.maximum(pi, _SMALLEST), solution.posterior.weights + pull - pi * (pull.sum(0) / pi.sum(0))
 
 
-def _principal_axes(log_posterior: LogPosterior, centre: Array) -> Array:
+def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
     """Principal axes of the Gaussian with the curvature of the log posterior at a mode, by differences of gradients."""
-    hessian = second_derivatives(log_posterior, centre, np.full(centre.size, _DIFFERENCE))
+    hessian = second_derivatives(log_posterior, best, np.full(best.theta.size, _DIFFERENCE))
     # A direction in which the approximation fails counts as flat.
     values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))

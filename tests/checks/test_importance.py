@@ -59,7 +59,7 @@ METHODS = [
 def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated):
     model, k = classifier(2.0, softmax=softmax, per_class=per_class, rotated=rotated)
     fit = fitted(model, method)
-    values = fit._draw_values(5, np.random.default_rng(2))
+    values = fit.fitted.draw(5, np.random.default_rng(2))
     names = [f"f_{i}" for i in range(3)] if per_class else ["f"]
     f = np.stack([values[name] for name in names], axis=1) if per_class else values["f"]
 
@@ -174,7 +174,7 @@ def test_refuses_with_reasons(shared):
         shared.fit.importance(99)
     values = {"f": np.full((100, 3, len(shared.y)), np.nan)}
     with pytest.raises(ValueError, match="nested_ep has draws without a finite density: converged"):
-        importance_check(shared.fit, values)
+        importance_check(shared.fit.fitted, values)
 
 
 def test_smoothing_is_that_of_arviz_with_the_normaliser_kept():

@@ -15,7 +15,7 @@ from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.likelihoods import log_predictive
-from pymc_gpep.likelihoods.log_predictive import log_log_predictive
+from pymc_gpep.likelihoods.log_predictive import log_observed_probability
 from tests import models
 from tests.reference.data import random_problem
 from tests.reference.dense_posterior import dense_posterior
@@ -34,8 +34,8 @@ def cavity_loo(approximation, problem):
     """log p(y_i | y_-i) from the cavities, and the excess of the log density under the whole posterior."""
     solution = solve(approximation, problem)
     kind = approximation.likelihood
-    elpd = log_log_predictive(kind, *leave_one_out_moments(approximation, solution), problem.y)
-    return elpd, log_log_predictive(kind, solution.mean.T, solution.cov, problem.y) - elpd
+    elpd = log_observed_probability(kind, *leave_one_out_moments(approximation, solution), problem.y)
+    return elpd, log_observed_probability(kind, solution.mean.T, solution.cov, problem.y) - elpd
 
 
 def block_precision(posterior):
@@ -220,12 +220,12 @@ def test_nothing_is_learnt_from_a_prior_without_variance(approximation, c):
 @pytest.mark.parametrize("variance", [0.5, 5.0])
 def test_log_probability_of_two_classes(gap, variance):
     mean, cov = np.array([[-gap, 0.0]]), variance * np.eye(2)[None]
-    probit = log_log_predictive("multinomial_probit", mean, cov, [0])
+    probit = log_observed_probability("multinomial_probit", mean, cov, [0])
     assert_allclose(probit, log_ndtr(-gap / np.sqrt(2 + 2 * variance)), rtol=1e-10, atol=1e-14)
     d = np.linspace(-60, 60, 200_001) * np.sqrt(2 * variance) - gap
     weight = -0.5 * (d + gap) ** 2 / (2 * variance) - np.logaddexp(0.0, -d)
     exact = logsumexp(weight) + np.log((d[1] - d[0]) / np.sqrt(4 * np.pi * variance))
-    assert_allclose(log_log_predictive("softmax", mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
+    assert_allclose(log_observed_probability("softmax", mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
 
 
 @pytest.mark.parametrize("kind", ["multinomial_probit", "softmax"])
@@ -237,20 +237,20 @@ def test_log_probability_in_the_tail_goes_on_smoothly(c, kind, monkeypatch):
     mean = np.zeros((40, c))
     mean[:, 0] = -np.linspace(0, 60, 40)
     cov, labels = np.tile(root @ root.T, (40, 1, 1)), np.zeros(40, int)
-    log_p = log_log_predictive(kind, mean, cov, labels, tolerance=1e-6)
+    log_p = log_observed_probability(kind, mean, cov, labels, tolerance=1e-6)
     assert np.isfinite(log_p).all()
     assert (np.diff(log_p) < 0).all()
     assert (np.diff(log_p, 2) < 0.05).all()  # log-concave in the mean
     middle = (log_p > -14) & (log_p < -2)
     monkeypatch.setattr(log_predictive, "_TINY", 1.0)
-    tails = log_log_predictive(kind, mean[middle], cov[middle], labels[middle])
+    tails = log_observed_probability(kind, mean[middle], cov[middle], labels[middle])
     assert_allclose(log_p[middle], tails, atol=0.03)
 
 
 def test_log_probability_of_nan_is_nan():
     cov = np.eye(3)[None]
     for kind in ("multinomial_probit", "softmax"):
-        assert np.isnan(log_log_predictive(kind, [[np.nan, 0.0, 0.0]], cov, [1])).all()
+        assert np.isnan(log_observed_probability(kind, [[np.nan, 0.0, 0.0]], cov, [1])).all()
 
 
 @pytest.fixture(scope="module")
