@@ -13,11 +13,10 @@ import arviz  # noqa: F401  # for the accessor `azstats`
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from pymc_gpep.checks.annealing import importance_estimate
 from pymc_gpep.checks.annealing_start import approximation_base
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
 
 if TYPE_CHECKING:
     from pymc_gpep.variational.approximation import GPApproximation
@@ -192,7 +191,7 @@ def log_importance_weights(approximation: "GPApproximation", values: Mapping[str
     base = approximation_base(solution, np.linalg.cholesky(solution.posterior.k))
     x = f - base.mean
     log_sites = np.array([base.log_sites(own) for own in x])
-    log_likelihood = _LOG_LIKELIHOODS[classifier.kind](f, solution.labels)
+    log_likelihood = solution.likelihood.log_density(f, solution.labels)
     return base.log_normaliser + log_likelihood - log_sites, x
 
 
@@ -234,20 +233,3 @@ def resampled_draws(
     check = importance_check(approximation, pool)
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)
-
-
-def _multinomial_probit(f: Array, labels: NDArray[np.int64]) -> Array:
-    log_p: Array = log_probabilities_and_gradients(labels, f.swapaxes(1, 2))[0].sum(axis=1)
-    return log_p
-
-
-def _softmax(f: Array, labels: NDArray[np.int64]) -> Array:
-    log_p: Array = log_softmax(f, axis=1)[:, labels, np.arange(len(labels))].sum(axis=1)
-    return log_p
-
-
-_LOG_LIKELIHOODS: dict[str, Callable[[Array, NDArray[np.int64]], Array]] = {
-    "multinomial_probit": _multinomial_probit,
-    "softmax": _softmax,
-}
-"""Kind of likelihood → log p(y | f) (draws,) of latent values (draws, c, n) and labels (n,)."""

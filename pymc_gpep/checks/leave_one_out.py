@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.gaussians.posterior import Array
-from pymc_gpep.likelihoods.log_predictive import log_observed_probability
+from pymc_gpep.likelihoods.log_predictive import log_predictive
 
 if TYPE_CHECKING:
     from pymc_gpep.variational.approximation import GPApproximation
@@ -58,7 +58,9 @@ def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp
     """The same for one point, (1, c) and (1, c, c), by an approximation to the others; and whether that converged."""
     k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
     others = np.delete(np.arange(len(solution.labels)), i)
-    again = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
+    again = approximator.solve(
+        k[:, others][:, :, others], prior_mean[:, others], solution.labels[others], likelihood=solution.likelihood
+    )
     mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
     return mean.T, cov, again.convergence.converged
 
@@ -77,13 +79,13 @@ def leave_one_out(
     """See `GPApproximation.loo`."""
     classifier, hyper = approximation.classifier, approximation.hyper_posterior
     approximator = approximation.log_posterior.approximator
-    kind, y = classifier.kind, approximation.solution.labels
+    likelihood, y = classifier.likelihood_model, approximation.solution.labels
     # Log densities (node, point) given the hyperparameters of each node.
     within, without = np.empty((2, len(hyper), len(y)))
     for s, (_, solution) in enumerate(hyper.solutions()):
         left_out = leave_one_out_moments(approximator, solution)
-        within[s] = log_observed_probability(kind, solution.mean.T, solution.cov, y, tolerance=tolerance)
-        without[s] = log_observed_probability(kind, *left_out, y, tolerance=tolerance)
+        within[s] = log_predictive(likelihood, solution.mean.T, solution.cov, y, tolerance=tolerance)
+        without[s] = log_predictive(likelihood, *left_out, y, tolerance=tolerance)
     log_weights = np.log(hyper.weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
@@ -93,7 +95,7 @@ def leave_one_out(
     for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
         for i in refitted:
             mean, cov, alright = _refitted_moments(approximator, solution, i)
-            without[s, [i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
+            without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
             converged = converged and alright
     elpd = _harmonic(log_weights, without)
     name = classifier.likelihood.name

@@ -83,7 +83,7 @@ class HyperPosterior:
         self._kept: dict[int, Solution] = {}
         # Later pm.set_data does not change a posterior that exists.
         self._data = frozen_data(classifier.model)
-        self._keep = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points) ** 2)
+        self._keep = max(1, _ENTRIES // (classifier.n_functions * classifier.n_points) ** 2)
 
     def __repr__(self) -> str:
         """How it came about, how many nodes there are, and the integral."""
@@ -109,7 +109,8 @@ class HyperPosterior:
         if s in self._kept:
             return self._kept[s]
         k, mean, labels = self._moments(self.point(s))
-        solution = self.log_posterior.approximator.solve(k, mean, labels, self.nodes[s].sites)
+        likelihood = self.log_posterior.classifier.likelihood_model
+        solution = self.log_posterior.approximator.solve(k, mean, labels, self.nodes[s].sites, likelihood=likelihood)
         if len(self._kept) < self._keep:
             self._kept[s] = solution
         return solution

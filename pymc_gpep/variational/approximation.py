@@ -169,7 +169,7 @@ class GPApproximation(SingleGroupApproximation):
         classifier = self.classifier
         point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
         other = f"{class_dim}_other"
-        classes = list(classifier.class_labels or range(classifier.n_classes))
+        classes = list(classifier.class_labels or range(classifier.n_functions))
         return xr.Dataset(
             {
                 "mean": ((class_dim, point_dim), mean.T),
@@ -241,6 +241,7 @@ class GPApproximation(SingleGroupApproximation):
         predictions = (
             predict(
                 self.classifier,
+                self.log_posterior.approximator,
                 prior,
                 solution,
                 point,
