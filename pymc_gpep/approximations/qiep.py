@@ -8,8 +8,10 @@ from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceFactors, IndependentQuadrature
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.independent_ep import qiep
+from pymc_gpep.solvers.independent_ep import independent_ep
 from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["QIEP"]
@@ -41,15 +43,23 @@ class QIEP(AcceleratedEP):
     """
 
     name: ClassVar[str] = "qiep"
-    posterior: ClassVar[type[Posterior]] = IndependentPosterior
+    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # the latter for the response
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return qiep(problem, start, history, **self.settings)
+    @property
+    def posterior(self) -> type[Posterior]:
+        """What its sites make of the prior."""
+        return IndependentPosterior
 
-    def start_size(self, c: int, n: int) -> int:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        settings = self.settings
+        settings["update"] = likelihood.computation(IndependentQuadrature).update
+        settings["largest_precision"] = likelihood.largest_precision
+        return independent_ep(problem, start, history, **settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from."""
-        return 2 * n * c
+        return 2 * n_points * n_functions
 
     def response(self, solution: Solution) -> Posterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
-        return tilted_response(solution.posterior, solution.mean, solution.cov, solution.labels)
+        return tilted_response(solution)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
+from pymc_gpep.likelihoods.contract import Likelihood
 
 __all__ = ["Convergence", "Solution"]
 
@@ -64,9 +65,10 @@ class Solution:
     mean : array (c, n)
         Posterior means of the latent values.
     cov : array (n, c, c)
-        Posterior covariances between the classes at each point.
+        Posterior covariances between the latent values of each point.
     labels : array (n,)
-        Classes of the data, 0…c−1.
+        What was observed: classes, counted from 0.
+    likelihood : Likelihood
     posterior : Posterior
         The joint Gaussian, for prediction and draws.
     start : array
@@ -78,6 +80,7 @@ class Solution:
     mean: Array
     cov: Array
     labels: NDArray[np.int64]
+    likelihood: Likelihood
     posterior: Posterior
     start: Array
     convergence: Convergence

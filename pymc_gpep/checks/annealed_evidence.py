@@ -255,7 +255,8 @@ def _base(latent_model: LatentModel, point: PointType, start: str) -> Base:
         return prior_base(mean, roots)
     classifier = latent_model.processes
     (labels,) = evaluate([classifier.labels])
-    solution = approximator(start, classifier.kind, {}).solve(k, mean, labels)
+    likelihood = classifier.likelihood_model
+    solution = approximator(start, likelihood, {}).solve(k, mean, labels, likelihood=likelihood)
     base = approximation_base(solution, roots)
     if not (np.isfinite(solution.mean).all() and np.isfinite(base.log_normaliser)):
         raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")

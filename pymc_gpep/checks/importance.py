@@ -5,20 +5,19 @@ how heavy their tail is, the Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry
 q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018).
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from pymc_gpep.checks.annealing import importance_estimate
 from pymc_gpep.checks.annealing_start import approximation_base
 from pymc_gpep.fits.datasets import latent
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
 
 __all__ = [
     "ImportanceCheck",
@@ -190,7 +189,7 @@ def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array
     base = approximation_base(solution, np.linalg.cholesky(solution.posterior.k))
     x = f - base.mean
     log_sites = np.array([base.log_sites(own) for own in x])
-    log_likelihood = _LOG_LIKELIHOODS[classifier.kind](f, solution.labels)
+    log_likelihood = solution.likelihood.log_density(f, solution.labels)
     return base.log_normaliser + log_likelihood - log_sites, x
 
 
@@ -233,20 +232,3 @@ def resampled_draws(
     check = importance_check(fit, pool)
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)
-
-
-def _multinomial_probit(f: Array, labels: NDArray[np.int64]) -> Array:
-    log_p: Array = log_probabilities_and_gradients(labels, f.swapaxes(1, 2))[0].sum(axis=1)
-    return log_p
-
-
-def _softmax(f: Array, labels: NDArray[np.int64]) -> Array:
-    log_p: Array = log_softmax(f, axis=1)[:, labels, np.arange(len(labels))].sum(axis=1)
-    return log_p
-
-
-_LOG_LIKELIHOODS: dict[str, Callable[[Array, NDArray[np.int64]], Array]] = {
-    "multinomial_probit": _multinomial_probit,
-    "softmax": _softmax,
-}
-"""Kind of likelihood → log p(y | f) (draws,) of latent values (draws, c, n) and labels (n,)."""

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.gaussians.posterior import Array
-from pymc_gpep.likelihoods.log_predictive import log_observed_probability
+from pymc_gpep.likelihoods.log_predictive import log_predictive
 
 __all__ = ["CavityELPD", "leave_one_out", "leave_one_out_moments"]
 
@@ -55,7 +55,9 @@ def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp
     """The same for one point, (1, c) and (1, c, c), by an approximation to the others; and whether that converged."""
     k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
     others = np.delete(np.arange(len(solution.labels)), i)
-    again = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
+    again = approximator.solve(
+        k[:, others][:, :, others], prior_mean[:, others], solution.labels[others], likelihood=solution.likelihood
+    )
     mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
     return mean.T, cov, again.convergence.converged
 
@@ -72,13 +74,13 @@ def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5
     """See `GPApproximation.loo`."""
     classifier, hyper = fit.classifier, fit.hyper_posterior
     approximator = fit.approximator
-    kind, y = classifier.kind, fit.solution.labels
+    likelihood, y = classifier.likelihood_model, fit.solution.labels
     # Log densities (node, point) given the hyperparameters of each node.
     within, without = np.empty((2, len(hyper), len(y)))
     for s, (_, solution) in enumerate(hyper.solutions()):
         left_out = leave_one_out_moments(approximator, solution)
-        within[s] = log_observed_probability(kind, solution.mean.T, solution.cov, y, tolerance=tolerance)
-        without[s] = log_observed_probability(kind, *left_out, y, tolerance=tolerance)
+        within[s] = log_predictive(likelihood, solution.mean.T, solution.cov, y, tolerance=tolerance)
+        without[s] = log_predictive(likelihood, *left_out, y, tolerance=tolerance)
     log_weights = np.log(hyper.weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
@@ -88,7 +90,7 @@ def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5
     for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
         for i in refitted:
             mean, cov, succeeded = _refitted_moments(approximator, solution, i)
-            without[s, [i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
+            without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
             converged = converged and succeeded
     elpd = _harmonic(log_weights, without)
     name = classifier.likelihood.name

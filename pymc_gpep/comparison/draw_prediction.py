@@ -12,8 +12,6 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
 from pymc_gpep.fits.prediction import labelled, new_inputs
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
@@ -90,17 +88,14 @@ def predict_draws(
     chosen = np.unique(np.linspace(0, len(f) - 1, min(draws, len(f))).astype(int))
 
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
-    c, m = classifier.n_classes, len(x)
-    total, square, p = np.zeros((m, c)), np.zeros((m, c, c)), np.zeros((m, c))
+    c, m = classifier.n_functions, len(x)
+    total, square, p = np.zeros((m, c)), np.zeros((m, c, c)), np.zeros((m, classifier.n_classes))
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
         for s in progress.track(chosen, description="Predicting from draws"):
             point = point_of({name: values[name][s] for name in names})
             mean, variance = _conditional(f[s], moments(point)[:2], cross_covariance(point, x))
             cov = variance[:, :, None] * np.eye(c)
-            if classifier.kind == "softmax":
-                p += softmax_probabilities(mean, cov, tolerance=tolerance)[0]
-            else:
-                p += class_probabilities(mean, cov, tolerance=tolerance)[0]
+            p += classifier.likelihood_model.probabilities(mean, cov, tolerance=tolerance)[0]
             total += mean
             square += mean[:, :, None] * mean[:, None, :] + cov
     mean = total / len(chosen)

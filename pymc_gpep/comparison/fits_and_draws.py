@@ -69,7 +69,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
         If the latent values are not among the draws, or do not have the size that the model says.
     """
     posterior = idata["posterior"]
-    c, n = classifier.n_classes, classifier.n_points
+    c, n = classifier.n_functions, classifier.n_points
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     f = np.empty((draws, c, n))
     for latent in classifier.latents:

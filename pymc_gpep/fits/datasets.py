@@ -35,7 +35,7 @@ def latent(fit: Fit) -> xr.Dataset:
     classifier = fit.classifier
     point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
     other = f"{class_dim}_other"
-    classes = list(classifier.class_labels or range(classifier.n_classes))
+    classes = list(classifier.class_labels or range(classifier.n_functions))
     return xr.Dataset(
         {
             "mean": ((class_dim, point_dim), mean.T),

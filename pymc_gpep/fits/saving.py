@@ -93,7 +93,7 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         for group in (tree["nodes"].to_dataset(), tree["history"].to_dataset())
     )
     classifier = read_classifier(model, attrs["likelihood"])
-    method = approximator(attrs["approximation"], classifier.kind, json.loads(attrs["options"]))
+    method = approximator(attrs["approximation"], classifier.likelihood_model, json.loads(attrs["options"]))
     log_posterior = LogPosterior(classifier, method)
     stored = [str(name) for name in nodes["parameter"].values]
     if stored != log_posterior.parameters:
@@ -109,11 +109,11 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         evaluations,
     )
     _check(log_posterior, optimum.best, tree["observed_data"][attrs["likelihood"]].values)
-    expected = method.start_size(classifier.n_classes, classifier.n_points)
+    expected = method.start_size(classifier.n_functions, classifier.n_points)
     if nodes.sizes["site"] != expected:
         raise ValueError(
-            f"The model is not the one that was fitted: with {classifier.n_classes} classes {method.name} has "
-            f"{expected} numbers for its sites, and the fit has {nodes.sizes['site']}."
+            f"The model is not the one that was fitted: with {classifier.n_functions} latent functions {method.name} "
+            f"has {expected} numbers for its sites, and the fit has {nodes.sizes['site']}."
         )
     hyper = HyperPosterior(
         attrs["hyper"],

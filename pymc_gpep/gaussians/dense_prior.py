@@ -24,20 +24,20 @@ class Prior(NamedTuple):
     """(c, n)."""
 
 
-def check_prior(
-    k: ArrayLike, mean: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) in the form that kernels want.
+def check_prior(k: ArrayLike, mean: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return prior covariance (1 or c, n, n) and prior mean (c, n) in the form that kernels want.
 
     Raises
     ------
     ValueError
         Naming the argument, if a shape does not fit, a value is not finite, a covariance is not symmetric or has a
-        negative diagonal, or a label is no class.
+        negative diagonal.
     """
     prior_mean = np.ascontiguousarray(mean, dtype=np.float64)
-    if prior_mean.ndim != 2 or prior_mean.shape[0] < 2 or prior_mean.shape[1] < 1:
-        raise ValueError(f"mean must be (c, n) with c ≥ 2 classes and n ≥ 1 points, but has shape {prior_mean.shape}.")
+    if prior_mean.ndim != 2 or prior_mean.shape[0] < 1 or prior_mean.shape[1] < 1:
+        raise ValueError(
+            f"mean must be (c, n) with c ≥ 1 functions and n ≥ 1 points, but has shape {prior_mean.shape}."
+        )
     c, n = prior_mean.shape
     covariance = np.ascontiguousarray(k, dtype=np.float64)
     if covariance.shape not in ((n, n), (1, n, n), (c, n, n)):
@@ -53,14 +53,7 @@ def check_prior(
         raise ValueError("k must be symmetric, but is not: check the covariance function.")
     if covariance.diagonal(axis1=1, axis2=2).min() < 0:
         raise ValueError("k must have no negative variance on its diagonal: check the covariance function.")
-    given = np.asarray(labels)
-    if given.shape != (n,):
-        raise ValueError(f"labels must be ({n},) to fit the mean, but have shape {given.shape}.")
-    if given.dtype.kind not in "biuf":
-        raise ValueError(f"labels must be integers 0…{c - 1}, but are of type {given.dtype}.")
-    if not ((given >= 0) & (given < c)).all() or (given.astype(np.int64) != given).any():
-        raise ValueError(f"labels must be integers 0…{c - 1}, but run from {given.min()} to {given.max()}.")
-    return covariance, prior_mean, np.ascontiguousarray(given, np.int64)
+    return covariance, prior_mean
 
 
 def solve_roots(residual: Array, roots: Array) -> Array:

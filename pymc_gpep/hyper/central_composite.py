@@ -1,11 +1,12 @@
 """Integration over the hyperparameters by a central composite design."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -38,7 +39,7 @@ class CentralComposite(HyperMethod):
         Vehtari (2010) have 1.1, which is that for d = 10.
     """
 
-    f0: float | None = None
+    f0: float | None = field(default=None, metadata=at_least(1))
 
     name: ClassVar[str] = "ccd"
 

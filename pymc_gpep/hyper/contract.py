@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
+from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -18,9 +19,6 @@ from pymc_gpep.kernels.status import CONVERGED
 __all__ = ["HyperMethod", "evaluate_nodes", "failures"]
 
 Array = NDArray[np.float64]
-
-_LEAST = {"nodes": 1, "draws": 4, "tune": 0, "chains": 1, "cores": 1, "f0": 1}
-"""Name of an option, whatever the method → the smallest value it may have."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +35,7 @@ class HyperMethod(ABC):
     """What `pm.fit(hyper=...)` calls it."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not value >= _LEAST[field.name]:
-                raise ValueError(f"{field.name} must be at least {_LEAST[field.name]}, but is {value!r}.")
+        check_limits(self)
 
     @abstractmethod
     def integrate(

@@ -1,6 +1,6 @@
 """Laplace's method for the hyperparameters: the Gaussian at their maximum."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import qmc
 
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -31,7 +32,7 @@ class LaplaceNodes(HyperMethod):
         How many; at least two more than there are hyperparameters.
     """
 
-    nodes: int = 64
+    nodes: int = field(default=64, metadata=at_least(1))
 
     name: ClassVar[str] = "laplace"
 

@@ -70,7 +70,7 @@ class HyperPosterior:
         self.draws = draws
         classifier = log_posterior.classifier
         self._kept: dict[bytes, Solution] = {}
-        self._keep = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points) ** 2)
+        self._keep = max(1, _ENTRIES // (classifier.n_functions * classifier.n_points) ** 2)
 
     def __repr__(self) -> str:
         """How it came about, how many nodes there are, and the integral."""

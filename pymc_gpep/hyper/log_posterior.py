@@ -73,7 +73,7 @@ class LogPosterior:
     ) -> None:
         self.classifier = classifier
         self.approximator = approximator
-        self._cold = np.zeros(approximator.start_size(classifier.n_classes, classifier.n_points))
+        self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
         self.data = frozen_data(model)
         covariance = classifier.covariance()
@@ -86,7 +86,8 @@ class LogPosterior:
         prior = model.logp(vars=terms) if terms else pt.constant(0.0)
 
         start = pt.dvector("start")
-        evidence, _, _, end, status, iterations = Evidence(approximator).make_node(k, mean, labels, start).outputs
+        op = Evidence(approximator, classifier.likelihood_model)
+        evidence, _, _, end, status, iterations = op.make_node(k, mean, labels, start).outputs
         log_posterior = evidence + prior
         gradient = (
             pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
@@ -191,8 +192,9 @@ class LogPosterior:
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(*self._moments(self.point(theta)))
+        check_moments(self.classifier, *self._moments(self.point(theta)))
 
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
         """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
-        return self.approximator.solve(*self._moments(self.point(theta)), start)
+        likelihood = self.classifier.likelihood_model
+        return self.approximator.solve(*self._moments(self.point(theta)), start, likelihood=likelihood)

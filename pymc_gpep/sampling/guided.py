@@ -50,8 +50,9 @@ class GuidedStep(LatentStep):
     vars : sequence of TensorVariable, optional
         See `LatentStep`.
     guide : str, optional
-        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. Nested
-        EP for the multinomial probit, Laplace's for a softmax and the prior for any other likelihood if not given.
+        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. That
+        of the likelihood if not given, nested EP for the multinomial probit and Laplace's for a softmax, and the prior
+        for a likelihood that none approximates.
     hyper_moves : int
         Proposals for the hyperparameters in each draw.
     likelihood : str, optional
@@ -92,7 +93,7 @@ class GuidedStep(LatentStep):
         self.hyper_moves = hyper_moves
         self._sites: SiteModel | None = None
         if classifier is not None and guide != "prior":
-            solver = approximator(guide, classifier.kind, {})
+            solver = approximator(guide, classifier.likelihood_model, {})
             self._sites = fit_sites(classifier, solver, compile_kwargs)
         f = pt.dmatrix("f")
         log_likelihood = self.latent_model.log_likelihood(f)
@@ -195,25 +196,25 @@ class GuidedStep(LatentStep):
         self._whitened = None
 
 
-def _guided_classifier(model: pm.Model, guide: str | None, likelihood: str | None) -> tuple[GPClassifier | None, str]:
+def _guided_classifier(model: pm.Model, guide: str | None, name: str | None) -> tuple[GPClassifier | None, str]:
     """The classifier that is to be approximated, and by what; none where the prior is to guide."""
     if guide == "prior":
         return None, "prior"
     try:
-        classifier = read_classifier(model, likelihood)
+        classifier = read_classifier(model, name)
     except StructureError:
-        if guide is None and likelihood is None:
+        if guide is None and name is None:
             return None, "prior"
         raise
+    likelihood = classifier.likelihood_model
     guides = [
         kind.name
         for kind in APPROXIMATIONS
-        if kind.likelihood == classifier.kind
-        and approximator(kind.name, classifier.kind, {}).posterior is CoupledPosterior
+        if kind.approximates(likelihood) and approximator(kind.name, likelihood, {}).posterior is CoupledPosterior
     ]
     if guide is not None and guide not in guides:
         raise ValueError(
             f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
             f"{', '.join(map(repr, [*guides, 'prior']))}."
         )
-    return classifier, guide or guides[0]
+    return classifier, guide or likelihood.guide

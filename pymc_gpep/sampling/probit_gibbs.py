@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.gaussians.dense_prior import Prior, solve_roots
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.sampling.conditional_nuts import (
     centred,
     collapsed,
@@ -114,7 +115,7 @@ class ProbitGibbs(LatentStep):
         if isinstance(sweeps, bool) or not hasattr(sweeps, "__index__") or sweeps < 1:
             raise ValueError(f"sweeps is {sweeps!r}; it must be a whole number, at least 1.")
         classifier = read_classifier(modelcontext(model), likelihood)
-        if classifier.kind != "multinomial_probit":
+        if not isinstance(classifier.likelihood_model, MultinomialProbitLikelihood):
             raise ValueError(
                 f"The likelihood {classifier.likelihood.name!r} is a {classifier.kind}, and ProbitGibbs is for "
                 "gpep.MultinomialProbit only: no other has these utilities. Use NUTS for this model, or change it."

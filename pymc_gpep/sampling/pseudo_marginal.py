@@ -176,14 +176,16 @@ class PseudoMarginal(EllipticalSlice):
                 )
         self.latent = self._initial_latent
         if isinstance(self.processes, GPClassifier) and self._sites is not None:
-            self._approximator = approximator(self.guide, self.processes.kind, {})
+            self._approximator = approximator(self.guide, self.processes.likelihood_model, {})
             centre = self.latent_model.with_theta(model.initial_point(), self._sites.centre)
             k, mean, self._labels = prior_moments(self.processes)(centre)
-            self._start = self._approximator.solve(k, mean, self._labels).start
+            self._likelihood = self.processes.likelihood_model
+            self._start = self._approximator.solve(k, mean, self._labels, likelihood=self._likelihood).start
 
     def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
         # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
-        solved = solution_sites(self._approximator.solve(prior.k, prior.mean, self._labels, self._start))
+        solution = self._approximator.solve(prior.k, prior.mean, self._labels, self._start, likelihood=self._likelihood)
+        solved = solution_sites(solution)
         return super().sites(fitted, prior, point) if solved is None else solved
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> Estimate:

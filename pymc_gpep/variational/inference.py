@@ -82,7 +82,7 @@ class GPInference(Inference):
     ) -> None:
         model = pm.modelcontext(model)
         self._classifier = read_classifier(model, likelihood)
-        self._approximator = approximator(method, self._classifier.kind, options, _OF_FIT)
+        self._approximator = approximator(method, self._classifier.likelihood_model, options, _OF_FIT)
         self._hyper = hyper_method(hyper, hyper_options)
         self._start = dict(start or {})
         self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))

@@ -11,6 +11,8 @@ from pymc_gpep.checks.annealing import (
     thermodynamic_estimate,
 )
 from pymc_gpep.checks.annealing_start import approximation_base, prior_base
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from tests.reference.data import random_problem
 
 MEAN = np.array([[0.3, -0.2]])
@@ -108,12 +110,12 @@ def test_progress_is_told_of_every_temperature():
 
 
 APPROXIMATIONS = [
-    ("nested_ep", "multinomial_probit"),
-    ("qep", "multinomial_probit"),
-    ("iep", "multinomial_probit"),
-    ("laplace", "multinomial_probit"),
-    ("vb", "multinomial_probit"),
-    ("laplace", "softmax"),
+    ("nested_ep", MultinomialProbitLikelihood()),
+    ("qep", MultinomialProbitLikelihood()),
+    ("iep", MultinomialProbitLikelihood()),
+    ("laplace", MultinomialProbitLikelihood()),
+    ("vb", MultinomialProbitLikelihood()),
+    ("laplace", SoftmaxLikelihood()),
 ]
 
 
@@ -123,7 +125,7 @@ def test_base_is_the_approximation_and_the_normaliser_that_of_prior_times_sites(
     problem = random_problem(7, 4, 3, per_class=per_class, with_mean=True)
     c, n = problem.m.shape
     k = np.atleast_3d(problem.K.T).T
-    solution = approximator(method, likelihood, {}).solve(k, problem.m, problem.y)
+    solution = approximator(method, likelihood, {}).solve(k, problem.m, problem.y, likelihood=likelihood)
     roots = np.linalg.cholesky(k)
     base = approximation_base(solution, roots)
     np.testing.assert_array_equal(base.mean, solution.mean)

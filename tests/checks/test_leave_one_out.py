@@ -15,7 +15,10 @@ from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.likelihoods import log_predictive
-from pymc_gpep.likelihoods.log_predictive import log_observed_probability
+from pymc_gpep.likelihoods.log_predictive import log_predictive as log_predictive_density
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from tests import models
 from tests.reference.data import random_problem
 from tests.reference.dense_posterior import dense_posterior
@@ -33,9 +36,9 @@ def solve(approximation, problem):
 def cavity_loo(approximation, problem):
     """log p(y_i | y_-i) from the cavities, and the excess of the log density under the whole posterior."""
     solution = solve(approximation, problem)
-    kind = approximation.likelihood
-    elpd = log_observed_probability(kind, *leave_one_out_moments(approximation, solution), problem.y)
-    return elpd, log_observed_probability(kind, solution.mean.T, solution.cov, problem.y) - elpd
+    likelihood = solution.likelihood
+    elpd = log_predictive_density(likelihood, *leave_one_out_moments(approximation, solution), problem.y)
+    return elpd, log_predictive_density(likelihood, solution.mean.T, solution.cov, problem.y) - elpd
 
 
 def block_precision(posterior):
@@ -147,7 +150,7 @@ problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
         (Laplace(), 0.08, 0.03),
     ],
     ids=lambda value: (
-        f"{value.name}{'-full' if getattr(value, 'full', False) else ''}-{value.likelihood}"
+        f"{value.name}{'-full' if getattr(value, 'full', False) else ''}-{value.first_likelihood().name}"
         if hasattr(value, "name")
         else ""
     ),
@@ -220,37 +223,37 @@ def test_nothing_is_learnt_from_a_prior_without_variance(approximation, c):
 @pytest.mark.parametrize("variance", [0.5, 5.0])
 def test_log_probability_of_two_classes(gap, variance):
     mean, cov = np.array([[-gap, 0.0]]), variance * np.eye(2)[None]
-    probit = log_observed_probability("multinomial_probit", mean, cov, [0])
+    probit = log_predictive_density(MultinomialProbitLikelihood(), mean, cov, [0])
     assert_allclose(probit, log_ndtr(-gap / np.sqrt(2 + 2 * variance)), rtol=1e-10, atol=1e-14)
     d = np.linspace(-60, 60, 200_001) * np.sqrt(2 * variance) - gap
     weight = -0.5 * (d + gap) ** 2 / (2 * variance) - np.logaddexp(0.0, -d)
     exact = logsumexp(weight) + np.log((d[1] - d[0]) / np.sqrt(4 * np.pi * variance))
-    assert_allclose(log_observed_probability("softmax", mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
+    assert_allclose(log_predictive_density(SoftmaxLikelihood(), mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["multinomial_probit", "softmax"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
 @pytest.mark.parametrize("c", [3, 4, 5])
-def test_log_probability_in_the_tail_goes_on_smoothly(c, kind, monkeypatch):
+def test_log_probability_in_the_tail_goes_on_smoothly(c, likelihood, monkeypatch):
     """Where both ways work they agree, and far out nothing is lost."""
     rng = np.random.default_rng(c)
     root = rng.normal(size=(c, c))
     mean = np.zeros((40, c))
     mean[:, 0] = -np.linspace(0, 60, 40)
     cov, labels = np.tile(root @ root.T, (40, 1, 1)), np.zeros(40, int)
-    log_p = log_observed_probability(kind, mean, cov, labels, tolerance=1e-6)
+    log_p = log_predictive_density(likelihood, mean, cov, labels, tolerance=1e-6)
     assert np.isfinite(log_p).all()
     assert (np.diff(log_p) < 0).all()
     assert (np.diff(log_p, 2) < 0.05).all()  # log-concave in the mean
     middle = (log_p > -14) & (log_p < -2)
     monkeypatch.setattr(log_predictive, "_TINY", 1.0)
-    tails = log_observed_probability(kind, mean[middle], cov[middle], labels[middle])
+    tails = log_predictive_density(likelihood, mean[middle], cov[middle], labels[middle])
     assert_allclose(log_p[middle], tails, atol=0.03)
 
 
 def test_log_probability_of_nan_is_nan():
     cov = np.eye(3)[None]
-    for kind in ("multinomial_probit", "softmax"):
-        assert np.isnan(log_observed_probability(kind, [[np.nan, 0.0, 0.0]], cov, [1])).all()
+    for likelihood in LIKELIHOODS:
+        assert np.isnan(log_predictive_density(likelihood, [[np.nan, 0.0, 0.0]], cov, [1])).all()
 
 
 @pytest.fixture(scope="module")

@@ -154,7 +154,7 @@ def test_cold_start_is_the_default():
 
 def test_shapes_without_solving():
     inputs = pt.dtensor3("k"), pt.dmatrix("mean"), pt.lvector("labels")
-    outputs = Evidence(TIGHT).make_node(*inputs).outputs
+    outputs = Evidence(TIGHT).make_node(*inputs, np.zeros(TIGHT.start_size(C, N))).outputs
     function = pytensor.function(inputs, [x.shape for x in outputs], on_unused_input="ignore", mode="FAST_RUN")
     assert not any(isinstance(node.op, Evidence) for node in function.maker.fgraph.apply_nodes)
     k, mean, labels, start = dense_inputs()
@@ -256,7 +256,8 @@ def test_equal_approximations_make_equal_nodes():
     assert Evidence(NestedEP()) != Evidence(TIGHT)
     assert Evidence(NestedEP()) != Evidence(NestedEP(max_iterations=3))
     k, mean, labels = pt.dtensor3("k"), pt.dmatrix("mean"), pt.lvector("labels")
-    twice = Evidence(TIGHT)(k, mean, labels) + Evidence(NestedEP(tolerance=1e-12))(k, mean, labels)
+    start = np.zeros(TIGHT.start_size(C, N))
+    twice = Evidence(TIGHT)(k, mean, labels, start) + Evidence(NestedEP(tolerance=1e-12))(k, mean, labels, start)
     function = pytensor.function([k, mean, labels], twice)
     assert sum(isinstance(node.op, Evidence) for node in function.maker.fgraph.apply_nodes) == 1
 
@@ -276,6 +277,6 @@ def test_pickled_function_runs_in_another_process(tmp_path):
     path.write_bytes(cloudpickle.dumps((function, arguments)))
     code = f"import pickle; f, x = pickle.load(open({str(path)!r}, 'rb')); print(float(f(*x)))"
     command = [sys.executable, "-c", code]
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     result = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True)
     assert float(result.stdout) == function(*arguments)

@@ -19,7 +19,7 @@ from pymc_gpep.hyper.central_composite import sphere_design
 from pymc_gpep.hyper.curvature import gaussian_at, hessian
 from pymc_gpep.hyper.gaussian_nodes import standard_normal_nodes
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.likelihoods.log_predictive import log_observed_probability
+from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.structure.prior_functions import CrossCovariance
 from pymc_gpep.variational.approximation import GPApproximation
 from tests import models
@@ -454,7 +454,7 @@ def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
             approximator = single.log_posterior.approximator
             rest = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
             mean, cov = rest.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
-            (density,) = log_observed_probability("multinomial_probit", mean.T, cov, solution.labels[[i]])
+            (density,) = log_predictive(solution.likelihood, mean.T, cov, solution.labels[[i]])
             prior = node.log_posterior - node.evidence
             logs.append((prior + rest.evidence + density, prior + rest.evidence))
         wanted.append(np.subtract(*logsumexp(logs, axis=0)))
