@@ -1,4 +1,4 @@
-"""How PyMC learns of the approximations: `pm.fit(method=...)` takes their names. Nothing else touches PyMC's names."""
+"""The names of the approximations for `pm.fit(method=...)`. Nothing else touches PyMC's names."""
 
 import functools
 import inspect

@@ -1,4 +1,4 @@
-"""What every EP that is a plain fixed-point iteration has in common: its options."""
+"""Options that every EP has in common which is a fixed-point iteration."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What every approximation returns."""
+"""The result of an approximation at fixed hyperparameters."""
 
 from dataclasses import dataclass
 

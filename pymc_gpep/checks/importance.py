@@ -1,4 +1,4 @@
-"""How far to trust a fit: its Gaussian held against the exact posterior of the latent values by importance sampling.
+"""Importance sampling of the exact posterior of the latent values, and what it says about a fit.
 
 Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence, and
 how heavy their tail is, the Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024), says whether weighted draws of

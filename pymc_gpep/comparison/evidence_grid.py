@@ -36,8 +36,8 @@ def evidence_grid(
 ) -> xr.Dataset:
     """Compute the evidence over a grid of hyperparameters, and if wanted how well held-out points are predicted.
 
-    The grid is walked like a field that is ploughed, so that each solve starts from the sites of a neighbour. Priors of
-    the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested EP
+    The grid is walked row by row, every second row backwards, so that each solve starts near the last one. Priors
+    of the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested EP
     paper).
 
     Parameters

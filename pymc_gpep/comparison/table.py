@@ -76,7 +76,7 @@ def compare_methods(
           method less those of the reference, with their intervals;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
-        Without `gp`, `Xnew` and `ynew` there is nothing of held-out points.
+        The columns on held-out points are there only if `gp`, `Xnew` and `ynew` are given.
 
     Raises
     ------

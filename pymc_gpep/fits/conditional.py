@@ -39,7 +39,7 @@ class Conditional:
         try:
             return np.linalg.cholesky(self.solution.posterior.k)
         except np.linalg.LinAlgError:
-            # The approximation may do without; the model's own latent values, mean + Cholesky factor × noise, do not.
+            # An approximation needs no such factor; the model's own latent values, mean + factor × noise, need it.
             names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
             at = {name: np.asarray(value).tolist() for name, value in self.point.items()}
             raise ValueError(

@@ -90,8 +90,8 @@ class Fit:
         if self.log_posterior.value_vars:
             plural = "" if steps == 1 else "s"
             ended = (
-                f"Hyperparameters {how} after {steps} iteration{plural}{why}; {name}, from sites nearby, "
-                f"{self.convergence}."
+                f"Hyperparameters {how} after {steps} iteration{plural}{why}; {name}, started near "
+                f"its solution, {self.convergence}."
             )
         else:
             ended = f"No hyperparameters; {name} {self.convergence}."

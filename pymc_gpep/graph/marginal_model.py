@@ -98,8 +98,8 @@ def marginalize(
         If the model is no Gaussian process classifier, or if a random variable or a Potential besides the likelihood
         depends on its latent values.
     ValueError
-        If there is no such method, if it does not fit the likelihood, or if the prior at the initial point is none, as
-        where inputs are missing.
+        If there is no such method, if it does not fit the likelihood, or if covariance or mean at the initial point are
+        no Gaussian process's, as where inputs are missing.
     TypeError
         If an option is not one of the approximation's.
 

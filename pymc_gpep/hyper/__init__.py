@@ -1,4 +1,4 @@
-"""What is done about the hyperparameters once their maximum is known: kept there, or integrated over."""
+"""Treatments of the hyperparameters once their maximum is known: kept there, or integrated over."""
 
 from pymc_gpep.hyper.contract import HyperMethod
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior

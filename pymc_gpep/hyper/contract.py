@@ -1,4 +1,4 @@
-"""What every way to treat the hyperparameters is: options, and `integrate`."""
+"""The contract of a treatment of the hyperparameters: options, and `integrate`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence

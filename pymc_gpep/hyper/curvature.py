@@ -51,7 +51,7 @@ def hessian(log_posterior: LogPosterior, centre: Evaluation) -> Array:
     """
     rough = second_derivatives(log_posterior, centre, np.full(centre.theta.size, _FIRST_STEP))
     curvature = -rough.diagonal()
-    curved = curvature > _CURVED  # NaN is not
+    curved = curvature > _CURVED  # false where it is NaN
     steps = np.where(curved, _STEP / np.sqrt(np.where(curved, curvature, 1.0)), _FIRST_STEP)
     return second_derivatives(log_posterior, centre, steps)
 

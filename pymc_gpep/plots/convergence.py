@@ -1,4 +1,4 @@
-"""How fits and their iterations converged."""
+"""Pictures of how fits and their iterations converged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guided samplers share: whitened latent values, and moves of the hyperparameters that leave those alone.
+"""The base of guided samplers: whitened latent values, and moves of the hyperparameters that leave those alone.
 
 As θ moves with z held, the latent values follow the posterior that the sites describe. If they describe it well, θ and
 z are nearly independent, and a random walk in θ crosses its whole posterior; with f held, or the utilities of a Gibbs

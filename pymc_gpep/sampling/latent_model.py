@@ -1,4 +1,4 @@
-"""What a sampler asks of a model, as a function of the point that PyMC hands from step to step.
+"""A model as samplers see it, a function of the point that PyMC hands from step to step.
 
 A point is a dict: name of a value variable → its value, unconstrained. Latent values are in it either as they are or
 rotated (`reparameterize=True`); samplers see an array f (c, n) in both cases.

@@ -1,4 +1,4 @@
-"""What the step methods share: finding their variables in a model, and the prior at the current hyperparameters."""
+"""The base of the step methods: their variables in a model, and the prior at the current hyperparameters."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

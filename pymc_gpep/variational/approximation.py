@@ -1,4 +1,4 @@
-"""What `pm.fit` returns: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
+"""The result of `pm.fit`: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -290,7 +290,7 @@ class GPApproximation(SingleGroupApproximation):
         Returns
         -------
         ImportanceCheck
-            Printed, one sentence.
+            It prints as one sentence.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""How `pm.fit` runs an approximation: read the model, optimise the hyperparameters, report."""
+"""The run of an approximation by `pm.fit`: read the model, optimise the hyperparameters, report."""
 
 import logging
 import time

@@ -1,4 +1,4 @@
-"""How far to go along a line on which a concave function rises at first: the line search of Newton's method."""
+"""The line search of Newton's method, along a line on which a concave function rises at first."""
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.likelihoods.softmax import along_line
