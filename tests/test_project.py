@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
@@ -43,6 +45,20 @@ def test_module_says_what_it_is_and_what_it_exports(path):
     targets = [target for s in statements if isinstance(s, ast.Assign) for target in s.targets]
     assigned = {target.id for target in targets if isinstance(target, ast.Name)}
     assert not statements or "__all__" in assigned
+
+
+def test_likelihoods_are_told_apart_by_their_contract_only():
+    names = {likelihood.name for likelihood in LIKELIHOODS}
+    room = ROOT / "pymc_gpep" / "likelihoods"
+    found = [
+        f"{path.relative_to(ROOT)}:{compared.lineno}"
+        for path in MODULES
+        if room not in path.parents
+        for compared in ast.walk(ast.parse(path.read_text()))
+        if isinstance(compared, ast.Compare | ast.MatchValue)
+        if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(compared))
+    ]
+    assert found == []
 
 
 def test_kernels_import_neither_pymc_nor_pytensor():
