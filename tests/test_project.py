@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 # From the ground upwards: a module imports from its own room and from those before it.
@@ -118,6 +120,20 @@ def test_only_what_is_slow_to_import_is_imported_late():
             if not brings(name) & SLOW_TO_IMPORT
         ]
     assert late == []
+
+
+def test_likelihoods_are_told_apart_by_their_contract_only():
+    names = {likelihood.name for likelihood in LIKELIHOODS}
+    room = ROOT / "pymc_gpep" / "likelihoods"
+    found = [
+        f"{path.relative_to(ROOT)}:{compared.lineno}"
+        for path in MODULES
+        if room not in path.parents
+        for compared in ast.walk(ast.parse(path.read_text()))
+        if isinstance(compared, ast.Compare | ast.MatchValue)
+        if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(compared))
+    ]
+    assert found == []
 
 
 def test_kernels_import_neither_pymc_nor_pytensor():

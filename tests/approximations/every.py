@@ -8,6 +8,7 @@ import pytest
 
 from pymc_gpep.approximations import APPROXIMATIONS, QEP, Approximator, Solution
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
 __all__ = ["EVERY", "Case", "approximations"]
@@ -31,6 +32,14 @@ class Case(NamedTuple):
         """Options that are not the default."""
         default = type(self.approximator)()
         return {name: value for name, value in vars(self.approximator).items() if value != getattr(default, name)}
+
+    @property
+    def by_quadrature(self) -> bool:
+        """Whether it takes tilted moments by a quadrature in several dimensions, in an order of the classes.
+
+        That needs cavities of full rank and few classes.
+        """
+        return DifferenceQuadrature in self.approximator.needs
 
     def __call__(self, **options: Any) -> "Case":
         """The same with other options."""
