@@ -5,16 +5,18 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.solution import Array, Convergence, Solution
-from pymc_gpep.gaussians.dense_prior import check_prior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.run import Outcome, run
 
-__all__ = ["Approximator"]
+__all__ = ["Approximator", "check_labels"]
 
 _LIMITS = {
     "tolerance": (lambda value: value > 0, "positive"),
@@ -56,8 +58,8 @@ class Approximator(ABC):
     """Kind of the likelihood that it approximates, see `pymc_gpep.structure.LIKELIHOODS`."""
     schemes: ClassVar[tuple[str, ...]]
     """What the solver tries, in order."""
-    posterior: ClassVar[type[Posterior]]
-    """What its sites make of the prior."""
+    site_form: ClassVar[SiteForm]
+    """What its sites look like."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -110,20 +112,21 @@ class Approximator(ABC):
             If an input has the wrong shape, is not finite, or holds labels that are no classes; or if the problem is
             too large for the approximation.
         """
-        k, mean, labels = check_prior(k, mean, labels)
-        begin = np.zeros(self.start_size(*mean.shape))
+        prior = DensePrior.checked(k, mean)
+        labels = check_labels(labels, prior.shape)
+        begin = np.zeros(self.start_size(*prior.shape))
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(k, mean, labels, begin)
+        outcome = self.run(prior.k, prior.mean, labels, begin)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
             mean=outcome.mean,
             cov=outcome.cov,
             labels=labels,
-            posterior=self.posterior(k, mean, outcome.precision, outcome.weights),
+            posterior=make_posterior(prior, self.site_form, outcome.precision, outcome.weights, outcome.mean),
             start=outcome.start,
             convergence=Convergence(
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
@@ -134,9 +137,36 @@ class Approximator(ABC):
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
         return run(self.solver, k, mean, labels, start, self.max_iterations, gradient)
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
         It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself.
         """
         return solution.posterior
+
+
+def check_labels(labels: ArrayLike, shape: tuple[int, int]) -> NDArray[np.int64]:
+    """Labels (n,) in the form that kernels want.
+
+    Parameters
+    ----------
+    labels : array_like (n,)
+    shape : tuple of int
+        Number of classes c and of points n.
+
+    Raises
+    ------
+    ValueError
+        If there are fewer than two classes, if the shape does not fit, or if a label is no class.
+    """
+    c, n = shape
+    if c < 2:
+        raise ValueError(f"mean must be (c, n) with c ≥ 2 classes for labels, but has shape {shape}.")
+    given = np.asarray(labels)
+    if given.shape != (n,):
+        raise ValueError(f"labels must be ({n},) to fit the mean, but have shape {given.shape}.")
+    if given.dtype.kind not in "biuf":
+        raise ValueError(f"labels must be integers 0…{c - 1}, but are of type {given.dtype}.")
+    if not ((given >= 0) & (given < c)).all() or (given.astype(np.int64) != given).any():
+        raise ValueError(f"labels must be integers 0…{c - 1}, but run from {given.min()} to {given.max()}.")
+    return np.ascontiguousarray(given, np.int64)

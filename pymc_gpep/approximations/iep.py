@@ -6,8 +6,8 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_ep import iep
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -45,7 +45,7 @@ class IEP(AcceleratedEP):
     max_inner: int = 1
 
     name: ClassVar[str] = "iep"
-    posterior: ClassVar[type[Posterior]] = IndependentPosterior
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return iep(problem, start, history, **self.settings)
@@ -54,6 +54,6 @@ class IEP(AcceleratedEP):
         """Length of the vector that a solve starts from: outer and inner sites."""
         return 2 * n * (2 * c - 1)
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
         return tilted_response(solution.posterior, solution.mean, solution.cov, solution.labels)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_softmax import laplace_softmax
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -33,7 +32,7 @@ class Laplace(Approximator):
     name: ClassVar[str] = "laplace"
     likelihood: ClassVar[str] = "softmax"
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    posterior: ClassVar[type[Posterior]] = CoupledPosterior
+    site_form: ClassVar[SiteForm] = SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return laplace_softmax(problem, start, history, **self.settings)

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_probit import laplace_probit
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -38,7 +37,7 @@ class LaplaceProbit(Approximator):
     name: ClassVar[str] = "laplace"
     likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    posterior: ClassVar[type[Posterior]] = BlockPosterior
+    site_form: ClassVar[SiteForm] = SiteForm.BLOCK
 
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return laplace_probit(problem, start, history, **self.settings)

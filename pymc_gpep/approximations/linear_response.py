@@ -9,18 +9,20 @@ distributions or log likelihood have at each point (Opper and Winther 2003).
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Array, Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_hessian
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
 
 __all__ = ["curvature_response", "tilted_response"]
 
+Array = NDArray[np.float64]
+
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
-def tilted_response(posterior: Posterior, mean: Array, cov: Array, labels: NDArray[np.int64]) -> CoupledPosterior:
+def tilted_response(posterior: DensePosterior, mean: Array, cov: Array, labels: NDArray[np.int64]) -> DensePosterior:
     """For an EP of the multinomial probit that matches the marginals of the tilted distributions only.
 
     The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
@@ -28,7 +30,7 @@ def tilted_response(posterior: Posterior, mean: Array, cov: Array, labels: NDArr
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : DensePosterior
     mean : array (c, n)
         Its means.
     cov : array (n, c, c)
@@ -45,17 +47,17 @@ def tilted_response(posterior: Posterior, mean: Array, cov: Array, labels: NDArr
     )  # fmt: skip
     pi = np.ones((n, c))
     pi[np.arange(c) != labels[:, None]] = alpha.ravel()
-    return CoupledPosterior(posterior.k, posterior.prior_mean, np.ascontiguousarray(pi.T), posterior.weights)
+    return make_posterior(posterior.prior, SiteForm.COUPLED, pi.T, posterior.weights, mean)
 
 
-def curvature_response(posterior: Posterior, mean: Array, labels: NDArray[np.int64]) -> BlockPosterior:
+def curvature_response(posterior: DensePosterior, mean: Array, labels: NDArray[np.int64]) -> DensePosterior:
     """For an approximation of the multinomial probit whose means are the mode of the posterior: Laplace's posterior.
 
     Its algebra is dense, in O((cn)³).
 
     Parameters
     ----------
-    posterior : Posterior
+    posterior : DensePosterior
     mean : array (c, n)
         The mode.
     labels : array of int (n,)
@@ -65,4 +67,4 @@ def curvature_response(posterior: Posterior, mean: Array, labels: NDArray[np.int
     hessian = np.empty((n, c, c))
     for f, y, out in zip(np.ascontiguousarray(mean.T), labels, hessian, strict=True):
         log_probability_hessian(f, y, out)
-    return BlockPosterior(posterior.k, posterior.prior_mean, -hessian, posterior.weights)
+    return make_posterior(posterior.prior, SiteForm.BLOCK, -hessian, posterior.weights, mean)

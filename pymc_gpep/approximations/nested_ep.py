@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
 from pymc_gpep.solvers.problem import Array, Found, Problem
@@ -41,7 +40,7 @@ class NestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
-    posterior: ClassVar[type[Posterior]] = CoupledPosterior
+    site_form: ClassVar[SiteForm] = SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return nested_ep(problem, start, history, **self.settings)

@@ -7,9 +7,7 @@ import numpy as np
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.solution import Array
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
@@ -84,9 +82,9 @@ class QEP(AcceleratedEP):
             raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(Rule)))}, but is {self.rule!r}.")
 
     @property
-    def posterior(self) -> type[Posterior]:  # type: ignore[override]
-        """What its sites make of the prior."""
-        return BlockPosterior if self.full else CoupledPosterior
+    def site_form(self) -> SiteForm:  # type: ignore[override]
+        """What its sites look like."""
+        return SiteForm.BLOCK if self.full else SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         settings = self.settings

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 
 __all__ = ["Convergence", "Solution"]
@@ -67,7 +67,7 @@ class Solution:
         Posterior covariances between the classes at each point.
     labels : array (n,)
         Classes of the data, 0…c−1.
-    posterior : Posterior
+    posterior : DensePosterior
         The joint Gaussian, for prediction and draws.
     start : array
         Where to start the solver at neighbouring hyperparameters.
@@ -78,6 +78,6 @@ class Solution:
     mean: Array
     cov: Array
     labels: NDArray[np.int64]
-    posterior: Posterior
+    posterior: DensePosterior
     start: Array
     convergence: Convergence

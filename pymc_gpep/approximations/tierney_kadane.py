@@ -8,7 +8,7 @@ over the Gaussian instead takes the Gaussian's errors as they are.
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.solvers.tierney_kadane import evidences_with_new_point
 
@@ -22,7 +22,7 @@ _MAX_ITERATIONS = 200
 
 @one_blas_thread()
 def tierney_kadane_probabilities(
-    posterior: CoupledPosterior, labels: ArrayLike, k_cross: Array, k_new: Array, prior_mean: Array
+    posterior: DensePosterior, labels: ArrayLike, k_cross: Array, k_new: Array, prior_mean: Array
 ) -> Array:
     """Probability of each class at m new points, corrected by Laplace's method with the new point among the data.
 
@@ -31,7 +31,7 @@ def tierney_kadane_probabilities(
 
     Parameters
     ----------
-    posterior : CoupledPosterior
+    posterior : DensePosterior
         Of a softmax, from the `Laplace` approximation.
     labels : array_like of int (n,)
         Classes of the data, 0…c−1, that it was fitted to.
@@ -53,7 +53,8 @@ def tierney_kadane_probabilities(
     ValueError
         If the shapes do not agree, or if a label is no class.
     """
-    c, n = posterior.prior_mean.shape
+    prior = posterior.prior
+    c, n = prior.shape
     prior_mean = np.ascontiguousarray(prior_mean, np.float64)
     if prior_mean.ndim != 2 or len(prior_mean) != c:
         raise ValueError(f"prior_mean must have shape ({c}, m), but has {prior_mean.shape}.")
@@ -67,10 +68,10 @@ def tierney_kadane_probabilities(
     y = np.ascontiguousarray(labels, np.int64)
     if y.shape != (n,) or (n > 0 and not (y.min() >= 0 and y.max() < c)):
         raise ValueError(f"labels must be {n} integers 0…{c - 1}, those that the posterior was fitted to.")
-    matrices = max(len(posterior.k), len(k_cross), len(k_new))
+    matrices = max(len(prior.k), len(k_cross), len(k_new))
     evidences = evidences_with_new_point(
-        np.ascontiguousarray(np.broadcast_to(posterior.k, (matrices, n, n))),
-        np.ascontiguousarray(posterior.prior_mean),
+        np.ascontiguousarray(np.broadcast_to(prior.k, (matrices, n, n))),
+        prior.mean,
         y,
         np.ascontiguousarray(posterior.weights),
         np.ascontiguousarray(np.broadcast_to(np.asarray(k_cross, np.float64), (matrices, m, n))),

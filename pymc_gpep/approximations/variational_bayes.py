@@ -6,8 +6,8 @@ from typing import ClassVar
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.linear_response import curvature_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Array, Found, Problem
 from pymc_gpep.solvers.variational_bayes import variational_bayes
@@ -41,7 +41,7 @@ class VariationalBayes(Approximator):
     name: ClassVar[str] = "vb"
     likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    posterior: ClassVar[type[Posterior]] = IndependentPosterior
+    site_form: ClassVar[SiteForm] = SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History) -> Found:
         return variational_bayes(problem, start, history, **self.settings)
@@ -50,6 +50,6 @@ class VariationalBayes(Approximator):
         """Length of the vector that a solve starts from."""
         return c * n
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""
         return curvature_response(solution.posterior, solution.mean, solution.labels)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy.special import log_softmax, softmax
 
 from pymc_gpep.checks.annealing import importance_estimate
-from pymc_gpep.checks.annealing_start import approximation_base
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
 
 if TYPE_CHECKING:
@@ -189,11 +188,10 @@ def log_importance_weights(approximation: "GPApproximation", values: Mapping[str
     f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
     for latent in classifier.latents:
         f[:, latent.rows] = values[latent.f.name]
-    base = approximation_base(solution, np.linalg.cholesky(solution.posterior.k))
-    x = f - base.mean
-    log_sites = np.array([base.log_sites(own) for own in x])
+    posterior = solution.posterior
+    x = f - posterior.mean
     log_likelihood = _LOG_LIKELIHOODS[classifier.kind](f, solution.labels)
-    return base.log_normaliser + log_likelihood - log_sites, x
+    return posterior.relative_log_normaliser + log_likelihood - posterior.relative_site_log_density(x), x
 
 
 def smooth(log_weights: Array) -> tuple[Array, float]:

@@ -9,7 +9,6 @@ from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Solution
 from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
-from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.structure import GPClassifier
@@ -48,7 +47,7 @@ def _check_method(kind: str, solution: Solution, probabilities: str | None, corr
     if correction is not None:
         if correction != "tk":
             raise ValueError(f"correction is {correction!r}, but must be 'tk' (Tierney and Kadane) or None.")
-        if kind != "softmax" or not isinstance(solution.posterior, CoupledPosterior):
+        if kind != "softmax":
             raise ValueError(
                 "correction='tk' corrects the Laplace approximation of a softmax, pm.Categorical(logit_p=...); this is "
                 f"a {kind} likelihood."
@@ -81,7 +80,6 @@ def predict(
         cross, variance, prior_mean = prior(point, inputs[start : start + chunk])
         mean, cov = posterior.predict(cross, variance, prior_mean)
         if correction:
-            assert isinstance(posterior, CoupledPosterior)
             p = tierney_kadane_probabilities(posterior, solution.labels, cross, variance, prior_mean)
             error = np.full(len(p), np.nan)
         elif classifier.kind == "softmax":

@@ -12,7 +12,8 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.gaussians.dense_prior import check_prior
+from pymc_gpep.approximations.contract import check_labels
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
@@ -52,7 +53,7 @@ def check_moments(k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
                 "inputs of the model, and at the hyperparameters it starts from."
             )
-    check_prior(k, mean, labels)
+    check_labels(labels, DensePrior.checked(k, mean).shape)
 
 
 def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
