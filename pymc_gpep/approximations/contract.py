@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Array, Convergence, Solution
-from pymc_gpep.gaussians.dense_prior import check_prior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.solvers.history import History
@@ -78,8 +80,8 @@ class Approximator(ABC):
 
     @property
     @abstractmethod
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
+    def site_form(self) -> SiteForm:
+        """What its sites look like."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -136,14 +138,14 @@ class Approximator(ABC):
             large for the approximation; or if that does not fit the likelihood.
         """
         likelihood = likelihood or self.first_likelihood()
-        k, mean = check_prior(k, mean)
-        labels = likelihood.check(labels, *mean.shape)
-        begin = np.zeros(self.start_size(*mean.shape))
+        prior = DensePrior.checked(k, mean)
+        labels = likelihood.check(labels, *prior.shape)
+        begin = np.zeros(self.start_size(*prior.shape))
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(k, mean, labels, begin, likelihood=likelihood)
+        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
@@ -151,7 +153,7 @@ class Approximator(ABC):
             cov=outcome.cov,
             labels=labels,
             likelihood=likelihood,
-            posterior=self.posterior(k, mean, outcome.precision, outcome.weights),
+            posterior=make_posterior(prior, self.site_form, outcome.precision, outcome.weights, outcome.mean),
             start=outcome.start,
             convergence=Convergence(
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
@@ -174,7 +176,7 @@ class Approximator(ABC):
         relative = not likelihood.sees_common
         return run(solver, k, mean, labels, start, self.max_iterations, gradient, relative=relative)
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
         It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself.

@@ -8,8 +8,8 @@ from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
 from pymc_gpep.solvers.history import History
@@ -52,9 +52,8 @@ class IEP(AcceleratedEP):
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
 
     @property
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
-        return IndependentPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
@@ -67,6 +66,6 @@ class IEP(AcceleratedEP):
         """Length of the vector that a solve starts from: outer and inner sites."""
         return 2 * n_points * (2 * n_functions - 1)
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
         return tilted_response(solution)

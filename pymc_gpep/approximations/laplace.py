@@ -10,8 +10,7 @@ from typing import ClassVar
 from pymc_gpep.approximations.contract import Approximator, Correction
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.solvers.history import History
@@ -48,9 +47,8 @@ class Laplace(Approximator):
     }
 
     @property
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
-        return CoupledPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         curvature = likelihood.computation(CoupledCurvature)

@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature
 from pymc_gpep.solvers.history import History
@@ -43,9 +42,8 @@ class LaplaceProbit(Approximator):
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
-        return BlockPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.BLOCK
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         curvature = likelihood.computation(BlockCurvature)

@@ -9,8 +9,9 @@ tilted distributions or log likelihood have at each point (Opper and Winther 200
 import numpy as np
 
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, DifferenceFactors
 
 __all__ = ["curvature_response", "tilted_response"]
@@ -18,7 +19,7 @@ __all__ = ["curvature_response", "tilted_response"]
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
-def tilted_response(solution: Solution) -> CoupledPosterior:
+def tilted_response(solution: Solution) -> DensePosterior:
     """For an EP that matches the marginals of the tilted distributions only; the likelihood has `DifferenceFactors`.
 
     The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
@@ -34,10 +35,10 @@ def tilted_response(solution: Solution) -> CoupledPosterior:
     )  # fmt: skip
     pi = np.ones((n, c))
     pi[np.arange(c) != labels[:, None]] = alpha.ravel()
-    return CoupledPosterior(posterior.k, posterior.prior_mean, np.ascontiguousarray(pi.T), posterior.weights)
+    return make_posterior(posterior.prior, SiteForm.COUPLED, pi.T, posterior.weights, solution.mean)
 
 
-def curvature_response(solution: Solution) -> BlockPosterior:
+def curvature_response(solution: Solution) -> DensePosterior:
     """For an approximation whose means are the mode of the posterior: Laplace's; the likelihood has `BlockCurvature`.
 
     Its algebra is dense, in O((cn)³).
@@ -47,4 +48,4 @@ def curvature_response(solution: Solution) -> BlockPosterior:
     w = np.empty((n, c, c))
     mean = np.ascontiguousarray(solution.mean)
     solution.likelihood.computation(BlockCurvature).curvature(mean, solution.labels, w)
-    return BlockPosterior(posterior.k, posterior.prior_mean, w, posterior.weights)
+    return make_posterior(posterior.prior, SiteForm.BLOCK, w, posterior.weights, mean)

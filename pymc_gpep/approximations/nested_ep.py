@@ -5,8 +5,7 @@ from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
 from pymc_gpep.solvers.history import History
@@ -47,9 +46,8 @@ class NestedEP(AcceleratedEP):
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
     @property
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
-        return CoupledPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         factors = likelihood.computation(DifferenceFactors)

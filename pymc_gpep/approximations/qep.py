@@ -8,9 +8,7 @@ import numpy as np
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.solution import Array
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.solvers.history import History
@@ -83,9 +81,8 @@ class QEP(AcceleratedEP):
     needs: ClassVar[tuple[type, ...]] = (DifferenceQuadrature,)
 
     @property
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
-        return BlockPosterior if self.full else CoupledPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.BLOCK if self.full else SiteForm.COUPLED
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings

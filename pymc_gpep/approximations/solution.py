@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.contract import Likelihood
 
@@ -69,7 +69,7 @@ class Solution:
     labels : array (n,)
         What was observed: classes, counted from 0.
     likelihood : Likelihood
-    posterior : Posterior
+    posterior : DensePosterior
         The joint Gaussian, for prediction and draws.
     start : array
         Where to start the solver at neighbouring hyperparameters.
@@ -81,6 +81,6 @@ class Solution:
     cov: Array
     labels: NDArray[np.int64]
     likelihood: Likelihood
-    posterior: Posterior
+    posterior: DensePosterior
     start: Array
     convergence: Convergence

@@ -50,9 +50,9 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
     ValueError
         If the shapes do not agree.
     """
-    posterior = solution.posterior
+    posterior, prior = solution.posterior, solution.posterior.prior
     curvature = solution.likelihood.computation(CoupledCurvature)
-    c, n = posterior.prior_mean.shape
+    c, n = prior.shape
     prior_mean = np.ascontiguousarray(prior_mean, np.float64)
     if prior_mean.ndim != 2 or len(prior_mean) != c:
         raise ValueError(f"prior_mean must have shape ({c}, m), but has {prior_mean.shape}.")
@@ -63,10 +63,10 @@ def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Arra
     ):
         if np.shape(value) not in shapes:
             raise ValueError(f"{name} must have shape {shapes[0]} or {shapes[1]}, but has {np.shape(value)}.")
-    matrices = max(len(posterior.k), len(k_cross), len(k_new))
+    matrices = max(len(prior.k), len(k_cross), len(k_new))
     evidences = evidences_with_new_point(
-        np.ascontiguousarray(np.broadcast_to(posterior.k, (matrices, n, n))),
-        np.ascontiguousarray(posterior.prior_mean),
+        np.ascontiguousarray(np.broadcast_to(prior.k, (matrices, n, n))),
+        prior.mean,
         solution.labels,
         np.ascontiguousarray(posterior.weights),
         np.ascontiguousarray(np.broadcast_to(np.asarray(k_cross, np.float64), (matrices, m, n))),

@@ -7,8 +7,8 @@ from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.linear_response import curvature_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
 from pymc_gpep.solvers.history import History
@@ -46,9 +46,8 @@ class VariationalBayes(Approximator):
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property
-    def posterior(self) -> type[Posterior]:
-        """What its sites make of the prior."""
-        return IndependentPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         bound = likelihood.computation(UtilityBound)
@@ -58,6 +57,6 @@ class VariationalBayes(Approximator):
         """Length of the vector that a solve starts from."""
         return n_functions * n_points
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""
         return curvature_response(solution)

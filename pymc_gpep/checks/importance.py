@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from pymc_gpep.checks.annealing import importance_estimate
-from pymc_gpep.checks.annealing_start import approximation_base
 from pymc_gpep.fits.datasets import latent
 from pymc_gpep.fits.fit import Fit
 
@@ -186,11 +185,10 @@ def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array
     f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
     for part in classifier.latents:
         f[:, part.rows] = values[part.f.name]
-    base = approximation_base(solution, np.linalg.cholesky(solution.posterior.k))
-    x = f - base.mean
-    log_sites = np.array([base.log_sites(own) for own in x])
+    posterior = solution.posterior
+    x = f - posterior.mean
     log_likelihood = solution.likelihood.log_density(f, solution.labels)
-    return base.log_normaliser + log_likelihood - log_sites, x
+    return posterior.relative_log_normaliser + log_likelihood - posterior.relative_site_log_density(x), x
 
 
 def smooth(log_weights: Array) -> tuple[Array, float]:

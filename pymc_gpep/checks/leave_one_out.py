@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.gaussians.posterior import Array
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 
 __all__ = ["CavityELPD", "leave_one_out", "leave_one_out_moments"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(kw_only=True, repr=False)
@@ -46,14 +48,13 @@ def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tup
     mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
     response = approximator.response(solution)
     if response is not solution.posterior:
-        variance = response.k.diagonal(axis1=1, axis2=2)
-        mean, _ = response.cavities(*response.predict(response.k, variance, response.prior_mean))
+        mean, _ = response.cavities(*response.marginals())
     return mean, cov
 
 
 def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp) -> tuple[Array, Array, bool]:
     """The same for one point, (1, c) and (1, c, c), by an approximation to the others; and whether that converged."""
-    k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
+    k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
     others = np.delete(np.arange(len(solution.labels)), i)
     again = approximator.solve(
         k[:, others][:, :, others], prior_mean[:, others], solution.labels[others], likelihood=solution.likelihood

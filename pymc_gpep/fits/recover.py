@@ -132,14 +132,7 @@ class _LatentValues:
 
     def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
         """One draw of each variable, by name."""
-        posterior = self._solve(hyperparameters).posterior
-        try:
-            roots = np.linalg.cholesky(posterior.k)
-        except np.linalg.LinAlgError:
-            raise ValueError(
-                "the prior covariance is not positive definite to working precision. Give the prior a larger jitter."
-            ) from None
-        drawn = draw_latents(self.classifier, posterior, roots, 1, self.rng)
+        drawn = draw_latents(self.classifier, self._solve(hyperparameters).posterior, 1, self.rng)
         values = {name: drawn[name][0] for name in self._drawn}
         return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))
 

@@ -13,11 +13,12 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.dense_prior import Prior, solve_roots
-from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, log_sites, whiten
-from pymc_gpep.solvers.whitening import whitening
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 
-__all__ = ["PriorWhitening", "SiteWhitening", "Whitening"]
+__all__ = ["CoupledWhitening", "PriorWhitening", "Whitening"]
 
 Array = NDArray[np.float64]
 
@@ -27,14 +28,14 @@ class Whitening(ABC):
 
     Attributes
     ----------
-    prior : Prior
+    prior : DensePrior
     log_evidence : float
         log Z̃, 0 without sites.
     centre : array (c, n)
         f at z = 0.
     """
 
-    prior: Prior
+    prior: DensePrior
     log_evidence: float
     centre: Array
 
@@ -63,58 +64,78 @@ class Whitening(ABC):
 class PriorWhitening(Whitening):
     """f_k = m_k + L_k z_k, with the Cholesky factors of the prior covariance."""
 
-    def __init__(self, prior: Prior) -> None:
+    def __init__(self, prior: DensePrior) -> None:
         self.prior = prior
         self.log_evidence = 0.0
         self.centre = prior.mean
 
     @property
     def shape(self) -> tuple[int, int]:
-        c, n = self.prior.mean.shape
-        return c, n
+        return self.prior.shape
 
     def latent(self, z: Array) -> Array:
-        return self.centre + np.matmul(self.prior.roots, z[..., None])[..., 0]
+        return self.prior.latent(z)
 
     def slope(self, slope: Array) -> Array:
-        return np.asarray(np.matmul(self.prior.roots.swapaxes(1, 2), slope[..., None])[..., 0])
+        return self.prior.whitened_slope(slope)
 
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
-        return solve_roots(f - self.centre, self.prior.roots)
+        return self.prior.whitened(f)
 
     def log_sites(self, f: Array) -> tuple[float, Array]:
         return 0.0, np.zeros_like(f)
 
 
 class SiteWhitening(Whitening):
+    """A map under which f has the posterior that sites make of the prior where z is standard normal.
+
+    Parameters
+    ----------
+    prior : DensePrior
+    sites : Sites
+    mean : array (c, n)
+        Of the posterior.
+    log_normaliser : float
+        Log integral of prior times sites.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If there is no normaliser.
+    """
+
+    def __init__(self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float) -> None:
+        if not np.isfinite(log_normaliser):
+            raise NotPositiveDefiniteError("The posterior covariance under the sites is not positive definite.")
+        self.prior = prior
+        self.sites = sites
+        self.centre = mean
+        self.log_evidence = log_normaliser
+
+    def log_sites(self, f: Array) -> tuple[float, Array]:
+        return self.sites.value_and_slope(f)
+
+
+class CoupledWhitening(SiteWhitening):
     """The map of `pymc_gpep.kernels.gaussians.whitening`, for sites that couple the classes.
 
     Parameters
     ----------
-    prior : Prior
-    pi, nu : array (c, n)
-        Precisions and locations of the sites, exp(νᵀf − ½ fᵀΠf).
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If a matrix is not positive definite to working precision.
+    prior, sites, mean, log_normaliser
+        See `SiteWhitening`.
+    inverses, p : array (c, n, n), (n, n)
+        A_k⁻¹ and the Cholesky factor of P, of `pymc_gpep.kernels.gaussians.coupled`, in their lower triangles.
     """
 
-    def __init__(self, prior: Prior, pi: Array, nu: Array) -> None:
-        c, n = pi.shape
-        self.prior = prior
-        self.centre = np.empty((c, n))
-        self._pi, self._nu = pi, nu
-        inverses, p = np.empty((c, n, n)), np.empty((n, n))
-        self.log_evidence = whitening(prior.k, prior.mean, pi, nu, inverses, p, self.centre)
-        if not np.isfinite(self.log_evidence):
-            raise np.linalg.LinAlgError("The posterior covariance under the sites is not positive definite.")
-        self._map = prior.k, prior.roots, pi, inverses, p
+    def __init__(
+        self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float, inverses: Array, p: Array
+    ) -> None:
+        super().__init__(prior, sites, mean, log_normaliser)
+        self._map = prior.k, prior.roots, sites.precision, inverses, p
 
     @property
     def shape(self) -> tuple[int, int]:
-        c, n = self._pi.shape
+        c, n = self.prior.shape
         return 2 * c + 1, n
 
     def latent(self, z: Array) -> Array:
@@ -131,8 +152,3 @@ class SiteWhitening(Whitening):
         z = rng.standard_normal(self.shape)
         whiten(*self._map, f - self.centre, z)
         return z
-
-    def log_sites(self, f: Array) -> tuple[float, Array]:
-        pull = self._pi * f
-        slope = self._nu - (pull - self._pi * (pull.sum(0) / self._pi.sum(0)))
-        return float(log_sites(self._pi, self._nu, f)), slope

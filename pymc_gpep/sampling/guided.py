@@ -21,9 +21,11 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.dense_prior import Prior
-from pymc_gpep.gaussians.whitening import PriorWhitening, SiteWhitening, Whitening
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.registry import posterior_class, posterior_of
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
 from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.step import LatentStep
@@ -91,10 +93,10 @@ class GuidedStep(LatentStep):
         super().__init__(vars, classifier or read_processes(model), rng, compile_kwargs)
         self.guide = guide
         self.hyper_moves = hyper_moves
-        self._sites: SiteModel | None = None
+        self.site_model: SiteModel | None = None
         if classifier is not None and guide != "prior":
             solver = approximator(guide, classifier.likelihood_model, {})
-            self._sites = fit_sites(classifier, solver, compile_kwargs)
+            self.site_model = fit_sites(classifier, solver, compile_kwargs)
         f = pt.dmatrix("f")
         log_likelihood = self.latent_model.log_likelihood(f)
         self._log_likelihood = self.latent_model.function([log_likelihood, pytensor.grad(log_likelihood, f)], f)
@@ -104,22 +106,24 @@ class GuidedStep(LatentStep):
             {v.name: np.full_like(start[v.name], v in self.hyperparameters) for v in self.latent_model.value_vars}
         ).astype(bool)
         moved = self._moved
-        self.walk = RandomWalk(np.eye(moved.sum()) if self._sites is None else self._sites.covariance[moved][:, moved])
+        self.walk = RandomWalk(
+            np.eye(moved.sum()) if self.site_model is None else self.site_model.covariance[moved][:, moved]
+        )
         self._whitened: Whitening | None = None
 
-    def whitening(self, prior: Prior, point: PointType) -> Whitening | None:
+    def whitening(self, prior: DensePrior, point: PointType) -> Whitening | None:
         """The map between whitened and latent values, None where a matrix is not positive definite."""
         if self._whitened is not None and self._whitened.prior is prior:
             return self._whitened
-        if self._sites is None:
+        if self.site_model is None:
             return PriorWhitening(prior)
         try:
-            return SiteWhitening(prior, *self.sites(self._sites, prior, point))
-        except np.linalg.LinAlgError:
+            return posterior_of(prior, self.sites(self.site_model, prior, point)).whitening()
+        except NotPositiveDefiniteError:
             return None
 
-    def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
-        """Precisions and locations (c, n) of the sites that guide at a point."""
+    def sites(self, fitted: SiteModel, prior: DensePrior, point: PointType) -> Sites:
+        """The sites that guide at a point."""
         return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
@@ -210,7 +214,8 @@ def _guided_classifier(model: pm.Model, guide: str | None, name: str | None) -> 
     guides = [
         kind.name
         for kind in APPROXIMATIONS
-        if kind.approximates(likelihood) and approximator(kind.name, likelihood, {}).posterior is CoupledPosterior
+        if kind.approximates(likelihood)
+        and posterior_class(DensePrior, approximator(kind.name, likelihood, {}).site_form).whitens
     ]
     if guide is not None and guide not in guides:
         raise ValueError(

@@ -12,7 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.gaussians.dense_prior import check_prior
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
@@ -52,8 +52,7 @@ def check_moments(classifier: GPClassifier, k: Array, mean: Array, labels: NDArr
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
                 "inputs of the model, and at the hyperparameters it starts from."
             )
-    check_prior(k, mean)
-    classifier.likelihood_model.check(labels, *mean.shape)
+    classifier.likelihood_model.check(labels, *DensePrior.checked(k, mean).shape)
 
 
 def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:

@@ -59,14 +59,15 @@ METHODS = [
 def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated):
     model, k = classifier(2.0, softmax=softmax, per_class=per_class, rotated=rotated)
     fit = fitted(model, method)
-    values = fit.fitted.draw(5, np.random.default_rng(2))
+    drawn = fit.sample(5, chains=1, random_seed=2)["posterior"].sel(chain=0)
+    values = {name: value.to_numpy() for name, value in drawn.data_vars.items()}
     names = [f"f_{i}" for i in range(3)] if per_class else ["f"]
     f = np.stack([values[name] for name in names], axis=1) if per_class else values["f"]
 
     prior = np.zeros((3, 3, 3, 3))
     prior[range(3), :, range(3), :] = k
     posterior = fit.solution.posterior
-    q = posterior.joint_covariance(np.broadcast_to(posterior.k, k.shape), posterior.k).reshape(9, 9)
+    q = posterior.joint_covariance(np.broadcast_to(posterior.prior.k, k.shape), posterior.prior.k).reshape(9, 9)
     likelihood = LIKELIHOODS["softmax" if softmax else "multinomial_probit"](f.swapaxes(1, 2), Y).sum(axis=1)
     flat = f.reshape(5, 9)
     expected = multivariate_normal(np.zeros(9), prior.reshape(9, 9)).logpdf(flat) + likelihood

@@ -11,9 +11,8 @@ from scipy.special import log_ndtr, logsumexp
 
 from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
 from pymc_gpep.checks.leave_one_out import leave_one_out_moments
-from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods import log_predictive
 from pymc_gpep.likelihoods.log_predictive import log_predictive as log_predictive_density
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
@@ -41,61 +40,6 @@ def cavity_loo(approximation, problem):
     return elpd, log_predictive_density(likelihood, solution.mean.T, solution.cov, problem.y) - elpd
 
 
-def block_precision(posterior):
-    """Site precisions (n, c, c), from their definitions."""
-    pi = posterior.precision
-    if isinstance(posterior, BlockPosterior):
-        return pi
-    blocks = np.einsum("ki,kl->ikl", pi, np.eye(len(pi)))
-    if isinstance(posterior, CoupledPosterior):
-        blocks -= np.einsum("ki,li->ikl", pi, pi / pi.sum(0))
-    return blocks
-
-
-def random_sites(kind, k, mean, rng):
-    """Random precisions as a posterior wants them and as blocks (n, c, c), and locations (c, n)."""
-    if kind is BlockPosterior:
-        raw = rng.normal(size=(N, C, C))
-        raw -= raw.mean(1, keepdims=True)
-        precision = raw @ raw.swapaxes(1, 2)
-    else:
-        precision = rng.uniform(0.05, 1.0, size=(C, N))
-        precision[0, 0] = 0.0
-    blocks = block_precision(kind(k, mean, precision, mean))
-    nu = rng.normal(size=(C, N))
-    nu -= nu.mean(0)
-    return precision, blocks, nu
-
-
-def joint(k, mean, blocks, nu):
-    """b (c, n), means (c, n) and covariances (c, n, c, n) by inverting the sum of all precisions."""
-    prior = np.zeros((C, N, C, N))
-    sites = np.zeros((C, N, C, N))
-    for a in range(C):
-        prior[a, :, a] = k[a % len(k)]
-        for e in range(C):
-            sites[a, range(N), e, range(N)] = blocks[:, a, e]
-    prior, sites = prior.reshape(C * N, C * N), sites.reshape(C * N, C * N)
-    b = np.linalg.solve(np.eye(C * N) + sites @ prior, nu.ravel() - sites @ mean.ravel())
-    cov = np.linalg.inv(np.linalg.inv(prior) + sites)
-    return b.reshape(C, N), mean + (prior @ b).reshape(C, N), cov.reshape(C, N, C, N)
-
-
-@pytest.mark.parametrize("per_class", [False, True])
-@pytest.mark.parametrize("kind", [CoupledPosterior, IndependentPosterior, BlockPosterior])
-def test_cavity_is_the_posterior_without_the_site(kind, per_class):
-    problem = random_problem(3, N, C, variance=4.0, per_class=per_class, with_mean=True)
-    k = problem.K.reshape(-1, N, N) + 0.1 * np.eye(N)
-    precision, blocks, nu = random_sites(kind, k, problem.m, np.random.default_rng(4))
-    b, mean, cov = joint(k, problem.m, blocks, nu)
-    cavity_mean, cavity_cov = kind(k, problem.m, precision, b).cavities(mean, np.einsum("aibi->iab", cov))
-    for i in range(N):
-        others = np.arange(N) != i
-        _, expected, expected_cov = joint(k, problem.m, blocks * others[:, None, None], nu * others)
-        assert_allclose(cavity_mean[i], expected[:, i], atol=1e-10)
-        assert_allclose(cavity_cov[i], expected_cov[:, i, :, i], atol=1e-10)
-
-
 @pytest.mark.parametrize("variance", [1e-6, 1.0, 1e4, 1e8])
 def test_cavity_of_coupled_sites_keeps_its_digits(variance):
     """Against numbers of 60 digits, in the differences between classes, which are all that a likelihood sees."""
@@ -106,7 +50,7 @@ def test_cavity_of_coupled_sites_keeps_its_digits(variance):
     nu = rng.normal(size=(C, N)) * np.sqrt(pi)
     nu -= pi * nu.sum(0) / pi.sum(0)
     whole = dense_posterior(k, pi, nu)
-    posterior = CoupledPosterior(k, np.zeros((C, N)), pi, whole.weights.astype(float))
+    posterior = CoupledPosterior(DensePrior(k, np.zeros((C, N))), pi, whole.weights.astype(float))
     cov = np.einsum("aibi->iab", whole.covariance).astype(float)
     mean, cov = posterior.cavities(whole.mean.astype(float), cov)
     to_differences = np.eye(C)[1:] - np.eye(C)[0]
@@ -182,7 +126,7 @@ def force(problem, approximation, solution):
     A force h is a prior mean that is higher by K h.
     """
     i, step = 4, 1e-4
-    k = solution.posterior.k
+    k = solution.posterior.prior.k
     shift = np.zeros_like(problem.m)
     shift[1] = step * k[1 % len(k), i]
     up, down = (approximation.solve(problem.K, problem.m + sign * shift, problem.y).mean for sign in (1, -1))
@@ -289,7 +233,7 @@ def test_points_can_be_fitted_again(fits):
     fit = fits[1]["nested_ep"]
     posterior = fit.solution.posterior
     quick, some, all_of_them = (fit.loo(refit_above=above) for above in (np.inf, 0.05, -np.inf))
-    problem = random_problem(0, 30, 3)._replace(K=posterior.k, m=posterior.prior_mean, y=fit.solution.labels)
+    problem = random_problem(0, 30, 3)._replace(K=posterior.prior.k, m=posterior.prior.mean, y=fit.solution.labels)
     assert_allclose(all_of_them.elpd_i, without_each_point(NestedEP(), problem), atol=1e-12)
     again = quick.p_loo_i.values > 0.05
     assert 0 < some.n_refitted == again.sum() < 30

@@ -1,11 +1,22 @@
+"""Priors and labels as they are given, and what a dense prior knows of itself."""
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.dense_prior import check_prior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from tests.reference.dense_posterior import block_diagonal
 
 C, N = 3, 4
 K = np.eye(N) + 0.5
 MEAN = np.zeros((C, N))
+
+
+def check_prior(k, mean):
+    """What a prior makes of what it is given."""
+    prior = DensePrior.checked(k, mean)
+    return prior.k, prior.mean
 
 
 @pytest.mark.parametrize(
@@ -51,3 +62,50 @@ def replace(array, value, *index):
 def test_says_what_is_wrong(k, mean, message):
     with pytest.raises(ValueError, match=message):
         check_prior(k, mean)
+
+
+@pytest.fixture(params=[1, C], ids=["shared", "per class"])
+def prior(request):
+    a = np.random.default_rng(0).normal(size=(request.param, N, N))
+    return DensePrior(a @ a.swapaxes(1, 2) + np.eye(N), np.random.default_rng(1).normal(size=(C, N)))
+
+
+def test_whitened_values_and_back(prior):
+    z = np.random.default_rng(2).normal(size=(5, C, N))
+    roots = block_diagonal(np.linalg.cholesky(prior.k), C)
+    expected = prior.mean + (z.reshape(5, -1) @ roots.T).reshape(z.shape)
+    assert_allclose(prior.latent(z), expected, atol=1e-12)
+    assert_allclose(prior.latent(z[0]), expected[0], atol=1e-12)
+    assert_allclose(prior.whitened(prior.latent(z[0])), z[0], atol=1e-12)
+    assert_allclose(prior.whitened_slope(z[0]).ravel(), roots.T @ z[0].ravel(), atol=1e-12)
+
+
+def test_draws(prior):
+    draws = prior.draw(np.random.default_rng(3), 20_000)
+    assert draws.shape == (20_000, C, N)
+    covariance = block_diagonal(prior.k, C)
+    variance = covariance.diagonal()
+    assert (np.abs(draws.mean(0) - prior.mean).ravel() < 4.5 * np.sqrt(variance / len(draws))).all()
+    error = np.sqrt((np.outer(variance, variance) + covariance**2) / len(draws))
+    assert (np.abs(np.cov(draws.reshape(len(draws), -1).T) - covariance) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("crosses", [1, C], ids=["shared cross", "cross per class"])
+def test_conditional(prior, crosses):
+    rng = np.random.default_rng(4)
+    cross, variance = rng.normal(size=(crosses, 2, N)), 10.0 + rng.random((crosses, 2))
+    f, new_mean = rng.normal(size=(C, N)), rng.normal(size=(C, 2))
+    mean, spread = prior.conditional(f, cross, variance, new_mean)
+    between = block_diagonal(cross, C) @ np.linalg.inv(block_diagonal(prior.k, C))
+    expected = new_mean.ravel() + between @ (f - prior.mean).ravel()
+    assert_allclose(mean.ravel(), expected, atol=1e-10)
+    own = np.broadcast_to(variance, (C, 2)).ravel() - (between @ block_diagonal(cross, C).T).diagonal()
+    assert_allclose(spread.ravel(), np.maximum(own, 0.0), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "k", [np.ones((1, N, N)), np.full((1, N, N), np.nan), -K[None]], ids=["rank 1", "nan", "negative"]
+)
+def test_roots_that_there_are_not(k):
+    with pytest.raises(NotPositiveDefiniteError, match=r"the prior covariance is not positive definite.*jitter"):
+        _ = DensePrior(k, MEAN).roots

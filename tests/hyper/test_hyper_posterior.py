@@ -450,7 +450,7 @@ def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
         logs = []
         for node, (_, solution) in zip(grid.hyper_posterior.nodes, grid.hyper_posterior.solutions(), strict=True):
             others = np.delete(np.arange(solution.labels.size), i)
-            k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
+            k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
             approximator = single.log_posterior.approximator
             rest = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
             mean, cov = rest.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])

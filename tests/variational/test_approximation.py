@@ -120,7 +120,7 @@ def test_deterministics_follow_the_draws(shared):
     posterior = shared.fit.sample(20, random_seed=4).posterior
     assert_allclose(posterior["f_of_virginica"], posterior["f"].sel(species="virginica"))
     assert_allclose(posterior["eta_squared"], posterior["eta"] ** 2)
-    L = np.linalg.cholesky(shared.fit.solution.posterior.k[0])
+    L = np.linalg.cholesky(shared.fit.solution.posterior.prior.k[0])
     assert_allclose(posterior["f_rotated_"].values @ L.T, posterior["f"], atol=1e-8)
 
 
