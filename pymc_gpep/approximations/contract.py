@@ -17,8 +17,8 @@ from pymc_gpep.gaussians.registry import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.run import Outcome, run
 
 __all__ = ["Approximator", "Correction"]
@@ -159,6 +159,21 @@ class Approximator(ABC):
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
             ),
         )
+
+    def solve_near(
+        self,
+        k: Array,
+        mean: Array,
+        labels: NDArray[np.int64],
+        start: Array | None,
+        *,
+        likelihood: Likelihood | None = None,
+    ) -> Solution:
+        """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
+        solution = self.solve(k, mean, labels, start, likelihood=likelihood)
+        if start is None or solution.convergence.converged:
+            return solution
+        return self.solve(k, mean, labels, likelihood=likelihood)
 
     def run(
         self,

@@ -13,9 +13,9 @@ from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import laplace_coupled
-from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["Laplace"]
 

@@ -8,9 +8,9 @@ from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_block import laplace_block
-from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["LaplaceProbit"]
 

@@ -8,9 +8,9 @@ from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
-from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["NestedEP"]
 

@@ -11,8 +11,8 @@ from pymc_gpep.approximations.solution import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
 
 __all__ = ["QEP", "Rule", "quadrature_rule"]

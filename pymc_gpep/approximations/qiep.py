@@ -10,9 +10,9 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors, IndependentQuadrature
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_ep import independent_ep
-from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["QIEP"]
 

@@ -11,8 +11,8 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem
 from pymc_gpep.solvers.variational_bayes import variational_bayes
 
 __all__ = ["VariationalBayes"]

@@ -58,7 +58,7 @@ class ImportanceCheck:
         The approximation's own.
     effective_size : float
         (Σw)² / Σw²: how many draws of equal weight these are worth.
-    mean_shift : xarray.DataArray (class, point)
+    mean_shift : xarray.DataArray (point, class)
         Means of the latent values with weights less those without, in standard deviations of q.
     """
 
@@ -171,7 +171,7 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
         standard_error=estimate.error,
         fitted_log_evidence=solution.evidence,
         effective_size=effective,
-        mean_shift=latent(fit)["mean"].copy(data=np.tensordot(excess, x, 1) / std).rename("mean_shift"),
+        mean_shift=latent(fit)["mean"].copy(data=(np.tensordot(excess, x, 1) / std).T).rename("mean_shift"),
     )
 
 

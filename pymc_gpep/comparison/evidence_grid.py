@@ -98,7 +98,7 @@ def evidence_grid(
         for index in progress.track(serpentine(shape), total=int(np.prod(shape)), description=description):
             here = {name: taken[i] for (name, taken), i in zip(axes.items(), index, strict=True)}
             point = point_of({name: np.broadcast_to(here.get(name, at_), at_.shape) for name, at_ in elsewhere.items()})
-            solution = _solve(solver, classifier, moments(point), start)
+            solution = solver.solve_near(*moments(point), start, likelihood=classifier.likelihood_model)
             converged[index], iterations[index] = solution.convergence.converged, solution.convergence.iterations
             columns["evidence"][index] = solution.evidence
             if converged[index]:
@@ -163,18 +163,6 @@ def _elsewhere(
         name: np.zeros(shapes[name]) if name in axes else np.asarray((at or {})[name], dtype=np.float64)
         for name in known
     }
-
-
-def _solve(
-    solver: Approximator,
-    classifier: GPClassifier,
-    moments: tuple[Array, Array, NDArray[np.int64]],
-    start: Array | None,
-) -> Solution:
-    solution = solver.solve(*moments, start, likelihood=classifier.likelihood_model)
-    if not solution.convergence.converged and start is not None:
-        solution = solver.solve(*moments, likelihood=classifier.likelihood_model)
-    return solution
 
 
 def _held_out(

@@ -29,7 +29,7 @@ def nodes(fit: Fit) -> xr.Dataset:
 
 
 def latent(fit: Fit) -> xr.Dataset:
-    """Posterior mean (class, point) and covariance (point, class, class) of the latent values."""
+    """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
     parts = ((solution.mean.T, solution.cov) for _, solution in fit.hyper_posterior.solutions())
     mean, cov = total_covariance(fit.hyper_posterior.weights, parts)
     classifier = fit.classifier
@@ -38,7 +38,7 @@ def latent(fit: Fit) -> xr.Dataset:
     classes = list(classifier.class_labels or range(classifier.n_functions))
     return xr.Dataset(
         {
-            "mean": ((class_dim, point_dim), mean.T),
+            "mean": ((point_dim, class_dim), mean),
             "cov": ((point_dim, class_dim, other), cov),
         },
         coords={class_dim: classes, other: classes, **_coords(classifier, [point_dim])},

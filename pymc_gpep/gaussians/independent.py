@@ -11,7 +11,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import FLOOR, IndependentSites, Sites
 from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, class_weights, factorise_class
-from pymc_gpep.solvers.problem import own_matrix
+from pymc_gpep.solvers.contract import own_matrix
 
 __all__ = ["IndependentPosterior"]
 

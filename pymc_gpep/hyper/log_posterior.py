@@ -197,4 +197,4 @@ class LogPosterior:
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
         """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
         likelihood = self.classifier.likelihood_model
-        return self.approximator.solve(*self._moments(self.point(theta)), start, likelihood=likelihood)
+        return self.approximator.solve_near(*self._moments(self.point(theta)), start, likelihood=likelihood)

@@ -6,8 +6,8 @@ import numpy as np
 
 from pymc_gpep.kernels.schemes.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.contract import Array
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array
 
 __all__ = ["Sweep", "accelerated_ep"]
 

@@ -4,8 +4,8 @@ import numpy as np
 
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.solvers.accelerated_ep import Sweep, accelerated_ep
+from pymc_gpep.solvers.contract import Array
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array
 
 __all__ = ["SCHEMES", "ep_ladder"]
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.kernels.gaussians.independent import add_class_gradient
+from pymc_gpep.solvers.contract import Array, Found, Problem, own_matrix
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.levelled_posterior import levelled_posterior, levelled_posterior_space
-from pymc_gpep.solvers.problem import Array, Found, Problem, own_matrix
+from pymc_gpep.solvers.shifted_posterior import shifted_posterior, shifted_posterior_space
 
 __all__ = ["independent_ep"]
 
@@ -30,11 +30,11 @@ def independent_ep(
     """
     sites = start.reshape(2, problem.labels.size, -1)
     c, n = problem.mean.shape
-    space = levelled_posterior_space(c, n)
+    space = shifted_posterior_space(c, n)
     pi, nu, b, mean, variance, inverses, _ = space
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        ok, gaussian = levelled_posterior(problem, sites, space)
+        ok, gaussian = shifted_posterior(problem, sites, space)
         if not ok:
             return False, np.nan, np.nan
         ok, terms, residual = update(mean, variance, pi, nu, problem.labels, sites, target, scale)

@@ -13,8 +13,8 @@ import numpy as np
 from pymc_gpep.kernels.linalg.lapack import multiply_classes
 from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.contract import Array, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Problem
 
 __all__ = ["Ascent", "log_posterior", "newton"]
 

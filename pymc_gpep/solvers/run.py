@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.contract import Array, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["Outcome", "Solver", "run"]

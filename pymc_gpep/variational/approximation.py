@@ -55,7 +55,7 @@ class GPApproximation(SingleGroupApproximation):
     nodes : xarray.Dataset
         These points on their natural scale, their weights and evidences.
     latent : xarray.Dataset
-        Posterior `mean` (class, point) and `cov` (point, class, class) of the latent values.
+        Posterior `mean` (point, class) and `cov` (point, class, class) of the latent values.
     history : xarray.Dataset
         Evidence, log posterior and solver iterations at each iteration of the optimiser.
     convergence : Convergence
@@ -163,7 +163,7 @@ class GPApproximation(SingleGroupApproximation):
 
     @property
     def latent(self) -> xr.Dataset:
-        """Posterior mean (class, point) and covariance (point, class, class) of the latent values."""
+        """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
         return datasets.latent(self._fit)
 
     @property

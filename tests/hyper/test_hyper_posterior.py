@@ -303,7 +303,7 @@ def test_draws_have_the_moments_of_the_mixture(pair, kind):
         assert abs(posterior[name].mean() - mean) < 4.5 * sd / np.sqrt(2 * draws)
     spread = np.sqrt(fit.latent["cov"].values.diagonal(axis1=1, axis2=2)).T
     f = posterior["f"].values.reshape(-1, 3, 30)
-    assert_allclose((f.mean(0) - fit.latent["mean"].values) / spread, 0, atol=4.5 / np.sqrt(2 * draws))
+    assert_allclose((f.mean(0) - fit.latent["mean"].values.T) / spread, 0, atol=4.5 / np.sqrt(2 * draws))
     assert_allclose(f.std(0) / spread, 1, atol=0.12)
 
 

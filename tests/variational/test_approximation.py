@@ -50,7 +50,7 @@ def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
     k, mean = (models.at_hyperparameters(fitted, moment) for moment in moments)
     dense = dense_nested_ep(k, fitted.y, mean, c=3)
     assert fit.log_evidence == pytest.approx(dense.evidence, abs=1e-7)
-    assert_allclose(fit.latent["mean"], dense.mean, atol=1e-5)
+    assert_allclose(fit.latent["mean"].T, dense.mean, atol=1e-5)
     cov = dense.covariance.reshape(3, 30, 3, 30)
     assert_allclose(fit.latent["cov"], np.einsum("aibi->iab", cov), atol=1e-5)
 
@@ -142,7 +142,7 @@ def test_multitrace_and_unconstrained_values(shared):
 
 def test_labels(shared):
     fit = shared.fit
-    assert fit.latent["mean"].dims == ("species", "flower")
+    assert fit.latent["mean"].dims == ("flower", "species")
     assert fit.latent["cov"].dims == ("flower", "species", "species_other")
     assert list(fit.latent["species"].values) == list(models.SPECIES)
     assert fit.latent["flower"].values[0] == 100

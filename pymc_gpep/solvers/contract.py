@@ -1,4 +1,4 @@
-"""What a solver is given, and what it returns."""
+"""The contract of a solver: a problem that it is given, and what it found."""
 
 from collections.abc import Callable
 from typing import NamedTuple
