@@ -50,8 +50,8 @@ def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
     theta = shared.fit.log_posterior.initial_point({"ls": [3.0, 3.0], "eta": 4.0})
     point = shared.fit.log_posterior.point(theta)
     p = predict_at(
-        shared.fit.classifier, CrossCovariance(shared.fit.classifier, (shared.gp,), {}),
-        shared.fit.log_posterior.solve(theta), point, X,
+        shared.fit.classifier, shared.fit.log_posterior.approximator,
+        CrossCovariance(shared.fit.classifier, (shared.gp,), {}), shared.fit.log_posterior.solve(theta), point, X,
         probabilities=None, correction=None, tolerance=5e-5, dim="new",
     )["p"].values  # fmt: skip
     assert grid["mlpd"].sel(ls=3, eta=4).item() == pytest.approx(np.log(p[np.arange(15), y]).mean(), abs=1e-6)

@@ -115,6 +115,12 @@ def test_an_approximation_guides_samplers_by_default(likelihood):
 
 
 @likelihoods
+def test_a_method_is_one_approximation(likelihood):
+    names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
+    assert len(names) == len(set(names))
+
+
+@likelihoods
 def test_computation_that_there_is_not(likelihood):
     assert not likelihood.offers(int)
     with pytest.raises(ValueError, match=f"A {likelihood.name} likelihood has no int; of local computations it has"):
