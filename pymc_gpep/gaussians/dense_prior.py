@@ -95,7 +95,10 @@ class DensePrior(Prior):
 
     def whitened(self, f: Array) -> Array:
         """The z = L⁻¹ (f − m) of f (c, n)."""
-        residual = f - self.mean
+        return self.whitened_residual(f - self.mean)
+
+    def whitened_residual(self, residual: Array) -> Array:
+        """L⁻¹ r of r (c, n)."""
         if len(self.roots) == 1:
             solved = solve_triangular(self.roots[0], residual.T, lower=True, check_finite=False)
             return np.ascontiguousarray(solved.T)

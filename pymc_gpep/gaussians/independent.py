@@ -10,6 +10,7 @@ from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, s
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import FLOOR, IndependentSites, Sites
+from pymc_gpep.gaussians.whitening import IndependentWhitening
 from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, class_weights, factorise_class
 from pymc_gpep.solvers.contract import own_matrix
 
@@ -25,6 +26,7 @@ class IndependentPosterior(DensePosterior):
     """
 
     sites_class = IndependentSites
+    whitens = True
 
     @classmethod
     def of(cls, prior: DensePrior, sites: Sites) -> Self:
@@ -74,6 +76,11 @@ class IndependentPosterior(DensePosterior):
         for a, (pi, b) in enumerate(zip(self.precision, self.weights, strict=True)):
             add_class_gradient(pi, own_matrix(inverses, a), b, own_matrix(gradient, a))
         return gradient, self.weights.copy()
+
+    def whitening(self) -> IndependentWhitening:
+        inverses, _ = self._factorised
+        full = np.stack([scaled_symmetric(own, np.ones(len(own))) for own in inverses])
+        return IndependentWhitening(self.prior, self.sites, self.mean, self.log_normaliser, full)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         c, m = k_new.shape

@@ -18,7 +18,7 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 
-__all__ = ["CoupledWhitening", "PriorWhitening", "Whitening"]
+__all__ = ["CoupledWhitening", "IndependentWhitening", "PriorWhitening", "Whitening"]
 
 Array = NDArray[np.float64]
 
@@ -152,3 +152,51 @@ class CoupledWhitening(SiteWhitening):
         z = rng.standard_normal(self.shape)
         whiten(*self._map, f - self.centre, z)
         return z
+
+
+class IndependentWhitening(SiteWhitening):
+    """Matheron's rule, for sites of each latent function alone.
+
+    Of w, a draw of the prior, and e, noise of the sites, z = (w, e) (2c, n), with D_k = diag(π_k),
+
+        f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
+
+    In the other direction what f leaves open is drawn: if w, e give f − δ, then w + L⁻¹δ, e − D^½δ give f.
+
+    Parameters
+    ----------
+    prior, sites, mean, log_normaliser
+        See `SiteWhitening`.
+    inverses : array (1 or c, n, n)
+        A_k⁻¹, in full.
+    """
+
+    def __init__(self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float, inverses: Array) -> None:
+        super().__init__(prior, sites, mean, log_normaliser)
+        self._inverses = inverses
+        self._scale = np.sqrt(sites.precision)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        c, n = self.prior.shape
+        return 2 * c, n
+
+    def latent(self, z: Array) -> Array:
+        w, e = np.split(z, 2)
+        drawn = _products(self.prior.roots, w)
+        force = self._scale * _products(self._inverses, self._scale * drawn + e)
+        return self.centre + drawn - _products(self.prior.k, force)
+
+    def slope(self, slope: Array) -> Array:
+        of_e = -_products(self._inverses, self._scale * _products(self.prior.k, slope))
+        return np.concatenate([self.prior.whitened_slope(slope + self._scale * of_e), of_e])
+
+    def whitened(self, f: Array, rng: np.random.Generator) -> Array:
+        w, e = np.split(rng.standard_normal(self.shape), 2)
+        missing = f - self.latent(np.concatenate([w, e]))
+        return np.concatenate([w + self.prior.whitened_residual(missing), e - self._scale * missing])
+
+
+def _products(matrices: Array, x: Array) -> Array:
+    """S_k x_k (c, n) of each function, from matrices (1 or c, n, n)."""
+    return np.asarray(np.matmul(matrices, x[..., None])[..., 0])

@@ -5,13 +5,13 @@ import pytest
 
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.registry import posterior_of
-from pymc_gpep.gaussians.sites import CoupledSites, Sites
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
 from tests.reference.data import random_problem
 from tests.reference.dense_posterior import block_diagonal, dense_gaussian, site_blocks
 
 N, C = 7, 3
-FORMS = [CoupledSites]
+FORMS = [CoupledSites, IndependentSites]
 
 
 def make_prior(per_class: bool) -> DensePrior:

@@ -206,7 +206,7 @@ def test_progress_bar_shows_what_is_sampled(marginal, step):
         ({"particles": 0}, "particles must be at least 1, but is 0"),
         ({"correlation": 1.5}, r"correlation must be between 0 and 1, but is 1\.5"),
         ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
-        ({"guide": "iep"}, "guide is 'iep'"),
+        ({"guide": "laplace"}, "guide is 'laplace'"),
     ],
 )
 def test_bad_options_are_refused(model, options, message):
