@@ -6,11 +6,12 @@ import pymc as pm
 import pytensor
 import pytest
 
+from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
 
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
-pytensor.config.mode = "FAST_COMPILE"
+pytensor.config.mode = INTERPRETED
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -70,7 +71,7 @@ def shared_ccd(shared):
 
 @pytest.fixture(scope="session")
 def shared_mcmc(shared):
-    """A few draws by PyMC's own NUTS of the same model."""
+    """A few draws by PyMC's own NUTS of the same model, of short trajectories, since they are looked at and no more."""
     with shared.model:
         return pm.sample(
             50,
@@ -81,4 +82,5 @@ def shared_mcmc(shared):
             progressbar=False,
             random_seed=1,
             compute_convergence_checks=False,
+            nuts={"max_treedepth": 4},
         )

@@ -67,30 +67,51 @@ def compiled(approximation=TIGHT, mode=NUMBA, outputs=slice(None), on_unused_inp
     return pytensor.function(inputs, Evidence(approximation).make_node(*inputs).outputs[outputs], mode=mode)
 
 
-@linkers
-@pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per class"])
-def test_gradient_of_every_hyperparameter(per_class, mode):
-    values, symbols = hyperparameters(per_class)
-    evidence = Evidence(TIGHT)(*prior(symbols, per_class), LABELS)
+def assert_gradient(k, mean, values, symbols, mode, directions):
+    """The gradient of the evidence with respect to `symbols` at `values`, against differences in some directions."""
+    evidence = Evidence(TIGHT)(k, mean, LABELS)
     arguments = list(symbols.values())
-    flat, sizes = np.concatenate(list(values.values())), [x.size for x in values.values()]
+    flat, sizes = np.concatenate([x.ravel() for x in values.values()]), [x.size for x in values.values()]
     function = pytensor.function(arguments, [evidence, *pt.grad(evidence, arguments)], mode=mode, trust_input=True)
 
     def evaluate(theta):
-        value, *gradient = function(*np.split(theta, np.cumsum(sizes)[:-1]))
-        return value, np.concatenate(gradient)
+        parts = np.split(theta, np.cumsum(sizes)[:-1])
+        value, *gradient = function(*(x.reshape(y.shape) for x, y in zip(parts, values.values(), strict=True)))
+        return value, np.concatenate([x.ravel() for x in gradient])
 
     _, gradient = evaluate(flat)
     assert (np.abs(gradient) > 1e-4).all()
-    # The linker of plain Python is slow: all hyperparameters at once, with random signs.
-    signs = np.random.default_rng(2).choice([-1.0, 1.0], size=(2, flat.size))
-    directions = np.eye(flat.size) if mode is NUMBA else signs
     # Richardson's combination of two central differences, so that their truncation does not show.
     fine, coarse = (
         np.array([evaluate(flat + h * step)[0] - evaluate(flat - h * step)[0] for step in directions]) / (2 * h)
         for h in (1e-3, 2e-3)
     )
     assert_allclose(directions @ gradient, (4 * fine - coarse) / 3, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "mode", [pytest.param(NUMBA, id="numba", marks=pytest.mark.slow), pytest.param(PYTHON, id="py")]
+)
+@pytest.mark.parametrize("per_class", [False, True], ids=["shared", "per class"])
+def test_gradient_of_every_hyperparameter(per_class, mode):
+    values, symbols = hyperparameters(per_class)
+    size = sum(x.size for x in values.values())
+    # The linker of plain Python is slow: all hyperparameters at once, with random signs.
+    signs = np.random.default_rng(2).choice([-1.0, 1.0], size=(2, size))
+    directions = np.eye(size) if mode is NUMBA else signs
+    assert_gradient(*prior(symbols, per_class), values, symbols, mode, directions)
+
+
+@pytest.mark.parametrize("covariances", [1, C], ids=["shared", "per class"])
+def test_gradient_through_a_compiled_graph(covariances):
+    """Without the matrix products of PyMC's covariances, each of which takes numba a quarter of a minute."""
+    rng = np.random.default_rng(1)
+    values = {"inverse": rng.uniform(0.1, 1.0, (covariances, D)), "slope": rng.normal(size=(C, D))}
+    symbols = {name: pt.matrix(name, shape=value.shape) for name, value in values.items()}
+    squares = (X[:, None] - X) ** 2
+    k = 4.0 * pt.exp(-(squares * symbols["inverse"][:, None, None]).sum(axis=-1)) + 1e-8 * np.eye(N)
+    mean = (symbols["slope"][:, None] * X).sum(axis=-1)
+    assert_gradient(k, mean, values, symbols, NUMBA, np.eye(sum(x.size for x in values.values())))
 
 
 def test_gradient_in_the_c_linker():

@@ -29,15 +29,6 @@ def log_probabilities(f, y):
     )
 
 
-def gp_model(observed, X=X, **kwargs):
-    with pm.Model(coords={"class": list("abc"), "point": np.arange(N)}) as model:
-        ls = pm.InverseGamma("ls", 3, 3)
-        gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=ls))
-        f = gp.prior("f", X=X, n_outputs=C, dims=("class", "point"))
-        MultinomialProbit("y", f.T, observed=observed, **kwargs)
-    return model
-
-
 @pytest.mark.parametrize(
     ("f", "size", "expected"),
     [(F[0], None, ()), (F[0], (), ()), (F[0], 4, (4,)), (F[0], (2, 3), (2, 3)), (F, None, (N,)), (F, (5, N), (5, N))],
@@ -130,7 +121,9 @@ def test_support_point():
 
 def test_prior_and_posterior_predictive_in_numba():
     # Warnings are errors here, PyTensor's "Numba will use object mode" among them.
-    with gp_model(Y, dims="point"):
+    with pm.Model(coords={"point": range(N)}):
+        f = pm.Normal("f", 0, 1.5, shape=(N, C))
+        MultinomialProbit("y", f, observed=Y, dims="point")
         prior = pm.sample_prior_predictive(20, random_seed=SEED, compile_kwargs={"mode": "NUMBA"})
         posterior = pm.sample_posterior_predictive(prior["prior"].to_dataset(), random_seed=SEED, progressbar=False)
     labels = prior["prior_predictive"]["y"]

@@ -9,31 +9,28 @@ __all__ = ["gradient", "hessian", "log_probability"]
 
 _DIGITS = 30
 _PIECES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8, 16)  # about the mode
-_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(40)
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(24)
 
 
-def _log_cdf(z):
-    return mpmath.log(mpmath.erfc(-z / mpmath.sqrt(2)) / 2)
+def _cdf(z):
+    return mpmath.erfc(-z / mpmath.sqrt(2)) / 2
 
 
-def _moments(f, y):
+def _moments(f, y, derivatives=True):
     """log p(y | f), and of ratios φ(z_j) / Φ(z_j) and products of them, z_j = u + f_y − f_j, the posterior means.
 
-    Returns the mean ratio (c−1,), the mean of the product of two different ratios (c−1, c−1), and on that matrix's
-    diagonal the mean of φ'(z_j) / Φ(z_j).
+    Returns the log probability, the mean ratio (c−1,), the mean of the product of two different ratios (c−1, c−1), and
+    on that matrix's diagonal the mean of φ'(z_j) / Φ(z_j). Without derivatives the means are left at zero.
     """
     d = [mpmath.mpf(float(f[y])) - mpmath.mpf(float(f[j])) for j in range(len(f)) if j != y]
-
-    def log_integrand(u):
-        return mpmath.log(mpmath.npdf(u)) + sum(_log_cdf(u + x) for x in d)
 
     # The mode by bisection on the sign of the slope.
     low, high = mpmath.mpf(0), max(mpmath.mpf(0), -min(d)) + 20
     for _ in range(50):
         middle = (low + high) / 2
-        slope = -middle + sum(mpmath.npdf(middle + x) / mpmath.exp(_log_cdf(middle + x)) for x in d)
+        slope = -middle + sum(mpmath.npdf(middle + x) / _cdf(middle + x) for x in d)
         low, high = (middle, high) if slope > 0 else (low, middle)
-    top = log_integrand(low)
+    top = mpmath.npdf(low) * mpmath.fprod(_cdf(low + x) for x in d)
 
     total = mpmath.mpf(0)
     first = np.full(len(d), mpmath.mpf(0))
@@ -41,23 +38,25 @@ def _moments(f, y):
     for left, right in pairwise(_PIECES):
         for node, weight in zip(_NODES, _WEIGHTS, strict=True):
             u = low + left + (right - left) * (mpmath.mpf(node) + 1) / 2
-            mass = mpmath.exp(log_integrand(u) - top) * mpmath.mpf(weight) * (right - left) / 2
+            z = [u + x for x in d]
+            cdfs = [_cdf(x) for x in z]
+            mass = mpmath.npdf(u) * mpmath.fprod(cdfs) / top * mpmath.mpf(weight) * (right - left) / 2
             if mass < mpmath.mpf(10) ** -_DIGITS:
                 continue
-            z = [u + x for x in d]
-            ratios = np.array([mpmath.npdf(x) / mpmath.exp(_log_cdf(x)) for x in z])
-            products = np.outer(ratios, ratios)
-            np.fill_diagonal(products, [-x * r for x, r in zip(z, ratios, strict=True)])
             total += mass
-            first += mass * ratios
-            second += mass * products
-    return top + mpmath.log(total), first / total, second / total
+            if derivatives:
+                ratios = np.array([mpmath.npdf(x) / cdf for x, cdf in zip(z, cdfs, strict=True)])
+                products = np.outer(ratios, ratios)
+                np.fill_diagonal(products, [-x * r for x, r in zip(z, ratios, strict=True)])
+                first += mass * ratios
+                second += mass * products
+    return mpmath.log(top * total), first / total, second / total
 
 
 def log_probability(f, y):
     """log p(y | f)."""
     with mpmath.workdps(_DIGITS):
-        return _moments(f, y)[0]
+        return _moments(f, y, derivatives=False)[0]
 
 
 def gradient(f, y):

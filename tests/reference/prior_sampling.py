@@ -55,7 +55,9 @@ def posterior_moments(kind: str, y: NDArray[np.int64], hyperparameters: Array, f
         Standard errors, by the delta method.
     effective_size : float
     """
-    log_weight = LIKELIHOODS[kind](f.swapaxes(1, 2), y).sum(axis=-1)
+    # In pieces, since the quadrature holds some hundred numbers for each latent vector.
+    pieces = np.array_split(f.swapaxes(1, 2), len(f) // 10_000 + 1)
+    log_weight = np.concatenate([LIKELIHOODS[kind](piece, y).sum(axis=-1) for piece in pieces])
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     flat = f.reshape(len(f), -1)

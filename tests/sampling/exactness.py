@@ -67,7 +67,7 @@ def build(problem: Problem) -> pm.Model:
     return model
 
 
-def expected(problem: Problem, draws: int = 400_000) -> tuple[np.ndarray, np.ndarray]:
+def expected(problem: Problem, draws: int = 100_000) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means of log η, log ℓ, f and f², and their standard errors."""
     rng = np.random.default_rng(0)
     eta, ls = np.abs(2.0 * rng.standard_normal(draws)), np.exp(0.5 * rng.standard_normal(draws))

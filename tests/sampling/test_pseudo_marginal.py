@@ -123,13 +123,17 @@ QUICKEST = {"probit", "softmax-per-class"}
 
 
 @pytest.mark.parametrize(
-    "problem", [pytest.param(name, marks=[] if name in QUICKEST else pytest.mark.slow) for name in PROBLEMS]
+    ("problem", "draws"),
+    [
+        *((name, 400) for name in sorted(QUICKEST)),
+        *(pytest.param(name, 1500, marks=pytest.mark.slow) for name in PROBLEMS),
+    ],
 )
-def test_draws_are_exact(problem):
+def test_draws_are_exact(problem, draws):
     model = build(PROBLEMS[problem])
     with model:
         step = gpep.PseudoMarginal(**OPTIONS[problem], hyper_moves=2)
-    idata = pm.sample(1500, tune=300, chains=2, cores=1, model=model, step=step, random_seed=4, **QUICK)
+    idata = pm.sample(draws, tune=draws // 5, chains=2, cores=1, model=model, step=step, random_seed=4, **QUICK)
     assert_exact(idata, PROBLEMS[problem])
 
 

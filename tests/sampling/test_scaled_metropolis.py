@@ -32,7 +32,7 @@ def test_bernoulli_posterior():
         return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
 
     total, *expected = small.integrate(moments, np.full(2, small.MEAN), small.covariance(ETA))
-    f = sample(small.bernoulli(ETA)).posterior["f"].values
+    f = sample(small.bernoulli(ETA), draws=700, tune=200).posterior["f"].values
     check_mean(np.concatenate([f, f**2], axis=-1), np.array(expected) / total)
 
 
@@ -49,7 +49,7 @@ def test_softmax_posterior_with_a_prior_for_each_class():
         return likelihood[:, None] * np.column_stack([np.ones(len(f)), f])
 
     total, *expected = small.integrate(moments, mean.ravel(), k.reshape(6, 6))
-    posterior = sample(small.fixed_softmax(ETA), draws=2000).posterior
+    posterior = sample(small.fixed_softmax(ETA), draws=700, tune=200).posterior
     f = np.concatenate([posterior[f"f_{a}"].values for a in range(3)], axis=-1)
     check_mean(f, np.array(expected) / total)
 
