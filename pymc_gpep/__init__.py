@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pymc_gpep.comparison.evidence_grid import evidence_grid
     from pymc_gpep.comparison.table import compare_methods
     from pymc_gpep.fits.recover import recover
-    from pymc_gpep.fits.saving import from_datatree
     from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
     from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.variational.approximation import GPApproximation
+    from pymc_gpep.variational.reading import from_datatree
 
 _HOME = {
     "AnnealedEvidence": "checks.annealed_evidence",
@@ -59,7 +59,7 @@ _HOME = {
     "class_probabilities": "likelihoods.multinomial_probit.predictive",
     "compare_methods": "comparison.table",
     "evidence_grid": "comparison.evidence_grid",
-    "from_datatree": "fits.saving",
+    "from_datatree": "variational.reading",
     "marginalize": "graph.marginal_model",
     "plots": "plots",
     "predict_draws": "comparison.draw_prediction",

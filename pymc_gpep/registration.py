@@ -1,4 +1,7 @@
-"""How PyMC learns of the approximations: `pm.fit(method=...)` takes their names. Nothing else touches PyMC's names."""
+"""The names of the approximations for `pm.fit(method=...)`. Nothing else touches PyMC's names.
+
+PyTensor learns of the JAX support by the same import.
+"""
 
 import functools
 import inspect
@@ -7,6 +10,8 @@ from typing import Any
 import pymc as pm
 import pymc.variational
 import pymc.variational.inference
+
+from pymc_gpep.graph import jax_loading  # noqa: F401  # it registers a rewrite
 
 __all__ = ["register"]
 

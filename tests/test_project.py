@@ -11,8 +11,30 @@ from pathlib import Path
 
 import pytest
 
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
+# From the ground upwards: a module imports from its own room and from those before it.
+ROOMS = (
+    "kernels",
+    "solvers",
+    "gaussians",
+    "likelihoods",
+    "approximations",
+    "structure",
+    "graph",
+    "hyper",
+    "fits",
+    "sampling",
+    "checks",
+    "variational",
+    "comparison",
+    "plots",
+    "registration",
+    "__init__",
+)
+SLOW_TO_IMPORT = {"arviz", "jax", "matplotlib"}
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 
@@ -43,6 +65,75 @@ def test_module_says_what_it_is_and_what_it_exports(path):
     targets = [target for s in statements if isinstance(s, ast.Assign) for target in s.targets]
     assigned = {target.id for target in targets if isinstance(target, ast.Name)}
     assert not statements or "__all__" in assigned
+
+
+def room(module: str) -> str:
+    """The room of a module by its dotted name, `__init__` for the package itself."""
+    _, *inside = module.split(".")
+    return inside[0] if inside else "__init__"
+
+
+def imports(tree: ast.AST) -> list[tuple[str, int]]:
+    """Modules that are imported, as dotted names, and the lines where."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found += [(alias.name, node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "pymc_gpep":
+            found += [(f"pymc_gpep.{alias.name}", node.lineno) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            found.append((str(node.module), node.lineno))
+    return found
+
+
+def test_imports_go_one_way():
+    upwards = []
+    for path in MODULES:
+        own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        upwards += [
+            f"{path.relative_to(ROOT)}:{line} imports {name}"
+            for name, line in imports(ast.parse(path.read_text()))
+            if name.split(".")[0] == "pymc_gpep" and ROOMS.index(room(name)) > ROOMS.index(own)
+        ]
+    assert upwards == []
+
+
+def brings(name: str) -> set[str]:
+    """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
+    path = (ROOT / name.replace(".", "/")).with_suffix(".py")
+    return (
+        {each.split(".")[0] for each, _ in imports(ast.parse(path.read_text()))}
+        if path.exists()
+        else {name.split(".")[0]}
+    )
+
+
+def test_only_what_is_slow_to_import_is_imported_late():
+    late = []
+    # `registration` is what `import pymc_gpep` runs; all else is imported when it is wanted.
+    for path in (path for path in MODULES if path.stem != "registration"):
+        functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
+        late += [
+            f"{path.relative_to(ROOT)}:{line} imports {name}"
+            for function in functions
+            for name, line in imports(function)
+            if not brings(name) & SLOW_TO_IMPORT
+        ]
+    assert late == []
+
+
+def test_likelihoods_are_told_apart_by_their_contract_only():
+    names = {likelihood.name for likelihood in LIKELIHOODS}
+    room = ROOT / "pymc_gpep" / "likelihoods"
+    found = [
+        f"{path.relative_to(ROOT)}:{compared.lineno}"
+        for path in MODULES
+        if room not in path.parents
+        for compared in ast.walk(ast.parse(path.read_text()))
+        if isinstance(compared, ast.Compare | ast.MatchValue)
+        if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(compared))
+    ]
+    assert found == []
 
 
 def test_kernels_import_neither_pymc_nor_pytensor():

@@ -39,7 +39,7 @@ def row(
         if not solution.convergence.converged and start is not None:
             solution = solver.solve(prior.k, nothing, points.y)
         start = solution.start if solution.convergence.converged else None
-        p = probabilities(solver.likelihood, *at_held_out(solution, prior))
+        p = probabilities(solver.first_likelihood().name, *at_held_out(solution, prior))
         found["evidence"].append(solution.evidence)
         found["mlpd"].append(np.log(of_labels(p, points.ynew)).mean())
         found["accuracy"].append((p.argmax(axis=1) == points.ynew).mean())

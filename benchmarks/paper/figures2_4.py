@@ -85,7 +85,7 @@ def compare(seed: int, draws: int, grid: int) -> Arrays:
             "converged": all(fit.converged for fit in fits.values()),
         }
         for name, fit in fits.items():
-            mean, cov = fit.latent["mean"].values, fit.latent["cov"].values
+            mean, cov = fit.latent["mean"].values.T, fit.latent["cov"].values
             found[f"p {name}"] = gpep.class_probabilities(mean.T, cov)[0]
         if grid:
             at = np.linspace(-4.0, 5.5, grid)
@@ -255,7 +255,7 @@ def _draw_tilted(axes: Any, cell: Arrays, fits: Mapping[str, Any], i: int, y: in
     g = f @ B + np.random.default_rng(1).standard_normal((len(f), 1))
     moments = {}
     for name, fit in fits.items():
-        mean, cov = fit.latent["mean"].values[:, i], fit.latent["cov"].values[i]
+        mean, cov = fit.latent["mean"].values[i], fit.latent["cov"].values[i]
         moments[name] = B.T @ mean, B.T @ cov @ B + 1.0
     low = np.full(2, -4.0)  # further down the probit factors leave nothing
     high = np.max(

@@ -58,8 +58,8 @@ def fit(data: str, method: str, size: Sequence[int] | None) -> dict[str, Any]:
     solver = METHODS[method]
     solution = solver.solve(prior.k, np.zeros((points.classes, points.y.size)), points.y)
     return {
-        "training": of_labels(probabilities(solver.likelihood, solution.mean.T, solution.cov), points.y),
-        "test": of_labels(probabilities(solver.likelihood, *at_held_out(solution, prior)), points.ynew),
+        "training": of_labels(probabilities(solver.first_likelihood().name, solution.mean.T, solution.cov), points.y),
+        "test": of_labels(probabilities(solver.first_likelihood().name, *at_held_out(solution, prior)), points.ynew),
         "mean": solution.mean,
         "cov": solution.cov,
         "evidence": solution.evidence,
@@ -75,8 +75,7 @@ def correct(data: str, part: str, chosen: Sequence[int], size: Sequence[int] | N
     solution = METHODS["LA"].solve(prior.k, np.zeros((points.classes, points.y.size)), points.y)
     cross, labels = {"training": (prior.k, points.y), "test": (prior.cross, points.ynew)}[part]
     p = tierney_kadane_probabilities(
-        solution.posterior,
-        points.y,
+        solution,
         cross[None, chosen],
         np.full((1, len(chosen)), prior.variance + JITTER),
         np.zeros((points.classes, len(chosen))),
@@ -212,7 +211,7 @@ class Figures5And6(Experiment):
 
 def comparisons() -> list[tuple[str, str]]:
     """Methods, and the model whose MCMC they are compared with."""
-    own = [(method, MODELS[solver.likelihood]) for method, solver in METHODS.items()]
+    own = [(method, MODELS[solver.first_likelihood().name]) for method, solver in METHODS.items()]
     return [*own, (CORRECTED, "softmax"), ("LA", "probit"), (CORRECTED, "probit")]
 
 
@@ -288,7 +287,7 @@ def draw_pairs(axes: Array, found: Mapping[str, Arrays], references: Mapping[str
     for row, (a, b) in zip(axes, combinations(range(len(DIGITS)), 2), strict=True):
         draw_density(row[0], latent["probit"][:, [a, b]], MASSES, True, {"colors": "black"}, {}, "MCMC")
         for ax, (method, solver) in zip(row[1:], METHODS.items(), strict=True):
-            draws = latent[MODELS[solver.likelihood]][:, [a, b]]
+            draws = latent[MODELS[solver.first_likelihood().name]][:, [a, b]]
             draw_density(ax, draws, MASSES, False, grey, {}, "MCMC")
             mean, cov = found[method]["mean"][[a, b], point], found[method]["cov"][point][np.ix_([a, b], [a, b])]
             draw_gaussian(ax, mean, cov, MASSES, {"color": "black"}, method)

@@ -5,10 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.spatial.distance import cdist
 
-import pymc_gpep as gpep
 from benchmarks.paper.data import Split
 from pymc_gpep.approximations import Solution
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
 Array = np.ndarray
 
@@ -57,8 +56,8 @@ def at_held_out(solution: Solution, prior: Prior) -> tuple[Array, Array]:
 
 def probabilities(likelihood: str, mean: Array, cov: Array) -> Array:
     """Class probabilities (points, c) under latent means (points, c) and covariances (points, c, c)."""
-    average = {"multinomial_probit": gpep.class_probabilities, "softmax": softmax_probabilities}[likelihood]
-    return average(mean, cov)[0]
+    by_name = {each.name: each for each in LIKELIHOODS}
+    return by_name[likelihood].probabilities(mean, cov)[0]
 
 
 def of_labels(p: Array, y: Array) -> Array:

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.solution import Convergence, Solution
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.kernels.methods.iep import inner_tilted
 from pymc_gpep.kernels.status import OUT_OF_ITERATIONS
@@ -45,8 +47,9 @@ def plain_iep(k: Array, y: Array, c: int, damping: float, max_inner: int) -> Ite
             mean=mean,
             cov=variance.T[:, :, None] * np.eye(c),
             labels=y,
-            posterior=IndependentPosterior(k[None], np.zeros((c, n)), pi, weights),
-            sites=sites.copy(),
+            likelihood=IEP.first_likelihood(),
+            posterior=IndependentPosterior(DensePrior(k[None], np.zeros((c, n))), pi, weights, mean),
+            start=sites.copy(),
             convergence=Convergence(OUT_OF_ITERATIONS, 0, np.empty(0), np.empty(0), _TOLERANCE, "damped EP"),
         )
         if not np.isfinite(evidence):

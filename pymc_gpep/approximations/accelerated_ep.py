@@ -1,9 +1,10 @@
-"""What every EP that is a plain fixed-point iteration has in common: its options."""
+"""Options that every EP has in common which is a fixed-point iteration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.solvers.ep_ladder import SCHEMES
 
 __all__ = ["AcceleratedEP"]
@@ -30,12 +31,11 @@ class AcceleratedEP(Approximator):
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
     """
 
-    tolerance: float = 1e-6
-    max_iterations: int = 500
-    memory: int = 4
-    mixing: float = 0.8
-    damping: float = 0.7
+    tolerance: float = field(default=1e-6, metadata=positive())
+    max_iterations: int = field(default=500, metadata=at_least(1))
+    memory: int = field(default=4, metadata=at_least(0))
+    mixing: float = field(default=0.8, metadata=fraction())
+    damping: float = field(default=0.7, metadata=fraction())
     ladder: bool = True
 
-    likelihood: ClassVar[str] = "multinomial_probit"
     schemes: ClassVar[tuple[str, ...]] = SCHEMES

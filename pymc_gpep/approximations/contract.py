@@ -1,33 +1,39 @@
 """What every approximation is: options, a solver, and `solve`."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Array, Convergence, Solution
-from pymc_gpep.gaussians.dense_prior import check_prior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.run import Outcome, run
 
-__all__ = ["Approximator"]
+__all__ = ["Approximator", "Correction"]
 
-_LIMITS = {
-    "tolerance": (lambda value: value > 0, "positive"),
-    "max_iterations": (lambda value: value >= 1, "at least 1"),
-    "max_inner": (lambda value: value >= 1, "at least 1"),
-    "max_products": (lambda value: value >= 0, "at least 0"),
-    "max_size": (lambda value: value >= 1, "at least 1"),
-    "order": (lambda value: value >= 1, "at least 1"),
-    "memory": (lambda value: value >= 0, "at least 0"),
-    "mixing": (lambda value: 0 < value <= 1, "in (0, 1]"),
-    "damping": (lambda value: 0 < value <= 1, "in (0, 1]"),
-}
-"""Name of an option, whatever the approximation → what its value must be."""
+
+class Correction(NamedTuple):
+    """A better way to predictive probabilities than to average over the Gaussian."""
+
+    corrects: str
+    """What it is for, in words."""
+    probabilities: Callable[[Solution, Array, Array, Array], Array]
+    """Of the classes (m, classes), from a solution and prior moments at m new points.
+
+    These are covariances with the points of the data (1 or c, m, n), variances (1 or c, m) and means (c, m).
+    """
 
 
 @dataclass(frozen=True)
@@ -52,19 +58,30 @@ class Approximator(ABC):
 
     name: ClassVar[str]
     """What `pm.fit(method=...)` calls it."""
-    likelihood: ClassVar[str]
-    """Kind of the likelihood that it approximates, see `pymc_gpep.structure.LIKELIHOODS`."""
+    needs: ClassVar[tuple[type, ...]]
+    """Types of the local computations that a likelihood must have, see `pymc_gpep.likelihoods.local_computations`."""
     schemes: ClassVar[tuple[str, ...]]
     """What the solver tries, in order."""
-    posterior: ClassVar[type[Posterior]]
-    """What its sites make of the prior."""
+    corrections: ClassVar[Mapping[str, Correction]] = {}
+    """Corrections of predictive probabilities by name."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            fits, must = _LIMITS.get(field.name, (None, ""))
-            value = getattr(self, field.name)
-            if fits and not fits(value):
-                raise ValueError(f"{field.name} must be {must}, but is {value!r}.")
+        check_limits(self)
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether a likelihood has the local computations that this needs."""
+        return all(likelihood.offers(kind) for kind in cls.needs)
+
+    @classmethod
+    def first_likelihood(cls) -> Likelihood:
+        """The first likelihood of the registry that can be approximated, meant where none is given."""
+        return next(likelihood for likelihood in LIKELIHOODS if cls.approximates(likelihood))
+
+    @property
+    @abstractmethod
+    def site_form(self) -> SiteForm:
+        """What its sites look like."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,11 +89,11 @@ class Approximator(ABC):
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "max_iterations"}
 
     @abstractmethod
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         """Solve from `start`, which is overwritten; see `pymc_gpep.solvers.run`."""
 
     @abstractmethod
-    def start_size(self, c: int, n: int) -> int:
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from.
 
         Raises
@@ -85,19 +102,29 @@ class Approximator(ABC):
             If the problem is too large for the approximation.
         """
 
-    def solve(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array | None = None) -> Solution:
+    def solve(
+        self,
+        k: Array,
+        mean: Array,
+        labels: NDArray[np.int64],
+        start: Array | None = None,
+        *,
+        likelihood: Likelihood | None = None,
+    ) -> Solution:
         """Approximate the posterior of the latent values.
 
         Parameters
         ----------
         k : array (n, n) or (c, n, n)
-            Prior covariance, shared by the classes or one for each.
+            Prior covariance, shared by the latent functions or one for each.
         mean : array (c, n)
             Prior mean.
         labels : array (n,)
-            Classes, 0…c−1.
+            What was observed: classes, counted from 0.
         start : array, optional
             `Solution.start` of a neighbouring problem; a cold start if not given.
+        likelihood : Likelihood, optional
+            `first_likelihood` if not given.
 
         Returns
         -------
@@ -107,34 +134,64 @@ class Approximator(ABC):
         Raises
         ------
         ValueError
-            If an input has the wrong shape, is not finite, or holds labels that are no classes; or if the problem is
-            too large for the approximation.
+            If an input has the wrong shape, is not finite, or holds labels that are no classes; if the problem is too
+            large for the approximation; or if that does not fit the likelihood.
         """
-        k, mean, labels = check_prior(k, mean, labels)
-        begin = np.zeros(self.start_size(*mean.shape))
+        likelihood = likelihood or self.first_likelihood()
+        prior = DensePrior.checked(k, mean)
+        labels = likelihood.check(labels, *prior.shape)
+        begin = np.zeros(self.start_size(*prior.shape))
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(k, mean, labels, begin)
+        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
             mean=outcome.mean,
             cov=outcome.cov,
             labels=labels,
-            posterior=self.posterior(k, mean, outcome.precision, outcome.weights),
+            likelihood=likelihood,
+            posterior=make_posterior(prior, self.site_form, outcome.precision, outcome.weights, outcome.mean),
             start=outcome.start,
             convergence=Convergence(
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
             ),
         )
 
-    def run(self, k: Array, mean: Array, labels: NDArray[np.int64], start: Array, gradient: bool = False) -> Outcome:
-        """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
-        return run(self.solver, k, mean, labels, start, self.max_iterations, gradient)
+    def solve_near(
+        self,
+        k: Array,
+        mean: Array,
+        labels: NDArray[np.int64],
+        start: Array | None,
+        *,
+        likelihood: Likelihood | None = None,
+    ) -> Solution:
+        """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
+        solution = self.solve(k, mean, labels, start, likelihood=likelihood)
+        if start is None or solution.convergence.converged:
+            return solution
+        return self.solve(k, mean, labels, likelihood=likelihood)
 
-    def response(self, solution: Solution) -> Posterior:
+    def run(
+        self,
+        k: Array,
+        mean: Array,
+        labels: NDArray[np.int64],
+        start: Array,
+        gradient: bool = False,
+        *,
+        likelihood: Likelihood | None = None,
+    ) -> Outcome:
+        """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
+        likelihood = likelihood or self.first_likelihood()
+        solver = partial(self.solver, likelihood=likelihood)
+        relative = not likelihood.sees_common
+        return run(solver, k, mean, labels, start, self.max_iterations, gradient, relative=relative)
+
+    def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
         It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself.

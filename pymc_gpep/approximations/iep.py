@@ -1,16 +1,20 @@
 """Class-independent expectation propagation by inner EP (Riihimäki, Jylänki and Vehtari 2013, section 3.2)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceFactors
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.independent_ep import iep
-from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.independent_ep import independent_ep
 
 __all__ = ["IEP"]
 
@@ -42,18 +46,26 @@ class IEP(AcceleratedEP):
         iterated along with the outer ones, so that the fixed point is the same.
     """
 
-    max_inner: int = 1
+    max_inner: int = field(default=1, metadata=at_least(1))
 
     name: ClassVar[str] = "iep"
-    posterior: ClassVar[type[Posterior]] = IndependentPosterior
+    needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return iep(problem, start, history, **self.settings)
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
 
-    def start_size(self, c: int, n: int) -> int:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        settings = self.settings
+        factors = likelihood.computation(DifferenceFactors)
+        settings["update"] = partial(factors.independent_update, settings.pop("max_inner"), self.tolerance)
+        settings["largest_precision"] = likelihood.largest_precision
+        return independent_ep(problem, start, history, **settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: outer and inner sites."""
-        return 2 * n * (2 * c - 1)
+        return 2 * n_points * (2 * n_functions - 1)
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
-        return tilted_response(solution.posterior, solution.mean, solution.cov, solution.labels)
+        return tilted_response(solution)

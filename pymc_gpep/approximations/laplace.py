@@ -1,14 +1,21 @@
-"""The Laplace approximation for the softmax (Williams and Barber 1998; Rasmussen and Williams 2006, section 3.5)."""
+"""The Laplace approximation where the curvature is that of a softmax.
 
-from dataclasses import dataclass
+Williams and Barber (1998); Rasmussen and Williams (2006), section 3.5.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.approximations.contract import Approximator, Correction
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import CoupledCurvature
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.laplace_softmax import laplace_softmax
-from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.laplace_coupled import laplace_coupled
 
 __all__ = ["Laplace"]
 
@@ -27,17 +34,26 @@ class Laplace(Approximator):
         Limit on the steps of Newton's method.
     """
 
-    tolerance: float = 1e-9
-    max_iterations: int = 200
+    tolerance: float = field(default=1e-9, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
 
     name: ClassVar[str] = "laplace"
-    likelihood: ClassVar[str] = "softmax"
+    needs: ClassVar[tuple[type, ...]] = (CoupledCurvature,)
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    posterior: ClassVar[type[Posterior]] = CoupledPosterior
+    corrections: ClassVar[Mapping[str, Correction]] = {
+        "tk": Correction(
+            "the Laplace approximation of a softmax, pm.Categorical(logit_p=...)", tierney_kadane_probabilities
+        ),
+    }
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return laplace_softmax(problem, start, history, **self.settings)
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.COUPLED
 
-    def start_size(self, c: int, n: int) -> int:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        curvature = likelihood.computation(CoupledCurvature)
+        return laplace_coupled(problem, start, history, **curvature._asdict(), **self.settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from."""
-        return c * n
+        return n_functions * n_points

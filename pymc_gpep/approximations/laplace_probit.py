@@ -1,14 +1,16 @@
-"""The Laplace approximation for the multinomial probit, without any approximation of the curvature."""
+"""The Laplace approximation where the curvature has no structure, as that of a multinomial probit: dense algebra."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import BlockCurvature
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.laplace_probit import laplace_probit
-from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.laplace_block import laplace_block
 
 __all__ = ["LaplaceProbit"]
 
@@ -31,19 +33,23 @@ class LaplaceProbit(Approximator):
         Largest number cn of latent values to accept.
     """
 
-    tolerance: float = 1e-9
-    max_iterations: int = 200
-    max_size: int = 3000
+    tolerance: float = field(default=1e-9, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
+    max_size: int = field(default=3000, metadata=at_least(1))
 
     name: ClassVar[str] = "laplace"
-    likelihood: ClassVar[str] = "multinomial_probit"
+    needs: ClassVar[tuple[type, ...]] = (BlockCurvature,)
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    posterior: ClassVar[type[Posterior]] = BlockPosterior
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return laplace_probit(problem, start, history, **self.settings)
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.BLOCK
 
-    def start_size(self, c: Any, n: Any) -> Any:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        curvature = likelihood.computation(BlockCurvature)
+        return laplace_block(problem, start, history, **curvature._asdict(), **self.settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from.
 
         Raises
@@ -51,9 +57,11 @@ class LaplaceProbit(Approximator):
         ValueError
             If there are more than `max_size` latent values.
         """
-        if isinstance(c, int) and c * n > self.max_size:  # in a graph they are symbols
+        size = n_functions * n_points
+        if size > self.max_size:
             raise ValueError(
-                f"{c} classes at {n} points are {c * n} latent values, and a dense Laplace approximation of so many is "
-                f"slow: use nested_ep, which is made for this, or allow it with max_size={c * n} (now {self.max_size})."
+                f"{n_functions} latent functions at {n_points} points are {size} latent values, and a dense Laplace "
+                f"approximation of so many is slow: use nested_ep, which is made for this, or allow it with "
+                f"max_size={size} (now {self.max_size})."
             )
-        return c * n
+        return size

@@ -1,68 +1,51 @@
 """How posterior means follow a small force on the latent values, where sites say how uncertain these are but not that.
 
 A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. Those of an
-approximation whose sites leave out what the classes have to do with each other move otherwise than its own covariance
-says. They move as those of a Gaussian with the same prior and means, and with sites of the precision that tilted
-distributions or log likelihood have at each point (Opper and Winther 2003).
+approximation whose sites leave out what the latent functions have to do with each other move otherwise than its own
+covariance says. They move as those of a Gaussian with the same prior and means, and with sites of the precision that
+tilted distributions or log likelihood have at each point (Opper and Winther 2003).
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Array, Posterior
-from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_hessian
-from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.local_computations import BlockCurvature, DifferenceFactors
 
 __all__ = ["curvature_response", "tilted_response"]
 
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
-def tilted_response(posterior: Posterior, mean: Array, cov: Array, labels: NDArray[np.int64]) -> CoupledPosterior:
-    """For an EP of the multinomial probit that matches the marginals of the tilted distributions only.
+def tilted_response(solution: Solution) -> DensePosterior:
+    """For an EP that matches the marginals of the tilted distributions only; the likelihood has `DifferenceFactors`.
 
     The mean of a tilted distribution follows that of its cavity by the tilted covariance, all of it. The precision
     that this adds to the cavity's is, by inner EP, that of a site of nested EP.
-
-    Parameters
-    ----------
-    posterior : Posterior
-    mean : array (c, n)
-        Its means.
-    cov : array (n, c, c)
-        Its covariances between the classes of each point.
-    labels : array of int (n,)
-        Classes of the data, 0…c−1.
     """
-    c, n = mean.shape
-    cavity_mean, cavity_cov = posterior.cavities(mean, cov)
+    posterior, labels = solution.posterior, solution.labels
+    c, n = solution.mean.shape
+    cavity_mean, cavity_cov = posterior.cavities(solution.mean, solution.cov)
     nothing, alpha, beta, scale = np.zeros((4, n, c - 1))
-    inner_ep_update(
+    solution.likelihood.computation(DifferenceFactors).coupled_update(
         np.ascontiguousarray(cavity_mean.T), cavity_cov, labels, nothing, nothing, _INNER_SWEEPS, _INNER_TOLERANCE,
         alpha, beta, scale,
     )  # fmt: skip
     pi = np.ones((n, c))
     pi[np.arange(c) != labels[:, None]] = alpha.ravel()
-    return CoupledPosterior(posterior.k, posterior.prior_mean, np.ascontiguousarray(pi.T), posterior.weights)
+    return make_posterior(posterior.prior, SiteForm.COUPLED, pi.T, posterior.weights, solution.mean)
 
 
-def curvature_response(posterior: Posterior, mean: Array, labels: NDArray[np.int64]) -> BlockPosterior:
-    """For an approximation of the multinomial probit whose means are the mode of the posterior: Laplace's posterior.
+def curvature_response(solution: Solution) -> DensePosterior:
+    """For an approximation whose means are the mode of the posterior: Laplace's; the likelihood has `BlockCurvature`.
 
     Its algebra is dense, in O((cn)³).
-
-    Parameters
-    ----------
-    posterior : Posterior
-    mean : array (c, n)
-        The mode.
-    labels : array of int (n,)
-        Classes of the data, 0…c−1.
     """
-    c, n = mean.shape
-    hessian = np.empty((n, c, c))
-    for f, y, out in zip(np.ascontiguousarray(mean.T), labels, hessian, strict=True):
-        log_probability_hessian(f, y, out)
-    return BlockPosterior(posterior.k, posterior.prior_mean, -hessian, posterior.weights)
+    posterior = solution.posterior
+    c, n = solution.mean.shape
+    w = np.empty((n, c, c))
+    mean = np.ascontiguousarray(solution.mean)
+    solution.likelihood.computation(BlockCurvature).curvature(mean, solution.labels, w)
+    return make_posterior(posterior.prior, SiteForm.BLOCK, w, posterior.weights, mean)

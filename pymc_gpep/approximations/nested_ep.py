@@ -1,14 +1,16 @@
 """Nested expectation propagation for the multinomial probit (Riihimäki, Jylänki and Vehtari 2013, section 3)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceFactors
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
-from pymc_gpep.solvers.problem import Array, Found, Problem
 
 __all__ = ["NestedEP"]
 
@@ -37,15 +39,28 @@ class NestedEP(AcceleratedEP):
         Inner sweeps per outer iteration: 1 is the paper's incremental scheme, more runs inner EP on to the tolerance.
     """
 
-    max_inner: int = 1
+    max_inner: int = field(default=1, metadata=at_least(1))
 
     name: ClassVar[str] = "nested_ep"
+    needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
-    posterior: ClassVar[type[Posterior]] = CoupledPosterior
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return nested_ep(problem, start, history, **self.settings)
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.COUPLED
 
-    def start_size(self, c: int, n: int) -> int:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        factors = likelihood.computation(DifferenceFactors)
+        return nested_ep(
+            problem,
+            start,
+            history,
+            update=factors.coupled_update,
+            energies=factors.energies,
+            largest_precision=likelihood.largest_precision,
+            **self.settings,
+        )
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: α and β."""
-        return 2 * n * (c - 1)
+        return 2 * n_points * (n_functions - 1)

@@ -1,17 +1,18 @@
 """Expectation propagation by quadrature (Riihimäki, Jylänki and Vehtari 2013, section 3.3)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.solution import Array
-from pymc_gpep.gaussians.block import BlockPosterior
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
 
 __all__ = ["QEP", "Rule", "quadrature_rule"]
@@ -71,54 +72,51 @@ class QEP(AcceleratedEP):
         Largest number cn of latent values to accept with full sites.
     """
 
-    order: int = 10
-    rule: Rule = "truncated"
+    order: int = field(default=10, metadata=at_least(1))
+    rule: Rule = field(default="truncated", metadata=one_of(*get_args(Rule)))
     full: bool = False
-    max_size: int = 3000
+    max_size: int = field(default=3000, metadata=at_least(1))
 
     name: ClassVar[str] = "qep"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.rule not in get_args(Rule):
-            raise ValueError(f"rule must be one of {', '.join(map(repr, get_args(Rule)))}, but is {self.rule!r}.")
+    needs: ClassVar[tuple[type, ...]] = (DifferenceQuadrature,)
 
     @property
-    def posterior(self) -> type[Posterior]:  # type: ignore[override]
-        """What its sites make of the prior."""
-        return BlockPosterior if self.full else CoupledPosterior
+    def site_form(self) -> SiteForm:
+        return SiteForm.BLOCK if self.full else SiteForm.COUPLED
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
         rule = quadrature_rule(settings.pop("rule"), settings.pop("order"))
         full, max_size = settings.pop("full"), settings.pop("max_size")
-        settings |= {"hermite": self.rule == "gauss_hermite", "rule": rule}
+        settings |= {
+            "hermite": self.rule == "gauss_hermite",
+            "rule": rule,
+            "largest_precision": likelihood.largest_precision,
+        }
+        quadrature = likelihood.computation(DifferenceQuadrature)
         if full:
-            return full_qep(problem, start, history, max_size=max_size, **settings)
-        return qep(problem, start, history, **settings)
+            return full_qep(problem, start, history, update=quadrature.full_update, max_size=max_size, **settings)
+        return qep(problem, start, history, update=quadrature.diagonal_update, **settings)
 
-    def start_size(self, c: int, n: int) -> int:
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from.
 
         Raises
         ------
         ValueError
-            If there are too many classes for a quadrature, or too many latent values for full sites.
+            If there are too many latent functions for a quadrature, or too many latent values for full sites.
         """
-        if isinstance(c * n, int):  # in a graph they may be symbols; whoever makes one asks with numbers as well
-            self._check_size(c, n)
-        return n * (c - 1) * (c if self.full else 2)
-
-    def _check_size(self, c: int, n: int) -> None:
+        c, size = n_functions, n_functions * n_points
         dimensions = max(c - 1 if self.rule == "gauss_hermite" else c - 2, 0)
         if self.order**dimensions > _MOST_NODES:
             raise ValueError(
                 f"{self.name} with {c} classes would take {self.order}^{dimensions} quadrature nodes for each point in "
                 f"each iteration, more than {_MOST_NODES}: lower order, or use nested_ep, which needs no quadrature."
             )
-        if self.full and c * n > self.max_size:
+        if self.full and size > self.max_size:
             raise ValueError(
-                f"{c} classes at {n} points are {c * n} latent values, and {self.name} with full sites is slow for so "
-                f"many: use nested_ep, which is made for this, or full=False, or allow it with max_size={c * n} (now "
-                f"{self.max_size})."
+                f"{c} latent functions at {n_points} points are {size} latent values, and {self.name} with full sites "
+                f"is slow for so many: use nested_ep, which is made for this, or full=False, or allow it with "
+                f"max_size={size} (now {self.max_size})."
             )
+        return n_points * (c - 1) * (c if self.full else 2)

@@ -6,11 +6,13 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceFactors, IndependentQuadrature
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.independent_ep import qiep
-from pymc_gpep.solvers.problem import Array, Found, Problem
+from pymc_gpep.solvers.independent_ep import independent_ep
 
 __all__ = ["QIEP"]
 
@@ -41,15 +43,22 @@ class QIEP(AcceleratedEP):
     """
 
     name: ClassVar[str] = "qiep"
-    posterior: ClassVar[type[Posterior]] = IndependentPosterior
+    needs: ClassVar[tuple[type, ...]] = (IndependentQuadrature, DifferenceFactors)  # the latter for the response
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return qiep(problem, start, history, **self.settings)
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
 
-    def start_size(self, c: int, n: int) -> int:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        settings = self.settings
+        settings["update"] = likelihood.computation(IndependentQuadrature).update
+        settings["largest_precision"] = likelihood.largest_precision
+        return independent_ep(problem, start, history, **settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from."""
-        return 2 * n * c
+        return 2 * n_points * n_functions
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
-        return tilted_response(solution.posterior, solution.mean, solution.cov, solution.labels)
+        return tilted_response(solution)

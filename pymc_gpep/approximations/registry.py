@@ -11,25 +11,27 @@ from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
 __all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
 
 APPROXIMATIONS: tuple[type[Approximator], ...] = (NestedEP, QEP, IEP, QIEP, Laplace, LaplaceProbit, VariationalBayes)
-"""All there are; one method may have one for each likelihood."""
+"""All there are; those of one name are for different likelihoods."""
 
 METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))
 """Names for `pm.fit(method=...)`."""
 
 
-def approximator(method: str, likelihood: str, options: dict[str, Any], besides: str = "") -> Approximator:
+def approximator(method: str, likelihood: Likelihood, options: dict[str, Any], besides: str = "") -> Approximator:
     """Make the approximation that a method stands for with a likelihood.
 
     Parameters
     ----------
     method : str
         One of `METHODS`.
-    likelihood : str
-        Kind of the likelihood, as `GPClassifier.kind` has it.
+    likelihood : Likelihood
+        What it is to approximate.
     options : dict
         Of the approximation.
     besides : str
@@ -44,11 +46,12 @@ def approximator(method: str, likelihood: str, options: dict[str, Any], besides:
     """
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
-    fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.likelihood == likelihood}
+    fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
     if method not in fitting:
-        theirs = ", ".join(kind.likelihood for kind in APPROXIMATIONS if kind.name == method)
+        named = [kind for kind in APPROXIMATIONS if kind.name == method]
+        theirs = ", ".join(each.name for each in LIKELIHOODS if any(kind.approximates(each) for kind in named))
         raise ValueError(
-            f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood}. "
+            f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. "
             f"Methods that fit it: {', '.join(map(repr, fitting))}."
         )
     known = [field.name for field in fields(fitting[method])]

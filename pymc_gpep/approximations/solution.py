@@ -1,12 +1,13 @@
-"""What every approximation returns."""
+"""The result of an approximation at fixed hyperparameters."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
+from pymc_gpep.likelihoods.contract import Likelihood
 
 __all__ = ["Convergence", "Solution"]
 
@@ -64,10 +65,11 @@ class Solution:
     mean : array (c, n)
         Posterior means of the latent values.
     cov : array (n, c, c)
-        Posterior covariances between the classes at each point.
+        Posterior covariances between the latent values of each point.
     labels : array (n,)
-        Classes of the data, 0…c−1.
-    posterior : Posterior
+        What was observed: classes, counted from 0.
+    likelihood : Likelihood
+    posterior : DensePosterior
         The joint Gaussian, for prediction and draws.
     start : array
         Where to start the solver at neighbouring hyperparameters.
@@ -78,6 +80,7 @@ class Solution:
     mean: Array
     cov: Array
     labels: NDArray[np.int64]
-    posterior: Posterior
+    likelihood: Likelihood
+    posterior: DensePosterior
     start: Array
     convergence: Convergence

@@ -1,14 +1,15 @@
-"""Class probabilities of a softmax by Laplace's method on numerator and denominator (Tierney and Kadane 1986).
+"""Predictive class probabilities by Laplace's method on numerator and denominator (Tierney and Kadane 1986).
 
 p(y* | y) = p(y, y*) / p(y), where both evidences are approximated: the errors that a Laplace approximation makes for
-lack of symmetry are much the same in both, and cancel (nested EP paper, section 4.1.1, LA-TKP). Averaging the softmax
-over the Gaussian instead takes the Gaussian's errors as they are.
+lack of symmetry are much the same in both, and cancel (nested EP paper, section 4.1.1, LA-TKP). Averaging over
+the Gaussian instead takes the Gaussian's errors as they are.
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.solvers.tierney_kadane import evidences_with_new_point
 
@@ -21,9 +22,7 @@ _MAX_ITERATIONS = 200
 
 
 @one_blas_thread()
-def tierney_kadane_probabilities(
-    posterior: CoupledPosterior, labels: ArrayLike, k_cross: Array, k_new: Array, prior_mean: Array
-) -> Array:
+def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Array, prior_mean: Array) -> Array:
     """Probability of each class at m new points, corrected by Laplace's method with the new point among the data.
 
     For every new point and every label it could have the mode is found anew from that of the data, in a few iterations
@@ -31,10 +30,8 @@ def tierney_kadane_probabilities(
 
     Parameters
     ----------
-    posterior : CoupledPosterior
-        Of a softmax, from the `Laplace` approximation.
-    labels : array_like of int (n,)
-        Classes of the data, 0…c−1, that it was fitted to.
+    solution : Solution
+        From the `Laplace` approximation, of a likelihood with `CoupledCurvature`.
     k_cross : array (1 or c, m, n)
         Prior covariance between the new points and the old.
     k_new : array (1 or c, m)
@@ -51,9 +48,11 @@ def tierney_kadane_probabilities(
     Raises
     ------
     ValueError
-        If the shapes do not agree, or if a label is no class.
+        If the shapes do not agree.
     """
-    c, n = posterior.prior_mean.shape
+    posterior, prior = solution.posterior, solution.posterior.prior
+    curvature = solution.likelihood.computation(CoupledCurvature)
+    c, n = prior.shape
     prior_mean = np.ascontiguousarray(prior_mean, np.float64)
     if prior_mean.ndim != 2 or len(prior_mean) != c:
         raise ValueError(f"prior_mean must have shape ({c}, m), but has {prior_mean.shape}.")
@@ -64,20 +63,19 @@ def tierney_kadane_probabilities(
     ):
         if np.shape(value) not in shapes:
             raise ValueError(f"{name} must have shape {shapes[0]} or {shapes[1]}, but has {np.shape(value)}.")
-    y = np.ascontiguousarray(labels, np.int64)
-    if y.shape != (n,) or (n > 0 and not (y.min() >= 0 and y.max() < c)):
-        raise ValueError(f"labels must be {n} integers 0…{c - 1}, those that the posterior was fitted to.")
-    matrices = max(len(posterior.k), len(k_cross), len(k_new))
+    matrices = max(len(prior.k), len(k_cross), len(k_new))
     evidences = evidences_with_new_point(
-        np.ascontiguousarray(np.broadcast_to(posterior.k, (matrices, n, n))),
-        np.ascontiguousarray(posterior.prior_mean),
-        y,
+        np.ascontiguousarray(np.broadcast_to(prior.k, (matrices, n, n))),
+        prior.mean,
+        solution.labels,
         np.ascontiguousarray(posterior.weights),
         np.ascontiguousarray(np.broadcast_to(np.asarray(k_cross, np.float64), (matrices, m, n))),
         np.ascontiguousarray(np.broadcast_to(np.asarray(k_new, np.float64), (matrices, m))),
         prior_mean,
         _TOLERANCE,
         _MAX_ITERATIONS,
+        log_density=curvature.log_density,
+        along_line=curvature.along_line,
     )
     probabilities = np.exp(evidences - evidences.max(axis=1, keepdims=True))
     return probabilities / probabilities.sum(axis=1, keepdims=True)

@@ -1,15 +1,18 @@
 """Variational Bayes for the multinomial probit (Girolami and Rogers 2006)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.linear_response import curvature_response
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem
 from pymc_gpep.solvers.variational_bayes import variational_bayes
 
 __all__ = ["VariationalBayes"]
@@ -34,22 +37,26 @@ class VariationalBayes(Approximator):
         Limit on matrix products with the prior covariance, for each class, in one Newton step.
     """
 
-    tolerance: float = 1e-8
-    max_iterations: int = 200
-    max_products: int = 50
+    tolerance: float = field(default=1e-8, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
+    max_products: int = field(default=50, metadata=at_least(0))
 
     name: ClassVar[str] = "vb"
-    likelihood: ClassVar[str] = "multinomial_probit"
+    needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # the latter for the response
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
-    posterior: ClassVar[type[Posterior]] = IndependentPosterior
 
-    def solver(self, problem: Problem, start: Array, history: History) -> Found:
-        return variational_bayes(problem, start, history, **self.settings)
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
 
-    def start_size(self, c: int, n: int) -> int:
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        bound = likelihood.computation(UtilityBound)
+        return variational_bayes(problem, start, history, terms=bound.terms, **self.settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from."""
-        return c * n
+        return n_functions * n_points
 
-    def response(self, solution: Solution) -> Posterior:
+    def response(self, solution: Solution) -> DensePosterior:
         """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""
-        return curvature_response(solution.posterior, solution.mean, solution.labels)
+        return curvature_response(solution)

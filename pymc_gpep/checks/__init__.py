@@ -1,1 +1,1 @@
-"""What a fit can be held against: importance sampling, leave-one-out, annealing."""
+"""Checks of a fit: importance sampling, leave-one-out, annealing."""

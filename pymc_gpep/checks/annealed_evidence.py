@@ -22,9 +22,12 @@ from pymc_gpep.checks.annealing import (
     anneal,
     importance_estimate,
     importance_weights,
+    posterior_base,
+    prior_base,
     thermodynamic_estimate,
 )
-from pymc_gpep.checks.annealing_start import approximation_base, prior_base
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes
@@ -240,24 +243,23 @@ def _point(processes: GPModel, given: dict[str, Any]) -> PointType:
 
 def _base(latent_model: LatentModel, point: PointType, start: str) -> Base:
     """The Gaussian that the runs start from."""
-    k, mean = latent_model.function([latent_model.k, latent_model.mean])(point)
+    prior = DensePrior(*latent_model.function([latent_model.k, latent_model.mean])(point))
+    at = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
+    nowhere = f"The latent values have no prior at the hyperparameters, unconstrained {at}"
+    if not np.isfinite(prior.mean).all():
+        raise ValueError(f"{nowhere}: the prior mean is not finite; look at the mean function and at these values.")
     try:
-        roots = np.linalg.cholesky(k)
-    except np.linalg.LinAlgError:
-        roots = np.full_like(k, np.nan)
-    if not (np.isfinite(roots).all() and np.isfinite(mean).all()):
-        values = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
-        raise ValueError(
-            "The latent values have no prior: its covariance is not positive definite to working precision, or its "
-            f"mean not finite, at the hyperparameters, unconstrained {values}."
-        )
+        _ = prior.roots
+    except NotPositiveDefiniteError as error:
+        raise NotPositiveDefiniteError(f"{nowhere}: {error}") from None
     if not isinstance(latent_model.processes, GPClassifier) or start == "prior":
-        return prior_base(mean, roots)
+        return prior_base(prior)
     classifier = latent_model.processes
     (labels,) = evaluate([classifier.labels])
-    solution = approximator(start, classifier.kind, {}).solve(k, mean, labels)
-    base = approximation_base(solution, roots)
-    if not (np.isfinite(solution.mean).all() and np.isfinite(base.log_normaliser)):
+    likelihood = classifier.likelihood_model
+    solution = approximator(start, likelihood, {}).solve(prior.k, prior.mean, labels, likelihood=likelihood)
+    base = posterior_base(solution.posterior) if np.isfinite(solution.mean).all() else None
+    if base is None or not np.isfinite(base.log_normaliser):
         raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")
     return base
 

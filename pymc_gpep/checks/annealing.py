@@ -14,14 +14,25 @@ Nickisch and Rasmussen (2008, section 10) do the first, from the prior and from 
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.sampling.ellipse import elliptical_slice
 
-__all__ = ["Base", "Estimate", "anneal", "importance_estimate", "importance_weights", "thermodynamic_estimate"]
+__all__ = [
+    "Base",
+    "Estimate",
+    "anneal",
+    "importance_estimate",
+    "importance_weights",
+    "posterior_base",
+    "prior_base",
+    "thermodynamic_estimate",
+]
 
 Array = NDArray[np.float64]
 
@@ -37,6 +48,24 @@ class Base(NamedTuple):
     """What takes the prior to the base, as a function of latent values less the mean; zero for the prior itself."""
     log_normaliser: float
     """Log integral of the prior times exp(log_sites)."""
+
+
+def prior_base(prior: Prior) -> Base:
+    """Start from the prior."""
+    return Base(prior.mean, lambda rng, count: prior.draw(rng, count) - prior.mean, lambda x: 0.0, 0.0)
+
+
+def posterior_base(posterior: Posterior[Any]) -> Base:
+    """Start from an approximation, whether or not it has converged.
+
+    Its sites are scaled to be 1 at the mean, which leaves no large terms to cancel.
+    """
+    return Base(
+        mean=posterior.mean,
+        draw=lambda rng, count: posterior.draw(rng, count) - posterior.mean,
+        log_sites=lambda x: float(posterior.relative_site_log_density(x)),
+        log_normaliser=posterior.relative_log_normaliser,
+    )
 
 
 class Estimate(NamedTuple):

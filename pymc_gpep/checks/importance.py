@@ -1,26 +1,22 @@
-"""How far to trust a fit: its Gaussian held against the exact posterior of the latent values by importance sampling.
+"""Importance sampling of the exact posterior of the latent values, and what it says about a fit.
 
 Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence, and
 how heavy their tail is, the Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024), says whether weighted draws of
 q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018).
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import arviz  # noqa: F401  # for the accessor `azstats`
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
-from scipy.special import log_softmax, softmax
+from scipy.special import softmax
 
 from pymc_gpep.checks.annealing import importance_estimate
-from pymc_gpep.checks.annealing_start import approximation_base
-from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
-
-if TYPE_CHECKING:
-    from pymc_gpep.variational.approximation import GPApproximation
+from pymc_gpep.fits.datasets import latent
+from pymc_gpep.fits.fit import Fit
 
 __all__ = [
     "ImportanceCheck",
@@ -62,7 +58,7 @@ class ImportanceCheck:
         The approximation's own.
     effective_size : float
         (Σw)² / Σw²: how many draws of equal weight these are worth.
-    mean_shift : xarray.DataArray (class, point)
+    mean_shift : xarray.DataArray (point, class)
         Means of the latent values with weights less those without, in standard deviations of q.
     """
 
@@ -138,12 +134,12 @@ class ResampledDraws(NamedTuple):
         return {name: getattr(self.check, name) for name in ("pareto_k", "effective_size", "log_evidence")}
 
 
-def importance_check(approximation: "GPApproximation", values: Mapping[str, Array]) -> ImportanceCheck:
+def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     """Weight draws of a fit.
 
     Parameters
     ----------
-    approximation : GPApproximation
+    fit : Fit
     values : mapping
         Draws from it, (draws, ...) by name of the model's variable; only latent values are looked at.
 
@@ -156,9 +152,9 @@ def importance_check(approximation: "GPApproximation", values: Mapping[str, Arra
     ValueError
         If there are fewer than 100 draws, or if the density of one is not finite.
     """
-    solution = approximation.solution
-    method = approximation.log_posterior.approximator.name
-    raw, x = log_importance_weights(approximation, values)
+    solution = fit.solution
+    method = fit.approximator.name
+    raw, x = log_importance_weights(fit, values)
     if len(raw) < _FEWEST:
         raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {len(raw)}.")
     if not np.isfinite(raw).all():
@@ -175,29 +171,30 @@ def importance_check(approximation: "GPApproximation", values: Mapping[str, Arra
         standard_error=estimate.error,
         fitted_log_evidence=solution.evidence,
         effective_size=effective,
-        mean_shift=approximation.latent["mean"].copy(data=np.tensordot(excess, x, 1) / std).rename("mean_shift"),
+        mean_shift=latent(fit)["mean"].copy(data=(np.tensordot(excess, x, 1) / std).T).rename("mean_shift"),
     )
 
 
-def log_importance_weights(approximation: "GPApproximation", values: Mapping[str, Array]) -> tuple[Array, Array]:
+def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array]:
     """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n).
 
     q(f) is the prior times sites over a normaliser, so that the prior cancels, and the sites are 1 at the mean, so that
     no large numbers are subtracted. Labels are those that were fitted.
     """
-    classifier, solution = approximation.classifier, approximation.solution
+    classifier, solution = fit.classifier, fit.solution
     f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
-    for latent in classifier.latents:
-        f[:, latent.rows] = values[latent.f.name]
-    base = approximation_base(solution, np.linalg.cholesky(solution.posterior.k))
-    x = f - base.mean
-    log_sites = np.array([base.log_sites(own) for own in x])
-    log_likelihood = _LOG_LIKELIHOODS[classifier.kind](f, solution.labels)
-    return base.log_normaliser + log_likelihood - log_sites, x
+    for part in classifier.latents:
+        f[:, part.rows] = values[part.f.name]
+    posterior = solution.posterior
+    x = f - posterior.mean
+    log_likelihood = solution.likelihood.log_density(f, solution.labels)
+    return posterior.relative_log_normaliser + log_likelihood - posterior.relative_site_log_density(x), x
 
 
 def smooth(log_weights: Array) -> tuple[Array, float]:
     """Pareto-smooth log weights (draws,), their normaliser kept; and the Pareto k."""
+    import arviz  # noqa: F401  # for the accessor `azstats`
+
     count = len(log_weights)
     tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))  # as in the paper
     if np.ptp(np.sort(log_weights)[-tail:]) < _CONSTANT:
@@ -223,31 +220,13 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 
 
 def resampled_draws(
-    approximation: "GPApproximation",
-    draw: Callable[[int], Mapping[str, Array]],
+    fit: Fit,
     shape: tuple[int, int],
     rng: np.random.Generator,
 ) -> ResampledDraws:
     """Draw from a fit, at least 1000 times, and resample to a number of chains and draws."""
     chains, draws = shape
-    pool = draw(max(chains * draws, _ENOUGH))
-    check = importance_check(approximation, pool)
+    pool = fit.draw_at_maximum(max(chains * draws, _ENOUGH), rng)
+    check = importance_check(fit, pool)
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)
-
-
-def _multinomial_probit(f: Array, labels: NDArray[np.int64]) -> Array:
-    log_p: Array = log_probabilities_and_gradients(labels, f.swapaxes(1, 2))[0].sum(axis=1)
-    return log_p
-
-
-def _softmax(f: Array, labels: NDArray[np.int64]) -> Array:
-    log_p: Array = log_softmax(f, axis=1)[:, labels, np.arange(len(labels))].sum(axis=1)
-    return log_p
-
-
-_LOG_LIKELIHOODS: dict[str, Callable[[Array, NDArray[np.int64]], Array]] = {
-    "multinomial_probit": _multinomial_probit,
-    "softmax": _softmax,
-}
-"""Kind of likelihood → log p(y | f) (draws,) of latent values (draws, c, n) and labels (n,)."""

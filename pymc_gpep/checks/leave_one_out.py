@@ -7,21 +7,20 @@ whose means do not follow its own covariance, the mean of the cavity is taken fr
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.gaussians.posterior import Array
-from pymc_gpep.likelihoods.log_predictive import log_observed_probability
-
-if TYPE_CHECKING:
-    from pymc_gpep.variational.approximation import GPApproximation
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.likelihoods.log_predictive import log_predictive
 
 __all__ = ["CavityELPD", "leave_one_out", "leave_one_out_moments"]
+
+Array = NDArray[np.float64]
 
 
 @dataclass(kw_only=True, repr=False)
@@ -49,16 +48,17 @@ def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tup
     mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
     response = approximator.response(solution)
     if response is not solution.posterior:
-        variance = response.k.diagonal(axis1=1, axis2=2)
-        mean, _ = response.cavities(*response.predict(response.k, variance, response.prior_mean))
+        mean, _ = response.cavities(*response.marginals())
     return mean, cov
 
 
 def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp) -> tuple[Array, Array, bool]:
     """The same for one point, (1, c) and (1, c, c), by an approximation to the others; and whether that converged."""
-    k, prior_mean = solution.posterior.k, solution.posterior.prior_mean
+    k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
     others = np.delete(np.arange(len(solution.labels)), i)
-    again = approximator.solve(k[:, others][:, :, others], prior_mean[:, others], solution.labels[others])
+    again = approximator.solve(
+        k[:, others][:, :, others], prior_mean[:, others], solution.labels[others], likelihood=solution.likelihood
+    )
     mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
     return mean.T, cov, again.convergence.converged
 
@@ -71,34 +71,32 @@ def _harmonic(log_weights: Array, log_densities: Array) -> Array:
     return -logsumexp(log_weights - log_densities, axis=0)
 
 
-def leave_one_out(
-    approximation: "GPApproximation", *, refit_above: float = np.inf, tolerance: float = 5e-5
-) -> CavityELPD:
+def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> CavityELPD:
     """See `GPApproximation.loo`."""
-    classifier, hyper = approximation.classifier, approximation.hyper_posterior
-    approximator = approximation.log_posterior.approximator
-    kind, y = classifier.kind, approximation.solution.labels
+    classifier, hyper = fit.classifier, fit.hyper_posterior
+    approximator = fit.approximator
+    likelihood, y = classifier.likelihood_model, fit.solution.labels
     # Log densities (node, point) given the hyperparameters of each node.
     within, without = np.empty((2, len(hyper), len(y)))
     for s, (_, solution) in enumerate(hyper.solutions()):
         left_out = leave_one_out_moments(approximator, solution)
-        within[s] = log_observed_probability(kind, solution.mean.T, solution.cov, y, tolerance=tolerance)
-        without[s] = log_observed_probability(kind, *left_out, y, tolerance=tolerance)
+        within[s] = log_predictive(likelihood, solution.mean.T, solution.cov, y, tolerance=tolerance)
+        without[s] = log_predictive(likelihood, *left_out, y, tolerance=tolerance)
     log_weights = np.log(hyper.weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
-    converged = approximation.converged
+    converged = fit.converged
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(y) > 1 else np.arange(0)
-    # Solutions that are not kept in memory are solved again: not for nothing.
+    # Solutions that are not kept in memory are solved again; without points to refit that would be for nothing.
     for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
         for i in refitted:
-            mean, cov, alright = _refitted_moments(approximator, solution, i)
-            without[s, [i]] = log_observed_probability(kind, mean, cov, y[[i]], tolerance=tolerance)
-            converged = converged and alright
+            mean, cov, succeeded = _refitted_moments(approximator, solution, i)
+            without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
+            converged = converged and succeeded
     elpd = _harmonic(log_weights, without)
     name = classifier.likelihood.name
     dim = classifier.point_dim or f"{name}_dim_0"
-    labels = approximation.model.coords.get(dim)
+    labels = classifier.model.coords.get(dim)
     coords = {dim: np.arange(len(y)) if labels is None else np.asarray(labels)}
     return CavityELPD(
         elpd=float(elpd.sum()),

@@ -8,12 +8,11 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
-from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
 from pymc_gpep.fits.prediction import labelled, new_inputs
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
@@ -90,50 +89,21 @@ def predict_draws(
     chosen = np.unique(np.linspace(0, len(f) - 1, min(draws, len(f))).astype(int))
 
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
-    c, m = classifier.n_classes, len(x)
-    total, square, p = np.zeros((m, c)), np.zeros((m, c, c)), np.zeros((m, c))
+    c, m = classifier.n_functions, len(x)
+    total, square, p = np.zeros((m, c)), np.zeros((m, c, c)), np.zeros((m, classifier.n_classes))
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
         for s in progress.track(chosen, description="Predicting from draws"):
             point = point_of({name: values[name][s] for name in names})
-            mean, variance = _conditional(f[s], moments(point)[:2], cross_covariance(point, x))
+            k, prior_mean, _ = moments(point)
+            try:
+                at_new = DensePrior(k, prior_mean).conditional(f[s], *cross_covariance(point, x))
+            except NotPositiveDefiniteError as error:
+                raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
+            mean, variance = (values.T for values in at_new)
             cov = variance[:, :, None] * np.eye(c)
-            if classifier.kind == "softmax":
-                p += softmax_probabilities(mean, cov, tolerance=tolerance)[0]
-            else:
-                p += class_probabilities(mean, cov, tolerance=tolerance)[0]
+            p += classifier.likelihood_model.probabilities(mean, cov, tolerance=tolerance)[0]
             total += mean
             square += mean[:, :, None] * mean[:, None, :] + cov
     mean = total / len(chosen)
     cov = square / len(chosen) - mean[:, :, None] * mean[:, None, :]
     return labelled(classifier, Xnew, dim, p=p / len(chosen), mean=mean, cov=cov)
-
-
-def _conditional(f: Array, prior: tuple[Array, Array], at_new: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-    """Mean and variance (m, c) of latent functions at new inputs given their values f (c, n) at those of the model.
-
-    Parameters
-    ----------
-    f : array (c, n)
-    prior : tuple of arrays
-        Prior covariance (1 or c, n, n) and mean (c, n).
-    at_new : tuple of arrays
-        What `CrossCovariance` returns: (1 or c, m, n), (1 or c, m) and (c, m).
-    """
-    (k, mean), (cross, variance, new_mean) = prior, at_new
-    means, variances = np.empty(new_mean.T.shape), np.empty(new_mean.T.shape)
-    try:
-        roots = [cholesky(covariance, lower=True) for covariance in k]
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "The prior covariance of a draw is not positive definite to working precision. Give the prior a larger "
-            "jitter."
-        ) from None
-    # One for all classes or one for each; which of the two may differ where classes have equal processes of their own.
-    distinct = max(len(k), len(cross))
-    for i in range(distinct):
-        own = slice(None) if distinct == 1 else slice(i, i + 1)
-        root, between = roots[i % len(k)], cross[i % len(cross)]
-        means[:, own] = new_mean[own].T + between @ cho_solve((root, True), (f - mean)[own].T)
-        spread = solve_triangular(root, between.T, lower=True)
-        variances[:, own] = np.maximum(variance[i % len(variance)] - (spread**2).sum(axis=0), 0.0)[:, None]
-    return means, variances

@@ -11,7 +11,7 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution, approximator
-from pymc_gpep.fits.prediction import predict
+from pymc_gpep.fits.prediction import predict_at
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
@@ -36,9 +36,9 @@ def evidence_grid(
 ) -> xr.Dataset:
     """Compute the evidence over a grid of hyperparameters, and if wanted how well held-out points are predicted.
 
-    The grid is walked like a field that is ploughed, so that each solve starts from the sites of a neighbour. Priors of
-    the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested EP
-    paper).
+    The grid is walked row by row, every second row backwards, so that each solve starts near the last one. Priors
+    of the hyperparameters have no part in it. `gpep.plots.plot_evidence_grid` draws the result (Figure 7 of the nested
+    EP paper).
 
     Parameters
     ----------
@@ -81,10 +81,12 @@ def evidence_grid(
         If an option is not one of the approximation's.
     """
     classifier = read_classifier(model, likelihood)
-    solver = approximator(method.lower(), classifier.kind, options, ", besides what evidence_grid takes itself")
+    solver = approximator(
+        method.lower(), classifier.likelihood_model, options, ", besides what evidence_grid takes itself"
+    )
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)
-    score = _held_out(classifier, gp, Xnew, ynew)
+    score = _held_out(classifier, solver, gp, Xnew, ynew)
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
 
     shape = tuple(map(len, axes.values()))
@@ -96,7 +98,7 @@ def evidence_grid(
         for index in progress.track(serpentine(shape), total=int(np.prod(shape)), description=description):
             here = {name: taken[i] for (name, taken), i in zip(axes.items(), index, strict=True)}
             point = point_of({name: np.broadcast_to(here.get(name, at_), at_.shape) for name, at_ in elsewhere.items()})
-            solution = _solve(solver, moments(point), start)
+            solution = solver.solve_near(*moments(point), start, likelihood=classifier.likelihood_model)
             converged[index], iterations[index] = solution.convergence.converged, solution.convergence.iterations
             columns["evidence"][index] = solution.evidence
             if converged[index]:
@@ -123,7 +125,7 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
         forward = not forward
 
 
-def held_out_labels(ynew: ArrayLike, m: int, c: int) -> NDArray[np.int64]:
+def held_out_labels(ynew: ArrayLike, m: int, n_classes: int) -> NDArray[np.int64]:
     """Labels (m,) of held-out points.
 
     Raises
@@ -134,8 +136,8 @@ def held_out_labels(ynew: ArrayLike, m: int, c: int) -> NDArray[np.int64]:
     labels = np.asarray(ynew)
     if labels.shape != (m,):
         raise ValueError(f"ynew must be one label for each of the {m} points of Xnew, but has shape {labels.shape}.")
-    if not np.isin(labels, np.arange(c)).all():
-        raise ValueError(f"ynew must be classes 0...{c - 1}, but has others: {np.unique(labels).tolist()}.")
+    if not np.isin(labels, np.arange(n_classes)).all():
+        raise ValueError(f"ynew must be classes 0...{n_classes - 1}, but has others: {np.unique(labels).tolist()}.")
     return labels.astype(np.int64)
 
 
@@ -163,15 +165,9 @@ def _elsewhere(
     }
 
 
-def _solve(solver: Approximator, moments: tuple[Array, Array, NDArray[np.int64]], start: Array | None) -> Solution:
-    solution = solver.solve(*moments, start)
-    if not solution.convergence.converged and start is not None:
-        solution = solver.solve(*moments)
-    return solution
-
-
 def _held_out(
     classifier: GPClassifier,
+    solver: Approximator,
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
     Xnew: ArrayLike | None,
     ynew: ArrayLike | None,
@@ -186,8 +182,8 @@ def _held_out(
     prior = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
 
     def score(solution: Solution, point: Any) -> tuple[float, float]:
-        predicted = predict(
-            classifier, prior, solution, point, Xnew,
+        predicted = predict_at(
+            classifier, solver, prior, solution, point, Xnew,
             probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
         )  # fmt: skip
         p = predicted["p"].values

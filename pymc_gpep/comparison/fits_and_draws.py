@@ -69,7 +69,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
         If the latent values are not among the draws, or do not have the size that the model says.
     """
     posterior = idata["posterior"]
-    c, n = classifier.n_classes, classifier.n_points
+    c, n = classifier.n_functions, classifier.n_points
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     f = np.empty((draws, c, n))
     for latent in classifier.latents:
@@ -91,7 +91,8 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
 def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:
     """Mean (c, n) of the latent values and their covariance (n, c, c) between the classes at each point."""
     if isinstance(result, GPApproximation):
-        return result.latent["mean"].values, result.latent["cov"].values
+        latent = result.latent
+        return latent["mean"].values.T, latent["cov"].values
     f = latent_draws(result, classifier)
     mean = f.mean(axis=0)
     return mean, np.einsum("sai,sbi->iab", f - mean, f - mean) / (len(f) - 1)

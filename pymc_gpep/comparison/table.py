@@ -76,7 +76,7 @@ def compare_methods(
           method less those of the reference, with their intervals;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
-        Without `gp`, `Xnew` and `ynew` there is nothing of held-out points.
+        The columns on held-out points are there only if `gp`, `Xnew` and `ynew` are given.
 
     Raises
     ------
@@ -130,8 +130,8 @@ def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
 def _latent_differences(
     results: Mapping[str, Result], reference: str, classifier: GPClassifier
 ) -> dict[str, dict[str, float]]:
-    kinds = {
-        name: result.classifier.kind if isinstance(result, GPApproximation) else classifier.kind
+    likelihoods = {
+        name: (result.classifier if isinstance(result, GPApproximation) else classifier).likelihood_model
         for name, result in results.items()
     }
     moments = {name: latent_moments(result, classifier) for name, result in results.items()}
@@ -139,7 +139,7 @@ def _latent_differences(
     wanted_variance = wanted_cov.diagonal(axis1=1, axis2=2)
     rows = {}
     for name, (mean, cov) in moments.items():
-        if kinds[name] != kinds[reference]:
+        if likelihoods[name] != likelihoods[reference]:
             continue
         if mean.shape != wanted_mean.shape:
             raise ValueError(

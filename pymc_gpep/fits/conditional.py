@@ -1,7 +1,6 @@
 """The latent values given the hyperparameters, as the variables of the model have them."""
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +8,8 @@ from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Solution
 from pymc_gpep.fits.latent_draws import draw_latents
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.structure import GPClassifier
 
 __all__ = ["Conditional"]
@@ -33,20 +34,20 @@ class Conditional:
         self.point = point
         self.solution = solution
 
-    @cached_property
-    def _roots(self) -> Array:
-        """Lower Cholesky factors of the prior covariance, (1 or c, n, n)."""
+    @property
+    def _posterior(self) -> DensePosterior:
+        """The Gaussian, of a prior that has Cholesky factors."""
+        posterior = self.solution.posterior
         try:
-            return np.linalg.cholesky(self.solution.posterior.k)
-        except np.linalg.LinAlgError:
-            # The approximation may do without; the model's own latent values, mean + Cholesky factor × noise, do not.
+            _ = posterior.prior.roots
+        except NotPositiveDefiniteError:
+            # An approximation needs no such factor; the model's own latent values, mean + factor × noise, need it.
             names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
             at = {name: np.asarray(value).tolist() for name, value in self.point.items()}
-            raise ValueError(
-                f"The prior covariance of the latent values {names} is not positive definite to working precision at "
-                f"the hyperparameters {at} (unconstrained). Give the prior a larger jitter, gp.prior(..., jitter=...), "
-                "or the hyperparameters priors that hold them; a magnitude that grows without limit is the usual cause."
+            raise NotPositiveDefiniteError.of(
+                f"The prior covariance of the latent values {names}", f" at the hyperparameters {at} (unconstrained)"
             ) from None
+        return posterior
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and variances by name of value variable; the variances of hyperparameters are 0."""
@@ -60,22 +61,24 @@ class Conditional:
 
     def _latent_moments(self, rotated: bool) -> tuple[Array, Array]:
         """Mean and variance (c, n) of f, or of z where f = m + L z."""
-        posterior = self.solution.posterior
         if not rotated:
             return self.solution.mean, self.solution.cov.diagonal(axis1=1, axis2=2).T
-        mean = np.matmul(self._roots.swapaxes(1, 2), posterior.weights[..., None])[..., 0]
-        return mean, np.maximum(posterior.marginal_variance(self._roots, np.eye(mean.shape[1])), 0.0)
+        posterior = self._posterior
+        prior = posterior.prior
+        mean = prior.whitened_slope(posterior.weights)
+        return mean, np.maximum(posterior.marginal_variance(prior.roots, np.eye(mean.shape[1])), 0.0)
 
     def covariance(self, places: Mapping[str, slice], size: int) -> Array:
         """Covariance (size, size) of the flat vector in which each value variable has its place."""
-        posterior = self.solution.posterior
-        c, n = posterior.prior_mean.shape
+        posterior = self._posterior
+        prior = posterior.prior
+        c, n = prior.shape
         rotated = np.array([False] * c)
         for latent in self.classifier.latents:
             rotated[list(latent.classes)] = latent.rotated
         which = rotated[:, None, None]
-        left = np.where(which, self._roots, posterior.k)
-        joint = posterior.joint_covariance(left, np.where(which, np.eye(n), posterior.k))
+        left = np.where(which, prior.roots, prior.k)
+        joint = posterior.joint_covariance(left, np.where(which, np.eye(n), prior.k))
         cov = np.zeros((size, size))
         where = {}
         for latent in self.classifier.latents:
@@ -87,8 +90,7 @@ class Conditional:
                 cov[where[a], where[b]] = joint[a, :, b, :]
         return cov
 
-    def draw(self, draws: int, rng: np.random.Generator, names: Iterable[str]) -> dict[str, Array]:
-        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by the names given."""
+    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws (draws, ...) of value variables, and of latent values that are deterministic, by name."""
         values = {name: np.broadcast_to(value, (draws, *np.shape(value))) for name, value in self.point.items()}
-        values |= draw_latents(self.classifier, self.solution.posterior, self._roots, draws, rng)
-        return {name: values[name] for name in names}
+        return values | draw_latents(self.classifier, self._posterior, draws, rng)

@@ -1,28 +1,26 @@
 """Latent functions and class probabilities at new inputs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
-from pymc_gpep.approximations import Solution
-from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
-from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
+from pymc_gpep.approximations.contract import Correction
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.mixture import average_predictions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["labelled", "new_inputs", "predict"]
+__all__ = ["labelled", "new_inputs", "predict", "predict_at"]
 
 Array = NDArray[np.float64]
 
-PROBABILITIES = {"multinomial_probit": ("orthant", "inner_ep"), "softmax": ("average",)}
-"""Kind of likelihood → how class probabilities can be computed from a Gaussian, the default first."""
-
-_ENTRIES = 4_000_000  # of a cross-covariance matrix held at a time, over all classes: 32 MB
+_ENTRIES = 4_000_000  # of a cross-covariance matrix held at a time, over all functions: 32 MB
 
 
 def new_inputs(x: ArrayLike, columns: int) -> Array:
@@ -39,25 +37,55 @@ def new_inputs(x: ArrayLike, columns: int) -> Array:
     return values
 
 
-def _check_method(kind: str, solution: Solution, probabilities: str | None, correction: str | None) -> str:
-    """Refuse what does not fit the likelihood or the approximation; the default is the first of those that do."""
-    known = PROBABILITIES[kind]
-    if probabilities is not None and probabilities not in known:
-        names = " or ".join(map(repr, known))
-        raise ValueError(f"probabilities is {probabilities!r}, but must be {names} for a {kind} likelihood.")
-    if correction is not None:
-        if correction != "tk":
-            raise ValueError(f"correction is {correction!r}, but must be 'tk' (Tierney and Kadane) or None.")
-        if kind != "softmax" or not isinstance(solution.posterior, CoupledPosterior):
-            raise ValueError(
-                "correction='tk' corrects the Laplace approximation of a softmax, pm.Categorical(logit_p=...); this is "
-                f"a {kind} likelihood."
-            )
-    return probabilities or known[0]
+def _correction(name: str, approximator: Approximator, classifier: GPClassifier) -> Correction:
+    """The correction of a name, if it belongs to the approximation."""
+    known = {each: correction for kind in APPROXIMATIONS for each, correction in kind.corrections.items()}
+    if name not in known:
+        raise ValueError(f"correction is {name!r}, but must be {' or '.join(map(repr, known))} or None.")
+    if name not in approximator.corrections:
+        raise ValueError(
+            f"correction={name!r} corrects {known[name].corrects}; this is {approximator.name} of a "
+            f"{classifier.kind} likelihood."
+        )
+    return approximator.corrections[name]
 
 
 def predict(
+    fit: Fit,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+    x: ArrayLike,
+    *,
+    probabilities: str | None = None,
+    correction: str | None = None,
+    tolerance: float = 5e-5,
+    dim: str = "new_point",
+) -> xr.Dataset:
+    """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
+
+    See `GPApproximation.predict`.
+    """
+    prior = fit.cross_covariance(gp)
+    predictions = (
+        predict_at(
+            fit.classifier,
+            fit.approximator,
+            prior,
+            solution,
+            point,
+            x,
+            probabilities=probabilities,
+            correction=correction,
+            tolerance=tolerance,
+            dim=dim,
+        )
+        for point, solution in fit.hyper_posterior.solutions()
+    )
+    return average_predictions(fit.hyper_posterior.weights, predictions)
+
+
+def predict_at(
     classifier: GPClassifier,
+    approximator: Approximator,
     prior: CrossCovariance,
     solution: Solution,
     point: PointType,
@@ -68,36 +96,32 @@ def predict(
     tolerance: float,
     dim: str,
 ) -> xr.Dataset:
-    """Latent means, covariances and class probabilities at new inputs, in chunks of bounded memory.
-
-    See `GPApproximation.predict`.
-    """
+    """The same at given hyperparameters, in chunks of bounded memory."""
     inputs = new_inputs(x, prior.columns)
-    probabilities = _check_method(classifier.kind, solution, probabilities, correction)
+    likelihood = classifier.likelihood_model
+    probabilities = likelihood.check_way(probabilities, "probabilities")
+    corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
-    chunk = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points))
+    chunk = max(1, _ENTRIES // (classifier.n_functions * classifier.n_points))
     means, covs, ps, errors = [], [], [], []
     for start in range(0, len(inputs), chunk):
         cross, variance, prior_mean = prior(point, inputs[start : start + chunk])
         mean, cov = posterior.predict(cross, variance, prior_mean)
-        if correction:
-            assert isinstance(posterior, CoupledPosterior)
-            p = tierney_kadane_probabilities(posterior, solution.labels, cross, variance, prior_mean)
-            error = np.full(len(p), np.nan)
-        elif classifier.kind == "softmax":
-            p, error = softmax_probabilities(mean.T, cov, tolerance=tolerance)
+        if corrected is None:
+            p, error = likelihood.probabilities(mean.T, cov, how=probabilities, tolerance=tolerance)
         else:
-            p, error = class_probabilities(mean.T, cov, method=probabilities, tolerance=tolerance)
+            p = corrected.probabilities(solution, cross, variance, prior_mean)
+            error = np.full(len(p), np.nan)
         means.append(mean.T)
         covs.append(cov)
         ps.append(p)
         errors.append(error)
-    c = classifier.n_classes
+    c = classifier.n_functions
     return labelled(
         classifier,
         x,
         dim,
-        p=np.concatenate(ps) if ps else np.empty((0, c)),
+        p=np.concatenate(ps) if ps else np.empty((0, classifier.n_classes)),
         mean=np.concatenate(means) if means else np.empty((0, c)),
         cov=np.concatenate(covs) if covs else np.empty((0, c, c)),
         error=np.concatenate(errors) if errors else np.empty(0),

@@ -90,7 +90,7 @@ def recover(
 class _LatentValues:
     """Draws of the latent values, and of what depends on them, at given hyperparameters on their natural scale.
 
-    Solves start from the sites of the last one.
+    Each solve starts where the last one ended.
     """
 
     def __init__(
@@ -118,28 +118,20 @@ class _LatentValues:
         others = [v for v in dependent if v not in given]
         self._others = [v.name for v in others]
         self._compute = function([*hyperparameters, *latents], others)
-        self._sites: Array | None = None
+        self._start: Array | None = None
 
     def _solve(self, hyperparameters: list[Any]) -> Solution:
         k, mean, labels = self._prior(*hyperparameters)
-        solution = self.approximator.solve(k, mean, labels, self._sites)
-        if not solution.convergence.converged and self._sites is not None:
-            solution = self.approximator.solve(k, mean, labels)
+        likelihood = self.classifier.likelihood_model
+        solution = self.approximator.solve_near(k, mean, labels, self._start, likelihood=likelihood)
         if not solution.convergence.converged:
             raise ValueError(f"{self.approximator.name} {solution.convergence}. Was it sampled from this model?")
-        self._sites = solution.start
+        self._start = solution.start
         return solution
 
     def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
         """One draw of each variable, by name."""
-        posterior = self._solve(hyperparameters).posterior
-        try:
-            roots = np.linalg.cholesky(posterior.k)
-        except np.linalg.LinAlgError:
-            raise ValueError(
-                "the prior covariance is not positive definite to working precision. Give the prior a larger jitter."
-            ) from None
-        drawn = draw_latents(self.classifier, posterior, roots, 1, self.rng)
+        drawn = draw_latents(self.classifier, self._solve(hyperparameters).posterior, 1, self.rng)
         values = {name: drawn[name][0] for name in self._drawn}
         return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))
 

@@ -1,7 +1,7 @@
 """A fit as a DataTree, which xarray and ArviZ write to netCDF and Zarr files, and back.
 
-What is stored are hyperparameters and sites. A covariance function cannot be stored, so that reading needs the model;
-prior and sites then give the posterior back within an iteration or two. Latent moments and hyperparameters on their
+What is stored are hyperparameters and where solves start. A covariance function cannot be stored, so that reading needs
+the model; from there a solve takes an iteration or two. Latent moments and hyperparameters on their
 natural scale are there for those who read a file without the model.
 """
 
@@ -16,42 +16,43 @@ import pymc as pm
 import xarray as xr
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.hyper import HyperPosterior, Node
+from pymc_gpep.fits import datasets
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.assembly import evaluate
-from pymc_gpep.variational.approximation import GPApproximation
 
-__all__ = ["from_datatree", "to_datatree"]
+__all__ = ["read_fit", "to_datatree"]
 
 _GROUPS = ("history", "latent", "nodes", "observed_data")
+_COLUMNS = tuple(name for name in Evaluation._fields if name != "start")
 _SAME = 1e-6  # relative difference of a log density that rounding on another machine may make
 
 
-def to_datatree(approximation: GPApproximation) -> xr.DataTree:
+def to_datatree(fit: Fit) -> xr.DataTree:
     """See `GPApproximation.to_datatree`."""
-    log_posterior, optimum = approximation.log_posterior, approximation.optimum
-    hyper, classifier = approximation.hyper_posterior, approximation.classifier
+    log_posterior, optimum = fit.log_posterior, fit.optimum
+    hyper, classifier = fit.hyper_posterior, fit.classifier
     parameters = log_posterior.parameters
-    nodes = _table([node.evaluation for node in hyper.nodes], "node", parameters).assign(
-        sites=(("node", "site"), np.array([node.sites for node in hyper.nodes])),
+    nodes = _table(hyper.nodes, "node", parameters).assign(
+        start=(("node", "site"), np.array([node.start for node in hyper.nodes])),
         weight=("node", hyper.weights),
         log_evidence=hyper.log_evidence,
     )
     history = _table(optimum.history, "iteration", parameters)
     name = classifier.likelihood.name
-    labels = xr.DataArray(approximation.solution.labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name)
+    labels = xr.DataArray(fit.solution.labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name)
     tree = xr.DataTree.from_dict(
         {
-            "hyperparameters": approximation.nodes,
-            "latent": approximation.latent,
+            "hyperparameters": datasets.nodes(fit),
+            "latent": datasets.latent(fit),
             "history": history.assign(
                 best=_place(optimum.best, optimum.history),
-                sites=("site", optimum.sites),
-                seconds=approximation.seconds,
-                compile_seconds=approximation.compile_seconds,
+                start=("site", optimum.best.start),
+                seconds=fit.seconds,
+                compile_seconds=fit.compile_seconds,
             ),
             "nodes": nodes,
             "observed_data": labels.to_dataset(),
@@ -62,8 +63,8 @@ def to_datatree(approximation: GPApproximation) -> xr.DataTree:
         "approximation": log_posterior.approximator.name,
         "options": json.dumps(asdict(log_posterior.approximator)),
         "likelihood": name,
-        "converged": int(approximation.converged),
-        "message": approximation.message,
+        "converged": int(fit.converged),
+        "message": fit.message,
         "optimum_converged": int(optimum.converged),
         "optimum_message": optimum.message,
         "hyper": hyper.name,
@@ -75,34 +76,8 @@ def to_datatree(approximation: GPApproximation) -> xr.DataTree:
     return tree
 
 
-@one_blas_thread()
-def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproximation:
-    """Make a fit again from what `GPApproximation.to_datatree` made of it.
-
-    Parameters
-    ----------
-    tree : DataTree
-        For example as `arviz.from_netcdf` or `arviz.from_zarr` reads it.
-    model : pm.Model, optional
-        The model that was fitted, declared again; that of the context if not given.
-
-    Returns
-    -------
-    GPApproximation
-        With hyperparameters, their history, and the approximate posterior at each node to the tolerance of the
-        approximation.
-
-    Raises
-    ------
-    TypeError
-        If `tree` is no DataTree.
-    StructureError
-        If the model is no Gaussian process classifier.
-    ValueError
-        If the tree is not that of a fit, or if the model is another one: other labels, names of classes or points,
-        hyperparameters or priors, or another prior of the latent functions, by which the log evidence is not what it
-        was.
-    """
+def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
+    """See `pymc_gpep.variational.reading.from_datatree`."""
     if not isinstance(tree, xr.DataTree):
         raise TypeError(f"tree must be a DataTree, for example arviz.from_netcdf(file), not a {type(tree).__name__}.")
     if missing := [group for group in _GROUPS if group not in tree.children]:
@@ -111,9 +86,14 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
             f"{', '.join(missing)}. GPApproximation.to_datatree makes one; draws alone cannot be turned into a fit."
         )
     model = pm.modelcontext(model)
-    attrs, nodes, history = tree.attrs, tree["nodes"].to_dataset(), tree["history"].to_dataset()
+    attrs = tree.attrs
+    # Earlier versions called a start "sites".
+    nodes, history = (
+        group.rename(sites="start") if "sites" in group else group
+        for group in (tree["nodes"].to_dataset(), tree["history"].to_dataset())
+    )
     classifier = read_classifier(model, attrs["likelihood"])
-    method = approximator(attrs["approximation"], classifier.kind, json.loads(attrs["options"]))
+    method = approximator(attrs["approximation"], classifier.likelihood_model, json.loads(attrs["options"]))
     log_posterior = LogPosterior(classifier, method)
     stored = [str(name) for name in nodes["parameter"].values]
     if stored != log_posterior.parameters:
@@ -123,14 +103,13 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
         )
     evaluations = _evaluations(history, "iteration")
     optimum = Optimum(
-        evaluations[int(history["best"])],
+        evaluations[int(history["best"])]._replace(start=history["start"].values),
         bool(attrs["optimum_converged"]),
         attrs["optimum_message"],
         evaluations,
-        history["sites"].values,
     )
     _check(log_posterior, optimum.best, tree["observed_data"][attrs["likelihood"]].values)
-    expected = method.start_size(classifier.n_classes, classifier.n_points)
+    expected = method.start_size(classifier.n_functions, classifier.n_points)
     if nodes.sizes["site"] != expected:
         raise ValueError(
             f"The model is not the one that was fitted: with {classifier.n_classes} classes {method.name} has "
@@ -139,26 +118,25 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
     hyper = HyperPosterior(
         attrs["hyper"],
         log_posterior,
-        [Node(*pair) for pair in zip(_evaluations(nodes, "node"), nodes["sites"].values, strict=True)],
+        [
+            evaluation._replace(start=start)
+            for evaluation, start in zip(_evaluations(nodes, "node"), nodes["start"].values, strict=True)
+        ],
         nodes["weight"].values,
         log_evidence=float(nodes["log_evidence"]),
         converged=bool(attrs["hyper_converged"]),
         message=attrs["hyper_message"],
         draws=tree.children["chains"].load() if "chains" in tree.children else None,
     )
-    approximation = GPApproximation(model=model, random_seed=0)
-    approximation.seconds = float(history["seconds"])
-    approximation.compile_seconds = float(history.get("compile_seconds", np.nan))
-    approximation.update(log_posterior, optimum, hyper)
-    _check_names(approximation.latent, tree["latent"].to_dataset())
+    fit = Fit(log_posterior, optimum, hyper, float(history["seconds"]), float(history.get("compile_seconds", np.nan)))
+    _check_names(datasets.latent(fit), tree["latent"].to_dataset())
     evidence = optimum.best.evidence
-    if approximation.convergence.converged and not _close(approximation.log_evidence, evidence, method.tolerance):
+    if fit.convergence.converged and not _close(fit.log_evidence, evidence, method.tolerance):
         raise ValueError(
             f"The model is not the one that was fitted: with the hyperparameters of the fit its log evidence is "
-            f"{approximation.log_evidence:.6g}, and was {evidence:.6g}. Compare inputs, covariance function and mean "
-            "function."
+            f"{fit.log_evidence:.6g}, and was {evidence:.6g}. Compare inputs, covariance function and mean function."
         )
-    return approximation
+    return fit
 
 
 def _check(log_posterior: LogPosterior, best: Evaluation, labels: Any) -> None:
@@ -192,7 +170,7 @@ def _close(value: float, other: float, tolerance: float = 0.0) -> bool:
 
 
 def _table(evaluations: Sequence[Evaluation], dim: str, parameters: list[str]) -> xr.Dataset:
-    columns = {name: np.array([getattr(each, name) for each in evaluations]) for name in Evaluation._fields}
+    columns = {name: np.array([getattr(each, name) for each in evaluations]) for name in _COLUMNS}
     return xr.Dataset(
         {name: ((dim, "parameter")[: values.ndim], values) for name, values in columns.items()},
         coords={"parameter": np.array(parameters, dtype=np.str_)},
@@ -202,9 +180,8 @@ def _table(evaluations: Sequence[Evaluation], dim: str, parameters: list[str]) -
 def _evaluations(table: xr.Dataset, dim: str) -> tuple[Evaluation, ...]:
     kinds = {name: kind for name, kind in Evaluation.__annotations__.items() if kind in (int, float)}
     rows = (table.isel({dim: i}) for i in range(table.sizes[dim]))
-    return tuple(
-        Evaluation(*(kinds.get(name, np.asarray)(row[name].values) for name in Evaluation._fields)) for row in rows
-    )
+    of_rows = ([kinds.get(name, np.asarray)(row[name].values) for name in _COLUMNS] for row in rows)
+    return tuple(Evaluation._make([*values, np.empty(0)]) for values in of_rows)
 
 
 def _place(best: Evaluation, history: Sequence[Evaluation]) -> int:

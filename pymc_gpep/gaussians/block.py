@@ -4,39 +4,79 @@ The algebra is that of `pymc_gpep.kernels.gaussians.block_sites`: dense, in O((c
 """
 
 from functools import cached_property
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from pymc_gpep.gaussians.posterior import Array, Posterior
-from pymc_gpep.kernels.gaussians.block_sites import block_roots, factorise_blocks
+from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import BlockSites, Sites
+from pymc_gpep.kernels.gaussians.block_sites import (
+    block_gradient,
+    block_marginals,
+    factorise_blocks,
+    project,
+    smooth_blocks,
+)
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
 
 __all__ = ["BlockPosterior"]
 
+Array = NDArray[np.float64]
 
-class BlockPosterior(Posterior):
+
+class BlockPosterior(DensePosterior):
     """Sites of any semi-definite precision W_i with rows that sum to zero, from `precision` W (n, c, c).
 
     M = W (I + K W)⁻¹.
     """
 
+    sites_class = BlockSites
+
+    @classmethod
+    def of(cls, prior: DensePrior, sites: Sites) -> Self:
+        posterior = cls(prior, sites.precision, np.empty(prior.shape))
+        pull = sites.slope(prior.mean)
+        image = np.empty_like(pull)
+        multiply_classes(prior.k, pull, image)
+        project(prior.k, posterior._roots, posterior._factorised[0], pull, image, posterior.weights)
+        posterior.sites = sites
+        return posterior
+
     @cached_property
     def _roots(self) -> Array:
         """R_i with W_i = R_i R_iᵀ, (n, c, c − 1)."""
-        n, c, _ = self.precision.shape
-        roots = np.empty((n, c, c - 1))
-        block_roots(self.precision, roots)
-        return roots
+        return BlockSites(self.precision, self.weights).roots
 
     @cached_property
-    def _lower(self) -> Array:
-        """Lower Cholesky factor L of I + Rᵀ K R, (n (c − 1), n (c − 1))."""
+    def _factorised(self) -> tuple[Array, float]:
+        """Lower Cholesky factor L of I + Rᵀ K R, (n (c − 1), n (c − 1)), and log|I + KΠ|."""
         n, _, rank = self._roots.shape
         lower = np.zeros((n * rank, n * rank))
-        ok, _ = factorise_blocks(self.k, self._roots, lower)
+        ok, log_det = factorise_blocks(self.prior.k, self._roots, lower)
         if not ok:
-            raise np.linalg.LinAlgError("The prior covariance is not positive semi-definite.")
-        return lower
+            raise NotPositiveDefiniteError(NO_COVARIANCE)
+        return lower, float(log_det)
+
+    @property
+    def log_determinant(self) -> float:
+        return self._factorised[1]
+
+    def marginals(self) -> tuple[Array, Array]:
+        (c, n), lower = self.weights.shape, self._factorised[0]
+        smooth, cov = np.empty((c, n, len(lower))), np.empty((n, c, c))
+        smooth_blocks(self.prior.k, self._roots, lower, smooth)
+        block_marginals(self.prior.k, smooth, cov)
+        return self.mean, cov
+
+    def derivatives(self) -> tuple[Array, Array]:
+        n, lower = self.weights.shape[1], self._factorised[0]
+        gradient = np.empty_like(self.prior.k)
+        block_gradient(self._roots, lower, self.weights, np.empty((n, len(lower))), gradient)
+        return gradient, self.weights.copy()
 
     @cached_property
     def _factor(self) -> Array:
@@ -45,7 +85,7 @@ class BlockPosterior(Posterior):
         g = np.zeros((c, n, n, rank))
         g[:, range(n), range(n)] = self._roots.swapaxes(0, 1)
         flat = g.reshape(c * n, n * rank)
-        return solve_triangular(self._lower, flat.T, lower=True).T.reshape(c, n, n * rank)
+        return solve_triangular(self._factorised[0], flat.T, lower=True).T.reshape(c, n, n * rank)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         smoothed = np.matmul(k_cross, self._factor)
@@ -69,13 +109,14 @@ class BlockPosterior(Posterior):
 
     def site_blocks(self) -> tuple[Array, Array]:
         n, _, rank = self._roots.shape
-        inverse = solve_triangular(self._lower, np.eye(n * rank), lower=True).reshape(n * rank, n, rank)
+        inverse = solve_triangular(self._factorised[0], np.eye(n * rank), lower=True).reshape(n * rank, n, rank)
         return self._roots, np.einsum("jip,jiq->ipq", inverse, inverse, optimize=True)
 
-    def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
+    def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         c, n = self.weights.shape
+        roots = self.prior.roots
         z = rng.standard_normal((c, n, draws))
         noise = np.einsum("iap,ipd->aid", self._roots, rng.standard_normal((n, c - 1, draws)))
-        inner = (self._factor.swapaxes(1, 2) @ (roots @ z + self.k @ noise)).sum(0)
+        inner = (self._factor.swapaxes(1, 2) @ (roots @ z + self.prior.k @ noise)).sum(0)
         z += roots.swapaxes(1, 2) @ (self.weights[..., None] + noise - self._factor @ inner)
         return z.transpose(2, 0, 1)

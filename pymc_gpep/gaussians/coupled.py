@@ -5,32 +5,81 @@ approximation of a softmax share it, since their sites have the same form.
 """
 
 from functools import cached_property
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
-from pymc_gpep.gaussians.posterior import FLOOR, Array, Posterior, scaled_symmetric
-from pymc_gpep.solvers.coupled import factorise
-from pymc_gpep.solvers.problem import own_matrix
+from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, Sites
+from pymc_gpep.gaussians.whitening import CoupledWhitening
+from pymc_gpep.kernels.gaussians.coupled import latent_weights
+from pymc_gpep.solvers.contract import own_matrix
+from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["CoupledPosterior"]
 
+Array = NDArray[np.float64]
 
-class CoupledPosterior(Posterior):
+
+class CoupledPosterior(DensePosterior):
     """Sites of precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from `precision` π (c, n)."""
 
+    sites_class = CoupledSites
+    whitens = True
+
+    @classmethod
+    def of(cls, prior: DensePrior, sites: Sites) -> Self:
+        posterior = cls(prior, sites.precision, np.empty(prior.shape))
+        inverses, p, _ = posterior._factorised
+        latent_weights(inverses, p, posterior.precision, sites.slope(prior.mean), posterior.weights)
+        posterior.sites = sites
+        return posterior
+
     @cached_property
-    def _factors(self) -> tuple[Array, Array]:
-        """B_k (c, n, n) and the lower Cholesky factor of P = Σ B_k."""
+    def _factorised(self) -> tuple[Array, Array, float]:
+        """A_k⁻¹ (c, n, n) in the lower triangles, the Cholesky factor of P = Σ B_k (n, n), and log|I + KΠ|."""
         c, n = self.precision.shape
-        b, p = np.empty((c, n, n)), np.empty((n, n))
-        ok, _ = factorise(self.k, self.precision, b, p)
+        inverses, p = np.empty((c, n, n)), np.empty((n, n))
+        with np.errstate(all="ignore"):
+            ok, log_det = factorise(self.prior.k, self.precision, inverses, p)
+            log_det -= np.log(self.precision.sum(0)).sum()
         if not ok:
-            raise np.linalg.LinAlgError("The prior covariance is not positive semi-definite.")
-        for matrix, root in zip(b, np.sqrt(self.precision), strict=True):
-            matrix[:] = scaled_symmetric(matrix, root)
-        return b, np.tril(p)
+            raise NotPositiveDefiniteError(NO_COVARIANCE)
+        return inverses, np.tril(p), float(log_det)
+
+    @property
+    def _factors(self) -> tuple[Array, Array]:
+        """B_k (c, n, n), and the Cholesky factor of P (n, n)."""
+        inverses, p, _ = self._factorised
+        roots = np.sqrt(self.precision)
+        return np.stack([scaled_symmetric(own, root) for own, root in zip(inverses, roots, strict=True)]), p
+
+    @property
+    def log_determinant(self) -> float:
+        return self._factorised[2]
+
+    def marginals(self) -> tuple[Array, Array]:
+        inverses, p, _ = self._factorised
+        c, n = self.weights.shape
+        cov = np.empty((n, c, c))
+        space = np.empty_like(inverses), np.empty_like(self.weights)
+        marginal_moments(self.prior.k, inverses, p, self.precision, self.weights, *space, cov)
+        return self.mean, cov
+
+    def derivatives(self) -> tuple[Array, Array]:
+        inverses, p, _ = self._factorised
+        gradient = np.empty_like(self.prior.k)
+        evidence_gradient(inverses, p, self.precision, self.weights, np.empty_like(p), gradient)
+        return gradient, self.weights.copy()
+
+    def whitening(self) -> CoupledWhitening:
+        inverses, p, _ = self._factorised
+        return CoupledWhitening(self.prior, self.sites, self.mean, self.log_normaliser, inverses, p)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         b, p = self._factors
@@ -76,13 +125,14 @@ class CoupledPosterior(Posterior):
         kept[:, range(c), range(c)] += np.where(self.precision > FLOOR, own, 1.0).T
         return root.T[:, :, None] * (np.eye(c) - outer), kept
 
-    def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
+    def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         b, p = self._factors
+        roots = self.prior.roots
         c, n = self.precision.shape
         z = rng.standard_normal((c, n, draws))
         noise = rng.standard_normal((c, n, draws)) * np.sqrt(self.precision)[..., None]
         noise -= (self.precision / self.precision.sum(0))[..., None] * noise.sum(0)
-        observed = b @ (roots @ z + self.k @ noise)
+        observed = b @ (roots @ z + self.prior.k @ noise)
         half = solve_triangular(p, observed.sum(0), lower=True)
         observed -= b @ solve_triangular(p, half, lower=True, trans=1)
         z += roots.swapaxes(1, 2) @ (self.weights[..., None] + noise - observed)

@@ -1,72 +1,148 @@
-"""A Gaussian prior of latent values by its mean and dense covariance, checked once for all."""
+"""A Gaussian prior of latent values by its mean and dense covariance, factorised once for all."""
 
-from typing import NamedTuple
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 
-__all__ = ["Prior", "check_prior", "solve_roots"]
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
+
+__all__ = ["DensePrior"]
 
 Array = NDArray[np.float64]
 
 _SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
 
 
-class Prior(NamedTuple):
-    """The Gaussian process priors at one point of the hyperparameters."""
+class DensePrior(Prior):
+    """f_k ~ N(m_k, K_k), independent for k = 1 … c, with f_k = m_k + L_k z_k for standard normals z.
 
-    k: Array
-    """Covariance, (1 or c, n, n)."""
-    roots: Array
-    """Its lower Cholesky factors, with zeros above the diagonal."""
-    mean: Array
-    """(c, n)."""
+    Arrays are taken as they are; `checked` makes one of what a user gives.
 
-
-def check_prior(
-    k: ArrayLike, mean: ArrayLike, labels: ArrayLike
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) in the form that kernels want.
-
-    Raises
-    ------
-    ValueError
-        Naming the argument, if a shape does not fit, a value is not finite, a covariance is not symmetric or has a
-        negative diagonal, or a label is no class.
+    Parameters
+    ----------
+    k : array (1 or c, n, n)
+        Covariance, shared by the functions or one for each.
+    mean : array (c, n)
     """
-    prior_mean = np.ascontiguousarray(mean, dtype=np.float64)
-    if prior_mean.ndim != 2 or prior_mean.shape[0] < 2 or prior_mean.shape[1] < 1:
-        raise ValueError(f"mean must be (c, n) with c ≥ 2 classes and n ≥ 1 points, but has shape {prior_mean.shape}.")
-    c, n = prior_mean.shape
-    covariance = np.ascontiguousarray(k, dtype=np.float64)
-    if covariance.shape not in ((n, n), (1, n, n), (c, n, n)):
-        raise ValueError(f"k must be ({n}, {n}) or ({c}, {n}, {n}) to fit the mean, but has shape {covariance.shape}.")
-    covariance = covariance.reshape(-1, n, n)
-    for name, values in (("mean", prior_mean), ("k", covariance)):
-        if not np.isfinite(values).all():
+
+    def __init__(self, k: Array, mean: Array) -> None:
+        # Kernels are compiled for arrays that are contiguous and writeable.
+        self.k: Array = np.require(k, np.float64, ["C", "W"])
+        self.mean = np.require(mean, np.float64, ["C", "W"])
+
+    @classmethod
+    def checked(cls, k: ArrayLike, mean: ArrayLike) -> "DensePrior":
+        """Make a prior of arrays that may be anything.
+
+        Parameters
+        ----------
+        k : array_like (n, n), (1, n, n) or (c, n, n)
+        mean : array_like (c, n)
+
+        Raises
+        ------
+        ValueError
+            Naming the argument, if a shape does not fit, a value is not finite, or a covariance is not symmetric or
+            has a negative diagonal.
+        """
+        means = np.ascontiguousarray(mean, dtype=np.float64)
+        if means.ndim != 2 or 0 in means.shape:
             raise ValueError(
-                f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
+                f"mean must be (c, n) with c ≥ 1 latent functions and n ≥ 1 points, but has shape {means.shape}."
             )
-    size = np.abs(covariance).max()
-    if np.abs(covariance - covariance.transpose(0, 2, 1)).max() > _SYMMETRY * size:
-        raise ValueError("k must be symmetric, but is not: check the covariance function.")
-    if covariance.diagonal(axis1=1, axis2=2).min() < 0:
-        raise ValueError("k must have no negative variance on its diagonal: check the covariance function.")
-    given = np.asarray(labels)
-    if given.shape != (n,):
-        raise ValueError(f"labels must be ({n},) to fit the mean, but have shape {given.shape}.")
-    if given.dtype.kind not in "biuf":
-        raise ValueError(f"labels must be integers 0…{c - 1}, but are of type {given.dtype}.")
-    if not ((given >= 0) & (given < c)).all() or (given.astype(np.int64) != given).any():
-        raise ValueError(f"labels must be integers 0…{c - 1}, but run from {given.min()} to {given.max()}.")
-    return covariance, prior_mean, np.ascontiguousarray(given, np.int64)
+        c, n = means.shape
+        covariance = np.ascontiguousarray(k, dtype=np.float64)
+        if covariance.shape not in ((n, n), (1, n, n), (c, n, n)):
+            raise ValueError(
+                f"k must be ({n}, {n}) or ({c}, {n}, {n}) to fit the mean, but has shape {covariance.shape}."
+            )
+        covariance = covariance.reshape(-1, n, n)
+        for name, values in (("mean", means), ("k", covariance)):
+            if not np.isfinite(values).all():
+                raise ValueError(
+                    f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
+                )
+        size = np.abs(covariance).max()
+        if np.abs(covariance - covariance.transpose(0, 2, 1)).max() > _SYMMETRY * size:
+            raise ValueError("k must be symmetric, but is not: check the covariance function.")
+        if covariance.diagonal(axis1=1, axis2=2).min() < 0:
+            raise ValueError("k must have no negative variance on its diagonal: check the covariance function.")
+        return cls(covariance, means)
 
+    @cached_property
+    def roots(self) -> Array:
+        """Lower Cholesky factors L of the covariance (1 or c, n, n), with zeros above the diagonal.
 
-def solve_roots(residual: Array, roots: Array) -> Array:
-    """L_k⁻¹ r_k of each class; `residual` (c, n), `roots` (1 or c, n, n)."""
-    if len(roots) == 1:
-        return np.ascontiguousarray(solve_triangular(roots[0], residual.T, lower=True, check_finite=False).T)
-    return np.stack(
-        [solve_triangular(root, r, lower=True, check_finite=False) for root, r in zip(roots, residual, strict=True)]
-    )
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If there are none.
+        """
+        try:
+            roots = np.linalg.cholesky(self.k)
+        except np.linalg.LinAlgError:
+            roots = np.full_like(self.k, np.nan)
+        if not np.isfinite(roots).all():
+            raise NotPositiveDefiniteError.of("the prior covariance")
+        return roots
+
+    def latent(self, z: Array) -> Array:
+        """Latent values f = m + L z, of z (c, n) or (count, c, n)."""
+        columns = z.reshape(-1, *self.shape).transpose(1, 2, 0)
+        return self.mean + np.matmul(self.roots, columns).transpose(2, 0, 1).reshape(z.shape)
+
+    def whitened(self, f: Array) -> Array:
+        """The z = L⁻¹ (f − m) of f (c, n)."""
+        return self.whitened_residual(f - self.mean)
+
+    def whitened_residual(self, residual: Array) -> Array:
+        """L⁻¹ r of r (c, n)."""
+        if len(self.roots) == 1:
+            solved = solve_triangular(self.roots[0], residual.T, lower=True, check_finite=False)
+            return np.ascontiguousarray(solved.T)
+        return np.stack(
+            [
+                solve_triangular(root, own, lower=True, check_finite=False)
+                for root, own in zip(self.roots, residual, strict=True)
+            ]
+        )
+
+    def whitened_slope(self, slope: Array) -> Array:
+        """The derivative Lᵀ s with respect to z of what has the derivative s (c, n) with respect to f."""
+        return np.asarray(np.matmul(self.roots.swapaxes(1, 2), slope[..., None])[..., 0])
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        return self.latent(rng.standard_normal((count, *self.shape)))
+
+    def conditional(self, f: Array, k_cross: Array, k_new: Array, new_mean: Array) -> tuple[Array, Array]:
+        """Mean and variance (c, m) of the latent functions at m new points given their values at the old.
+
+        Parameters
+        ----------
+        f : array (c, n)
+        k_cross : array (1 or c, m, n)
+            Prior covariance between the new points and the old.
+        k_new : array (1 or c, m)
+            Prior variances at the new points.
+        new_mean : array (c, m)
+            Prior mean at the new points.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If the covariance has no Cholesky factor.
+        """
+        residual = f - self.mean
+        means, variances = np.empty(new_mean.shape), np.empty(new_mean.shape)
+        # One for all functions or one for each; which of the two may differ where they have equal processes of their
+        # own.
+        distinct = max(len(self.k), len(k_cross))
+        for i in range(distinct):
+            own = slice(None) if distinct == 1 else slice(i, i + 1)
+            root, between = self.roots[i % len(self.k)], k_cross[i % len(k_cross)]
+            means[own] = new_mean[own] + (between @ cho_solve((root, True), residual[own].T)).T
+            spread = solve_triangular(root, between.T, lower=True)
+            variances[own] = np.maximum(k_new[i % len(k_new)] - (spread**2).sum(axis=0), 0.0)
+        return means, variances

@@ -1,34 +1,86 @@
 """The Gaussian posterior of latent functions whose sites leave the classes independent: prediction and draws."""
 
 from functools import cached_property
+from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.posterior import FLOOR, Array, Posterior, scaled_symmetric
-from pymc_gpep.kernels.gaussians.independent import factorise_class
+from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import FLOOR, IndependentSites, Sites
+from pymc_gpep.gaussians.whitening import IndependentWhitening
+from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, class_weights, factorise_class
+from pymc_gpep.solvers.contract import own_matrix
 
 __all__ = ["IndependentPosterior"]
 
+Array = NDArray[np.float64]
 
-class IndependentPosterior(Posterior):
+
+class IndependentPosterior(DensePosterior):
     """Sites of precision diag(π) ≥ 0, different for each class and point, from `precision` π (c, n): M is B.
 
     B is block-diagonal with the blocks B_k = D_k^½ (I + D_k^½ K_k D_k^½)⁻¹ D_k^½, D_k = diag(π_k).
     """
 
+    sites_class = IndependentSites
+    whitens = True
+
+    @classmethod
+    def of(cls, prior: DensePrior, sites: Sites) -> Self:
+        posterior = cls(prior, sites.precision, np.empty(prior.shape))
+        inverses, _ = posterior._factorised
+        for a, own in enumerate(zip(posterior.precision, sites.location, prior.mean, posterior.weights, strict=True)):
+            class_weights(own_matrix(inverses, a), *own)
+        posterior.sites = sites
+        return posterior
+
     @cached_property
-    def _b(self) -> Array:
-        """B_k, (1 or c, n, n): one where all classes have the same."""
-        shared = len(self.k) == 1 and (self.precision == self.precision[0]).all()
+    def _factorised(self) -> tuple[Array, float]:
+        """A_k⁻¹, (1 or c, n, n), in the lower triangle: one where all classes have the same; and log|I + KΠ|."""
+        shared = len(self.prior.k) == 1 and (self.precision == self.precision[0]).all()
         precision = self.precision[:1] if shared else self.precision
         n = precision.shape[1]
-        b = np.empty((len(precision), n, n))
-        for matrix, prior, pi in zip(b, np.broadcast_to(self.k, b.shape), precision, strict=True):
-            ok, _ = factorise_class(prior, pi, matrix)
+        inverses = np.empty((len(precision), n, n))
+        log_det = 0.0
+        for a, (matrix, pi) in enumerate(zip(inverses, precision, strict=True)):
+            ok, own = factorise_class(own_matrix(self.prior.k, a), pi, matrix)
             if not ok:
-                raise np.linalg.LinAlgError("The prior covariance is not positive semi-definite.")
-            matrix[:] = scaled_symmetric(matrix, np.sqrt(pi))
-        return b
+                raise NotPositiveDefiniteError(NO_COVARIANCE)
+            log_det += own
+        return inverses, log_det * len(self.precision) / len(precision)
+
+    @property
+    def _b(self) -> Array:
+        """B_k, (1 or c, n, n)."""
+        inverses, _ = self._factorised
+        roots = np.sqrt(self.precision[: len(inverses)])
+        return np.stack([scaled_symmetric(own, root) for own, root in zip(inverses, roots, strict=True)])
+
+    @property
+    def log_determinant(self) -> float:
+        return self._factorised[1]
+
+    def marginals(self) -> tuple[Array, Array]:
+        inverses, _ = self._factorised
+        variance = np.empty_like(self.precision)
+        for a, (pi, own) in enumerate(zip(self.precision, variance, strict=True)):
+            class_variance(own_matrix(self.prior.k, a), pi, own_matrix(inverses, a), own)
+        return self.mean, variance.T[:, :, None] * np.eye(len(variance))
+
+    def derivatives(self) -> tuple[Array, Array]:
+        inverses, _ = self._factorised
+        gradient = np.zeros_like(self.prior.k)
+        for a, (pi, b) in enumerate(zip(self.precision, self.weights, strict=True)):
+            add_class_gradient(pi, own_matrix(inverses, a), b, own_matrix(gradient, a))
+        return gradient, self.weights.copy()
+
+    def whitening(self) -> IndependentWhitening:
+        inverses, _ = self._factorised
+        full = np.stack([scaled_symmetric(own, np.ones(len(own))) for own in inverses])
+        return IndependentWhitening(self.prior, self.sites, self.mean, self.log_normaliser, full)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         c, m = k_new.shape
@@ -49,15 +101,17 @@ class IndependentPosterior(Posterior):
         return np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1) - explained, self.precision.shape)
 
     def site_blocks(self) -> tuple[Array, Array]:
+        b = self._b
         unit = np.eye(len(self.precision))
-        own = self._b.diagonal(axis1=1, axis2=2) / np.maximum(self.precision, FLOOR)
+        own = b.diagonal(axis1=1, axis2=2) / np.maximum(self.precision, FLOOR)
         kept = np.where(self.precision > FLOOR, own, 1.0)
         return np.sqrt(self.precision).T[:, :, None] * unit, kept.T[:, :, None] * unit
 
-    def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
+    def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         c, n = self.precision.shape
+        roots = self.prior.roots
         z = rng.standard_normal((c, n, draws))
         noise = rng.standard_normal((c, n, draws)) * np.sqrt(self.precision)[..., None]
-        observed = self._b @ (roots @ z + self.k @ noise)
+        observed = self._b @ (roots @ z + self.prior.k @ noise)
         z += roots.swapaxes(1, 2) @ (self.weights[..., None] + noise - observed)
         return z.transpose(2, 0, 1)

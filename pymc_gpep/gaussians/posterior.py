@@ -1,42 +1,111 @@
-"""The Gaussian posterior of the latent functions, whatever the structure of its sites: prediction and draws."""
+"""Gaussian posteriors of latent functions: what those who predict, draw and check ask of one, whatever its form."""
 
 from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FLOOR", "Posterior", "scaled_symmetric"]
+from pymc_gpep.gaussians.prior import Prior
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.gaussians.whitening import Whitening
+
+__all__ = ["Posterior"]
 
 Array = NDArray[np.float64]
 
-FLOOR = 1e-200
-"""A site precision below this one does nothing."""
 
+class Posterior[P: Prior](ABC):
+    """q(f) ∝ p(f) exp(νᵀf − ½ fᵀΠf), a prior times sites.
 
-class Posterior(ABC):
-    """q(f) = N(m + K b, K − K M K): a joint Gaussian, by what it can do; M is what the sites make of K.
+    What is computed from a prior covariance that is none raises `NotPositiveDefiniteError`.
 
     Parameters
     ----------
-    k : array (1 or c, n, n)
-        Prior covariance.
-    prior_mean : array (c, n)
+    prior : Prior
     precision : array
-        Site precisions, in a shape of the subclass's own.
+        Of the sites, in the shape of their form.
     weights : array (c, n)
-        b = K⁻¹ (posterior mean − prior mean).
+        b = ν − Πμ, the force with which the sites pull at the posterior mean μ: μ = m + K b for a covariance K.
+    mean : array (c, n), optional
+        μ, where it is known already.
     """
 
-    def __init__(self, k: Array, prior_mean: Array, precision: Array, weights: Array) -> None:
-        self.k = k
-        self.prior_mean = prior_mean
-        self.precision = precision
-        self.weights = weights
+    sites_class: ClassVar[type[Sites]]
+    """What its sites are."""
+    whitens: ClassVar[bool] = False
+    """Whether there is a `whitening`."""
 
+    def __init__(self, prior: P, precision: Array, weights: Array, mean: Array | None = None) -> None:
+        self.prior = prior
+        self.precision: Array = np.require(precision, np.float64, ["C", "W"])
+        self.weights: Array = np.require(weights, np.float64, ["C", "W"])
+        if mean is not None:
+            self.mean = mean
+
+    @classmethod
+    @abstractmethod
+    def of(cls, prior: P, sites: Sites) -> Self:
+        """The posterior of given sites.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If a matrix has no Cholesky factor to working precision.
+        """
+
+    @cached_property
+    @abstractmethod
+    def mean(self) -> Array:
+        """Posterior means μ at the points of the data, (c, n)."""
+
+    @cached_property
+    def sites(self) -> Sites:
+        """The sites, located by the weights and the mean."""
+        return self.sites_class.through(self.precision, self.mean, self.weights)
+
+    @property
+    @abstractmethod
+    def log_determinant(self) -> float:
+        """log|I + KΠ|."""
+
+    @property
+    def relative_log_normaliser(self) -> float:
+        """Log ∫ p(f) sites(f) df, of sites that are scaled to be 1 at μ: −½ log|I + KΠ| − ½ bᵀ(μ − m)."""
+        return -0.5 * (self.log_determinant + float((self.weights * (self.mean - self.prior.mean)).sum()))
+
+    @property
+    def log_normaliser(self) -> float:
+        """Log ∫ p(f) exp(νᵀf − ½ fᵀΠf) df."""
+        return float(self.sites.log_density(self.mean)) + self.relative_log_normaliser
+
+    def relative_site_log_density(self, x: Array) -> Array:
+        """Log of the sites at μ + x, of sites that are scaled to be 1 at μ: bᵀx − ½ xᵀΠx.
+
+        With `relative_log_normaliser` it makes ratios of densities in which no large numbers cancel.
+
+        Parameters
+        ----------
+        x : array (c, n) or (count, c, n)
+
+        Returns
+        -------
+        array () or (count,)
+        """
+        return np.asarray((self.weights * x).sum((-2, -1)) - 0.5 * self.sites.quadratic(x))
+
+    def site_log_density(self, f: Array) -> Array:
+        """νᵀf − ½ fᵀΠf, () or (count,), of f (c, n) or (count, c, n)."""
+        return self.sites.log_density(f)
+
+    @abstractmethod
+    def marginals(self) -> tuple[Array, Array]:
+        """Mean (c, n) and covariance (n, c, c) of the latent values at each point of the data."""
+
+    @abstractmethod
     def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:
-        """Mean (c, m) and covariance between classes (m, c, c) of the latent functions at m new points.
-
-        Equations 26 and 27 of the nested EP paper.
+        """Mean (c, m) and covariance (m, c, c) of the latent functions at m new points.
 
         Parameters
         ----------
@@ -47,9 +116,6 @@ class Posterior(ABC):
         prior_mean : array (c, m)
             Prior mean at the new points.
         """
-        shape = (*prior_mean.shape, self.k.shape[-1])
-        mean = prior_mean + np.einsum("kmn,kn->km", np.broadcast_to(k_cross, shape), self.weights)
-        return mean, self._covariance_at(k_cross, np.broadcast_to(k_new, prior_mean.shape))
 
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Mean (n, c) and covariance (n, c, c) of the latent values of each point when its own site is left out.
@@ -71,22 +137,6 @@ class Posterior(ABC):
         return mean.T - np.einsum("iab,bi->ia", wide, self.weights), wide
 
     @abstractmethod
-    def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
-        """Covariance between classes (m, c, c) at new points, from prior variances (c, m)."""
-
-    @abstractmethod
-    def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Prior − leftᵀ M left, (c, n, c, n), for a factor `left` and a prior covariance (1 or c, n, n) it belongs to.
-
-        With both the prior covariance K this is the covariance of f; with L, K = L Lᵀ, and the identity it is that of
-        z = L⁻¹ (f − m).
-        """
-
-    @abstractmethod
-    def marginal_variance(self, left: Array, prior: Array) -> Array:
-        """Diagonal (c, n) of `joint_covariance`, cheaper where that is possible."""
-
-    @abstractmethod
     def site_blocks(self) -> tuple[Array, Array]:
         """Roots R_i (n, c, r) of the site precisions, Π_i = R_i R_iᵀ, and E_i = I − R_iᵀ Σ_i R_i (n, r, r).
 
@@ -95,21 +145,19 @@ class Posterior(ABC):
         """
 
     @abstractmethod
-    def draw_whitened(self, rng: np.random.Generator, draws: int, roots: Array) -> Array:
-        """Draws (draws, c, n) of z where f = m + L z and K = L Lᵀ: exact, by perturbation.
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Draws (count, c, n) of f at the points of the data."""
 
-        With f₀ ~ N(0, K) and ε from a normal distribution whose covariance is the precision of the sites,
-        f₀ + K (ε − M (f₀ + K ε)) has the posterior covariance.
+    @abstractmethod
+    def derivatives(self) -> tuple[Array, ...]:
+        """Derivatives of `log_normaliser` at fixed sites, one for each array that the prior is made of."""
 
-        Parameters
-        ----------
-        roots : array (1 or c, n, n)
-            Lower Cholesky factors L of the prior covariance.
+    def whitening(self) -> Whitening:
+        """The map from independent standard normals to f.
+
+        Raises
+        ------
+        TypeError
+            If there is none, see `whitens`.
         """
-
-
-def scaled_symmetric(lower: Array, root: Array) -> Array:
-    """D S D, where the lower triangle of `lower` (n, n) holds the symmetric S and D = diag(root)."""
-    triangle = np.tril(lower)
-    full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
-    return full
+        raise TypeError(f"No map from standard normals is known for {self.sites_class.form} sites; ask `whitens`.")

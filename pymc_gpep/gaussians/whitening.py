@@ -13,11 +13,12 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.gaussians.dense_prior import Prior, solve_roots
-from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, log_sites, whiten
-from pymc_gpep.solvers.whitening import whitening
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 
-__all__ = ["PriorWhitening", "SiteWhitening", "Whitening"]
+__all__ = ["CoupledWhitening", "IndependentWhitening", "PriorWhitening", "Whitening"]
 
 Array = NDArray[np.float64]
 
@@ -27,14 +28,14 @@ class Whitening(ABC):
 
     Attributes
     ----------
-    prior : Prior
+    prior : DensePrior
     log_evidence : float
         log Z̃, 0 without sites.
     centre : array (c, n)
         f at z = 0.
     """
 
-    prior: Prior
+    prior: DensePrior
     log_evidence: float
     centre: Array
 
@@ -63,58 +64,78 @@ class Whitening(ABC):
 class PriorWhitening(Whitening):
     """f_k = m_k + L_k z_k, with the Cholesky factors of the prior covariance."""
 
-    def __init__(self, prior: Prior) -> None:
+    def __init__(self, prior: DensePrior) -> None:
         self.prior = prior
         self.log_evidence = 0.0
         self.centre = prior.mean
 
     @property
     def shape(self) -> tuple[int, int]:
-        c, n = self.prior.mean.shape
-        return c, n
+        return self.prior.shape
 
     def latent(self, z: Array) -> Array:
-        return self.centre + np.matmul(self.prior.roots, z[..., None])[..., 0]
+        return self.prior.latent(z)
 
     def slope(self, slope: Array) -> Array:
-        return np.asarray(np.matmul(self.prior.roots.swapaxes(1, 2), slope[..., None])[..., 0])
+        return self.prior.whitened_slope(slope)
 
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
-        return solve_roots(f - self.centre, self.prior.roots)
+        return self.prior.whitened(f)
 
     def log_sites(self, f: Array) -> tuple[float, Array]:
         return 0.0, np.zeros_like(f)
 
 
 class SiteWhitening(Whitening):
+    """A map under which f has the posterior that sites make of the prior where z is standard normal.
+
+    Parameters
+    ----------
+    prior : DensePrior
+    sites : Sites
+    mean : array (c, n)
+        Of the posterior.
+    log_normaliser : float
+        Log integral of prior times sites.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If there is no normaliser.
+    """
+
+    def __init__(self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float) -> None:
+        if not np.isfinite(log_normaliser):
+            raise NotPositiveDefiniteError("The posterior covariance under the sites is not positive definite.")
+        self.prior = prior
+        self.sites = sites
+        self.centre = mean
+        self.log_evidence = log_normaliser
+
+    def log_sites(self, f: Array) -> tuple[float, Array]:
+        return self.sites.value_and_slope(f)
+
+
+class CoupledWhitening(SiteWhitening):
     """The map of `pymc_gpep.kernels.gaussians.whitening`, for sites that couple the classes.
 
     Parameters
     ----------
-    prior : Prior
-    pi, nu : array (c, n)
-        Precisions and locations of the sites, exp(νᵀf − ½ fᵀΠf).
-
-    Raises
-    ------
-    numpy.linalg.LinAlgError
-        If a matrix is not positive definite to working precision.
+    prior, sites, mean, log_normaliser
+        See `SiteWhitening`.
+    inverses, p : array (c, n, n), (n, n)
+        A_k⁻¹ and the Cholesky factor of P, of `pymc_gpep.kernels.gaussians.coupled`, in their lower triangles.
     """
 
-    def __init__(self, prior: Prior, pi: Array, nu: Array) -> None:
-        c, n = pi.shape
-        self.prior = prior
-        self.centre = np.empty((c, n))
-        self._pi, self._nu = pi, nu
-        inverses, p = np.empty((c, n, n)), np.empty((n, n))
-        self.log_evidence = whitening(prior.k, prior.mean, pi, nu, inverses, p, self.centre)
-        if not np.isfinite(self.log_evidence):
-            raise np.linalg.LinAlgError("The posterior covariance under the sites is not positive definite.")
-        self._map = prior.k, prior.roots, pi, inverses, p
+    def __init__(
+        self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float, inverses: Array, p: Array
+    ) -> None:
+        super().__init__(prior, sites, mean, log_normaliser)
+        self._map = prior.k, prior.roots, sites.precision, inverses, p
 
     @property
     def shape(self) -> tuple[int, int]:
-        c, n = self._pi.shape
+        c, n = self.prior.shape
         return 2 * c + 1, n
 
     def latent(self, z: Array) -> Array:
@@ -132,7 +153,50 @@ class SiteWhitening(Whitening):
         whiten(*self._map, f - self.centre, z)
         return z
 
-    def log_sites(self, f: Array) -> tuple[float, Array]:
-        pull = self._pi * f
-        slope = self._nu - (pull - self._pi * (pull.sum(0) / self._pi.sum(0)))
-        return float(log_sites(self._pi, self._nu, f)), slope
+
+class IndependentWhitening(SiteWhitening):
+    """Matheron's rule, for sites of each latent function alone.
+
+    Of w, a draw of the prior, and e, noise of the sites, z = (w, e) (2c, n), with D_k = diag(π_k),
+
+        f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
+
+    In the other direction what f leaves open is drawn: if w, e give f − δ, then w + L⁻¹δ, e − D^½δ give f.
+
+    Parameters
+    ----------
+    prior, sites, mean, log_normaliser
+        See `SiteWhitening`.
+    inverses : array (1 or c, n, n)
+        A_k⁻¹, in full.
+    """
+
+    def __init__(self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float, inverses: Array) -> None:
+        super().__init__(prior, sites, mean, log_normaliser)
+        self._inverses = inverses
+        self._scale = np.sqrt(sites.precision)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        c, n = self.prior.shape
+        return 2 * c, n
+
+    def latent(self, z: Array) -> Array:
+        w, e = np.split(z, 2)
+        drawn = _products(self.prior.roots, w)
+        force = self._scale * _products(self._inverses, self._scale * drawn + e)
+        return self.centre + drawn - _products(self.prior.k, force)
+
+    def slope(self, slope: Array) -> Array:
+        of_e = -_products(self._inverses, self._scale * _products(self.prior.k, slope))
+        return np.concatenate([self.prior.whitened_slope(slope + self._scale * of_e), of_e])
+
+    def whitened(self, f: Array, rng: np.random.Generator) -> Array:
+        w, e = np.split(rng.standard_normal(self.shape), 2)
+        missing = f - self.latent(np.concatenate([w, e]))
+        return np.concatenate([w + self.prior.whitened_residual(missing), e - self._scale * missing])
+
+
+def _products(matrices: Array, x: Array) -> Array:
+    """S_k x_k (c, n) of each function, from matrices (1 or c, n, n)."""
+    return np.asarray(np.matmul(matrices, x[..., None])[..., 0])

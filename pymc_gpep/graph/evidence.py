@@ -6,30 +6,24 @@ from typing import Any
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.compile import optdb
 from pytensor.gradient import DisconnectedType, disconnected_type, grad_not_implemented
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.kernels.compile import kernel, source_key
+from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
-from pymc_gpep.solvers.relay import external
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.relay import REFUSED, external
+from pymc_gpep.solvers.run import Outcome
 
 __all__ = ["Evidence"]
 
-_UNUSABLE = "k must hold one matrix or one for each class, and labels must be 0…c−1."
-
-
-def _usable(k: Any, mean: Any, labels: Any) -> bool:
-    """Whether number of matrices and labels fit the mean (c, n): solvers read memory by them, unchecked."""
-    c = len(mean)
-    return (len(k) == 1 or len(k) == c) and labels.size > 0 and labels.min() >= 0 and labels.max() < c
-
-
-_compiled_usable = kernel(_usable)
+_UNUSABLE = (
+    "k must hold one matrix or one for each latent function, labels must be legal, and start as long as the "
+    "approximation wants it."
+)
 
 
 def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
@@ -40,10 +34,11 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 
 
 class Evidence(Op):
-    """log Z(K, m) of a Gaussian process classifier, as an approximation computes it.
+    """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
     Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), and what to start from, a vector; no
-    derivative is taken through it, since the fixed point does not depend on it. Without one the start is cold.
+    derivative is taken through it, since the fixed point does not depend on it. Without one the start is cold, where
+    the shape of the mean is known.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations.
     Unless the solver converged, the first three are NaN and the status says why (`pymc_gpep.kernels.status`): in a
@@ -53,20 +48,34 @@ class Evidence(Op):
     already there; second derivatives are not defined.
     """
 
-    __props__ = ("approximator",)
+    __props__ = ("approximator", "likelihood")
     default_output = 0
 
-    def __init__(self, approximator: Approximator) -> None:
+    def __init__(self, approximator: Approximator, likelihood: Likelihood | None = None) -> None:
         self.approximator = approximator
+        self.likelihood = likelihood or approximator.first_likelihood()
 
     def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None) -> Apply:
-        """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated."""
+        """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated.
+
+        Raises
+        ------
+        TypeError
+            If an input has another number of axes.
+        ValueError
+            If the problem is too large for the approximation, or there is neither a start nor its length.
+        """
         mean = _with_axes("mean", mean, 2, "float64")
-        c, n = (mean.shape[i] if known is None else known for i, known in enumerate(mean.type.shape))
-        size = self.approximator.start_size(c, n)
+        c, n = mean.type.shape
+        size = None if c is None or n is None else self.approximator.start_size(c, n)
+        if start is None:
+            if size is None:
+                raise ValueError("start must be given, np.zeros(start_size), where the shape of the mean is not known.")
+            start = np.zeros(size)
+        n = mean.shape[1] if n is None else n
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
-        start = pt.zeros(size) if start is None else pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
+        start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
         outputs = [pt.dscalar("evidence"), k.type(), mean.type(), start.type(), pt.lscalar(), pt.lscalar()]
         return Apply(self, [k, mean, labels, start], outputs)
 
@@ -75,13 +84,32 @@ class Evidence(Op):
         k, mean, _, start = shapes
         return [(), k, mean, start, (), ()]
 
+    def solve(
+        self,
+        k: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        start: NDArray[np.float64],
+        gradient: bool = True,
+    ) -> Outcome:
+        """Run the solver.
+
+        Raises
+        ------
+        ValueError
+            If the arrays do not fit each other, or the labels are not legal: kernels read memory by them, unchecked.
+        """
+        c, n = mean.shape
+        self.likelihood.check(labels, c, n)
+        if len(k) not in (1, c) or n < 1 or start.size != self.approximator.start_size(c, n):
+            raise ValueError(_UNUSABLE)
+        return self.approximator.run(k, mean, labels, start, gradient, likelihood=self.likelihood)
+
     def evaluate(
         self, k: NDArray[np.float64], mean: NDArray[np.float64], labels: NDArray[np.int64], start: NDArray[np.float64]
     ) -> tuple[Any, ...]:
         """Compute all outputs from numbers."""
-        if not _usable(np.asarray(k), np.asarray(mean), np.asarray(labels)):
-            raise ValueError(_UNUSABLE)
-        found = self.approximator.run(k, mean, labels, start, gradient=True)
+        found = self.solve(np.asarray(k), np.asarray(mean), np.asarray(labels), np.asarray(start))
         ok = found.status == CONVERGED
         return (
             found.evidence if ok else np.nan,
@@ -120,15 +148,13 @@ class Evidence(Op):
 
 @register_funcify_default_op_cache_key(Evidence)
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
-    solve = external(repr(op.approximator), op.approximator.run)
+    solve = external(f"{op.approximator!r} of {op.likelihood!r}", op.solve)
 
     @numba_njit
     def evidence(k_, mean_, labels_, start):  # type: ignore[no-untyped-def]  # numba infers them
         k = np.ascontiguousarray(k_)
         mean = np.ascontiguousarray(mean_)
         labels = np.ascontiguousarray(labels_)
-        if not _compiled_usable(k, mean, labels):
-            raise ValueError(_UNUSABLE)
         c, n = mean.shape
         end = start.copy()
         value = np.full(1, np.nan)
@@ -139,15 +165,8 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
             len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, end.ctypes, end.size,
             value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, outcome.ctypes,
         )  # fmt: skip
+        if outcome[0] == REFUSED:
+            raise ValueError(_UNUSABLE)
         return np.asarray(value[0]), gradient_k, gradient_mean, end, np.asarray(outcome[0]), np.asarray(outcome[1])
 
     return evidence, source_key(__file__)
-
-
-@node_rewriter([Evidence])
-def _load_jax_dispatch(fgraph: Any, node: Apply) -> None:
-    """Rewrite nothing: as rewrites tagged "jax" run only where JAX compiles, JAX need not be imported before that."""
-    from pymc_gpep.graph import jax_dispatch  # noqa: F401
-
-
-optdb.register("load_jax_dispatch_of_evidence", dfs_rewriter(_load_jax_dispatch), "jax", position=100)

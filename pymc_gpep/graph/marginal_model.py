@@ -58,9 +58,9 @@ class MarginalModel(pm.Model):
                     own.append(variable)
             self.add_named_variable(variable, dims=model.named_vars_to_dims.get(name))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
-        start = np.zeros(approximator.start_size(classifier.n_classes, classifier.n_points))
+        start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         k = pt.atleast_3d(classifier.covariance(), left=True)
-        evidence = Evidence(approximator)(k, classifier.mean(), classifier.labels, start)
+        evidence = Evidence(approximator, classifier.likelihood_model)(k, classifier.mean(), classifier.labels, start)
         pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
 
 
@@ -98,8 +98,8 @@ def marginalize(
         If the model is no Gaussian process classifier, or if a random variable or a Potential besides the likelihood
         depends on its latent values.
     ValueError
-        If there is no such method, if it does not fit the likelihood, or if the prior at the initial point is none, as
-        where inputs are missing.
+        If there is no such method, if it does not fit the likelihood, or if covariance or mean at the initial point are
+        no Gaussian process's, as where inputs are missing.
     TypeError
         If an option is not one of the approximation's.
 
@@ -110,6 +110,6 @@ def marginalize(
     >>> idata = gpep.recover(idata, marginal)
     """
     classifier = read_classifier(model, likelihood)
-    solver = approximator(method.lower(), classifier.kind, options, ", besides method and likelihood")
-    check_moments(*prior_moments(classifier)(model.initial_point()))
+    solver = approximator(method.lower(), classifier.likelihood_model, options, ", besides method and likelihood")
+    check_moments(classifier, *prior_moments(classifier)(model.initial_point()))
     return MarginalModel(classifier, solver)

@@ -1,8 +1,8 @@
-"""What is done about the hyperparameters once their maximum is known: kept there, or integrated over."""
+"""Treatments of the hyperparameters once their maximum is known: kept there, or integrated over."""
 
 from pymc_gpep.hyper.contract import HyperMethod
-from pymc_gpep.hyper.hyper_posterior import HyperPosterior, Node
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.maximum import Maximum
 from pymc_gpep.hyper.registry import HYPER, hyper_method
 
-__all__ = ["HYPER", "HyperMethod", "HyperPosterior", "Maximum", "Node", "hyper_method"]
+__all__ = ["HYPER", "HyperMethod", "HyperPosterior", "Maximum", "hyper_method"]

@@ -1,15 +1,16 @@
 """Integration over the hyperparameters by a central composite design."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["CentralComposite", "sphere_design"]
@@ -38,7 +39,7 @@ class CentralComposite(HyperMethod):
         Vehtari (2010) have 1.1, which is that for d = 10.
     """
 
-    f0: float | None = None
+    f0: float | None = field(default=None, metadata=at_least(1))
 
     name: ClassVar[str] = "ccd"
 
@@ -50,19 +51,19 @@ class CentralComposite(HyperMethod):
         d = best.theta.size
         f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
         gaussian = gaussian_at(log_posterior, optimum)
-        spread = _spread(log_posterior, gaussian, best.log_posterior)
+        spread = _spread(log_posterior, gaussian, best)
         sphere = f0 * sphere_design(d)
         u = np.concatenate([np.zeros((1, d)), sphere])
         normal_weights = np.full(len(u), 1 / (len(sphere) * f0**2))
         normal_weights[0] = 1 - 1 / f0**2
         side = np.where(u == 0, spread.mean(axis=0), np.where(u > 0, spread[1], spread[0]))
         thetas = gaussian.at(side * u)
-        nodes = evaluate_nodes(log_posterior, thetas, len(thetas), progressbar)
+        nodes = evaluate_nodes(log_posterior, thetas, best.start, progressbar)
         kept = np.array([node is not None for node in nodes]) & (normal_weights > 0)
-        good = [node for node, keep in zip(nodes, kept, strict=True) if node and keep]
+        good = [node for node, keep in zip(nodes, kept, strict=True) if node is not None and keep]
         if not good:
             raise ValueError(f"hyper='ccd': {failures(nodes)}. Use hyper='map', or other priors.")
-        drop = np.array([node.evaluation.log_posterior for node in good]) - best.log_posterior
+        drop = np.array([node.log_posterior for node in good]) - best.log_posterior
         logs = drop + 0.5 * (u[kept] ** 2).sum(axis=1) + np.log(side[kept]).sum(axis=1) + np.log(normal_weights[kept])
         weights = np.exp(logs - logs.max())
         wanted = weights > _NEGLIGIBLE * weights.sum()
@@ -77,7 +78,7 @@ class CentralComposite(HyperMethod):
         )
 
 
-def _spread(log_posterior: LogPosterior, gaussian: Gaussian, top: float) -> Array:
+def _spread(log_posterior: LogPosterior, gaussian: Gaussian, best: Evaluation) -> Array:
     """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
 
     That of a normal density that falls by as much as the posterior does over two of the Gaussian's standard deviations;
@@ -87,7 +88,7 @@ def _spread(log_posterior: LogPosterior, gaussian: Gaussian, top: float) -> Arra
     spread = np.ones((2, d))
     for side, sign in enumerate((-1, 1)):
         for axis, theta in enumerate(gaussian.at(sign * _REACH * np.eye(d))):
-            fall = top - log_posterior(theta).log_posterior
+            fall = best.log_posterior - log_posterior(theta, best.start).log_posterior
             if fall > 0:
                 spread[side, axis] = np.clip(_REACH / np.sqrt(2 * fall), *_SPREAD)
     return spread
@@ -107,7 +108,7 @@ def sphere_design(d: int) -> Array:
     products = [{0}, set[int](), set[int](), set[int]()]  # of so many columns
     while len(columns) < d:
         column = 1 + max(columns, default=0)
-        while any(column in of for of in products):
+        while any(column in found for found in products):
             column += 1
         for many in (3, 2, 1):
             products[many] |= {column ^ other for other in products[many - 1]}

@@ -1,8 +1,8 @@
-"""What every way to treat the hyperparameters is: options, and `integrate`."""
+"""The contract of a treatment of the hyperparameters: options, and `integrate`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -10,17 +10,15 @@ from numpy.typing import NDArray
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-from pymc_gpep.hyper.hyper_posterior import HyperPosterior, Node
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.approximations.limits import check_limits
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["HyperMethod", "evaluate_nodes", "failures"]
 
 Array = NDArray[np.float64]
-
-_LEAST = {"nodes": 1, "draws": 4, "tune": 0, "chains": 1, "cores": 1, "f0": 1}
-"""Name of an option, whatever the method → the smallest value it may have."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +35,7 @@ class HyperMethod(ABC):
     """What `pm.fit(hyper=...)` calls it."""
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value is not None and not value >= _LEAST[field.name]:
-                raise ValueError(f"{field.name} must be at least {_LEAST[field.name]}, but is {value!r}.")
+        check_limits(self)
 
     @abstractmethod
     def integrate(
@@ -56,19 +51,19 @@ class HyperMethod(ABC):
 
 
 def evaluate_nodes(
-    log_posterior: LogPosterior, thetas: Iterable[Array], total: int, progressbar: bool
-) -> list[Node | None]:
-    """Solve at every point (d,); None where the approximation fails."""
-    nodes: list[Node | None] = []
+    log_posterior: LogPosterior, thetas: Sequence[Array] | Array, start: Array, progressbar: bool
+) -> list[Evaluation | None]:
+    """Evaluate at every point (d,), the first solve from `start`; None where the approximation fails."""
+    nodes: list[Evaluation | None] = []
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
-        for theta in progress.track(thetas, total=total, description="Integrating over hyperparameters"):
-            evaluation = log_posterior(theta)
-            good = evaluation.status == CONVERGED and np.isfinite(evaluation.log_posterior)
-            nodes.append(Node(evaluation, log_posterior.sites) if good else None)
+        for theta in progress.track(thetas, total=len(thetas), description="Integrating over hyperparameters"):
+            evaluation = log_posterior(theta, start)
+            start = evaluation.start if evaluation.status == CONVERGED else start
+            nodes.append(evaluation if evaluation.usable else None)
     return nodes
 
 
-def failures(nodes: Iterable[Node | None]) -> str:
+def failures(nodes: Iterable[Evaluation | None]) -> str:
     """How many nodes had to be left out, in words; empty if none."""
     found = list(nodes)
     failed = found.count(None)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["Gaussian", "gaussian_at", "hessian", "second_derivatives"]
@@ -33,25 +33,27 @@ class Gaussian(NamedTuple):
         return self.mean + z @ self.root.T
 
 
-def second_derivatives(log_posterior: LogPosterior, theta: Array, steps: Array) -> Array:
+def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: Array) -> Array:
     """Hessian (d, d) of the log posterior by central differences of its gradient; NaN where the approximation fails."""
-    rows = np.empty((theta.size, theta.size))
+    d = centre.theta.size
+    rows = np.empty((d, d))
     for i, step in enumerate(np.diag(steps)):
-        rows[i] = (log_posterior(theta + step).gradient - log_posterior(theta - step).gradient) / (2 * steps[i])
+        ahead, behind = (log_posterior(centre.theta + side, centre.start) for side in (step, -step))
+        rows[i] = (ahead.gradient - behind.gradient) / (2 * steps[i])
     return 0.5 * (rows + rows.T)
 
 
-def hessian(log_posterior: LogPosterior, theta: Array) -> Array:
+def hessian(log_posterior: LogPosterior, centre: Evaluation) -> Array:
     """Second derivatives (d, d) of the log posterior, by central differences of its exact gradient.
 
     Each step is a tenth of the standard deviation of one hyperparameter given the others, which a first pass with a
     fixed step finds out: 4 d evaluations in all. NaN where the approximation fails.
     """
-    rough = second_derivatives(log_posterior, theta, np.full(theta.size, _FIRST_STEP))
+    rough = second_derivatives(log_posterior, centre, np.full(centre.theta.size, _FIRST_STEP))
     curvature = -rough.diagonal()
-    curved = curvature > _CURVED  # NaN is not
+    curved = curvature > _CURVED  # false where it is NaN
     steps = np.where(curved, _STEP / np.sqrt(np.where(curved, curvature, 1.0)), _FIRST_STEP)
-    return second_derivatives(log_posterior, theta, steps)
+    return second_derivatives(log_posterior, centre, steps)
 
 
 def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
@@ -63,7 +65,7 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
         If the log posterior is not curved downwards in all directions.
     """
     theta = optimum.best.theta
-    precision = -hessian(log_posterior, theta)
+    precision = -hessian(log_posterior, optimum.best)
     scale = np.sqrt(np.maximum(precision.diagonal(), 0.0))
     curved = np.isfinite(precision).all() and (scale > 0).all()
     if not curved or np.linalg.eigvalsh(precision / np.outer(scale, scale))[0] < _CURVED:

@@ -1,6 +1,6 @@
 """Laplace's method for the hyperparameters: the Gaussian at their maximum."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import qmc
 
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -31,7 +32,7 @@ class LaplaceNodes(HyperMethod):
         How many; at least two more than there are hyperparameters.
     """
 
-    nodes: int = 64
+    nodes: int = field(default=64, metadata=at_least(1))
 
     name: ClassVar[str] = "laplace"
 
@@ -44,8 +45,8 @@ class LaplaceNodes(HyperMethod):
             raise ValueError(f"nodes must be at least {d + 2} for {d} hyperparameters, but is {self.nodes}.")
         gaussian = gaussian_at(log_posterior, optimum)
         thetas = gaussian.at(standard_normal_nodes(self.nodes, d, random_seed))
-        nodes = evaluate_nodes(log_posterior, thetas, len(thetas), progressbar)
-        good = [node for node in nodes if node]
+        nodes = evaluate_nodes(log_posterior, thetas, optimum.best.start, progressbar)
+        good = [node for node in nodes if node is not None]
         if not good:
             raise ValueError(f"hyper='laplace': {failures(nodes)}. Use hyper='map', or other priors.")
         return HyperPosterior(

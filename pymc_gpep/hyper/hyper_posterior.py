@@ -1,8 +1,6 @@
 """The posterior of the hyperparameters as finitely many weighted points, with the latent values' Gaussian at each."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -12,21 +10,12 @@ from pymc.blocking import PointType
 from pymc_gpep.approximations import Solution
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.structure.prior_functions import frozen_data, prior_moments
 
-__all__ = ["HyperPosterior", "Node"]
+__all__ = ["HyperPosterior"]
 
 Array = NDArray[np.float64]
 
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
-
-
-class Node(NamedTuple):
-    """One point of the hyperparameters."""
-
-    evaluation: Evaluation
-    sites: Array
-    """Where a solve at this point starts, and after an iteration or two ends."""
 
 
 class HyperPosterior:
@@ -40,7 +29,7 @@ class HyperPosterior:
     name : str
         How it came about, one of `pymc_gpep.hyper.HYPER`.
     log_posterior : LogPosterior
-    nodes : sequence of Node
+    nodes : sequence of Evaluation
     weights : array (s,)
         Positive; they are normalised.
     log_evidence : float
@@ -54,8 +43,8 @@ class HyperPosterior:
 
     Notes
     -----
-    A solution has matrices of the size of the prior covariance. Sites are kept for all nodes, solutions for the first
-    so many as fit a fixed amount of memory; the others are solved again when wanted, from their own sites, which takes
+    A solution has matrices of the size of the prior covariance. Starts are kept for all nodes, solutions for the first
+    so many as fit a fixed amount of memory; the others are solved again when wanted, from their own starts, which takes
     an iteration or two.
     """
 
@@ -63,7 +52,7 @@ class HyperPosterior:
         self,
         name: str,
         log_posterior: LogPosterior,
-        nodes: Sequence[Node],
+        nodes: Sequence[Evaluation],
         weights: Array,
         *,
         log_evidence: float = np.nan,
@@ -80,10 +69,8 @@ class HyperPosterior:
         self.message = message
         self.draws = draws
         classifier = log_posterior.classifier
-        self._kept: dict[int, Solution] = {}
-        # Later pm.set_data does not change a posterior that exists.
-        self._data = frozen_data(classifier.model)
-        self._keep = max(1, _ENTRIES // (classifier.n_classes * classifier.n_points) ** 2)
+        self._kept: dict[bytes, Solution] = {}
+        self._keep = max(1, _ENTRIES // (classifier.n_functions * classifier.n_points) ** 2)
 
     def __repr__(self) -> str:
         """How it came about, how many nodes there are, and the integral."""
@@ -98,33 +85,28 @@ class HyperPosterior:
     @property
     def theta(self) -> Array:
         """Hyperparameters at the nodes, unconstrained, (s, d)."""
-        return np.array([node.evaluation.theta for node in self.nodes])
+        return np.array([node.theta for node in self.nodes])
 
     def point(self, s: int) -> PointType:
         """Values of the model's value variables at a node."""
-        return self.log_posterior.point(self.nodes[s].evaluation.theta)
+        return self.log_posterior.point(self.nodes[s].theta)
 
     def solution(self, s: int) -> Solution:
         """The approximate posterior of the latent values at a node."""
-        if s in self._kept:
-            return self._kept[s]
-        k, mean, labels = self._moments(self.point(s))
-        solution = self.log_posterior.approximator.solve(k, mean, labels, self.nodes[s].sites)
-        if len(self._kept) < self._keep:
-            self._kept[s] = solution
-        return solution
+        return self._solution(self.nodes[s], len(self._kept) < self._keep)
 
     def solution_at(self, optimum: Optimum) -> Solution:
-        """The approximate posterior of the latent values at the maximum, that of a node if it is one."""
-        theta = optimum.best.theta
-        for s, node in enumerate(self.nodes):
-            if np.array_equal(node.evaluation.theta, theta):
-                return self.solution(s)
-        return self.log_posterior.solve(theta, optimum.sites)
+        """The approximate posterior of the latent values at the maximum, which may be a node or not."""
+        return self._solution(optimum.best, keep=True)
 
-    @cached_property
-    def _moments(self) -> Any:
-        return prior_moments(self.log_posterior.classifier, self._data)
+    def _solution(self, evaluation: Evaluation, keep: bool) -> Solution:
+        key = evaluation.theta.tobytes()
+        if key in self._kept:
+            return self._kept[key]
+        solution = self.log_posterior.solve(evaluation.theta, evaluation.start)
+        if keep:
+            self._kept[key] = solution
+        return solution
 
     def solutions(self) -> Iterator[tuple[PointType, Solution]]:
         """All of them in turn, with the values of the model's value variables."""

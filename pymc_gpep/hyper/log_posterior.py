@@ -14,6 +14,7 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.graph.evidence import Evidence
@@ -21,7 +22,7 @@ from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.prior_functions import check_moments, prior_moments
+from pymc_gpep.structure.prior_functions import check_moments, frozen_data, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
 
@@ -41,6 +42,13 @@ class Evaluation(NamedTuple):
     """Iterations that the approximation took."""
     status: int
     """One of `pymc_gpep.kernels.status`."""
+    start: Array
+    """Where a solve at this point or near by starts; empty in what was read from a file, but for the best point."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the approximation converged and the log posterior is finite."""
+        return self.status == CONVERGED and bool(np.isfinite(self.log_posterior))
 
 
 class LogPosterior:
@@ -53,10 +61,11 @@ class LogPosterior:
     compile_kwargs : dict, optional
         For PyTensor's compilation. Without a `mode` the graph is interpreted.
 
-    Notes
-    -----
-    Each solve starts from the sites of the last one. Its fixed point, and so the value, does not depend on them beyond
-    the tolerance of the approximation.
+    Attributes
+    ----------
+    data : dict
+        The data of the model when this was made, as constants that take their place. Later `pm.set_data` changes
+        neither the log posterior nor a fit that is made of it.
     """
 
     def __init__(
@@ -64,9 +73,9 @@ class LogPosterior:
     ) -> None:
         self.classifier = classifier
         self.approximator = approximator
-        self._cold = np.zeros(approximator.start_size(classifier.n_classes, classifier.n_points))
-        self._sites = self._cold
+        self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
+        self.data = frozen_data(model)
         covariance = classifier.covariance()
         moments = [pt.atleast_3d(covariance, left=True), classifier.mean()]
         k, mean = model.replace_rvs_by_values(moments)
@@ -77,18 +86,20 @@ class LogPosterior:
         prior = model.logp(vars=terms) if terms else pt.constant(0.0)
 
         start = pt.dvector("start")
-        evidence, _, _, sites, status, iterations = Evidence(approximator).make_node(k, mean, labels, start).outputs
+        op = Evidence(approximator, classifier.likelihood_model)
+        evidence, _, _, end, status, iterations = op.make_node(k, mean, labels, start).outputs
         log_posterior = evidence + prior
         gradient = (
             pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
             if self.value_vars
             else pt.zeros(0)
         )
-        self._outputs = [log_posterior, gradient, evidence, sites, status, iterations]
+        *self._outputs, self._prior = graph_replace(
+            [log_posterior, gradient, evidence, end, status, iterations, prior], self.data, strict=False
+        )
         self._inputs = [*self.value_vars, start]
-        self._prior = prior
         self._kwargs = compile_kwargs or {}
-        self._moments = prior_moments(classifier)
+        self._moments = prior_moments(classifier, self.data)
         self._layout: RaveledVars | None = None
 
     def prepare(self) -> None:
@@ -119,11 +130,6 @@ class LogPosterior:
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)
 
-    @property
-    def sites(self) -> Array:
-        """Sites of the last solve that converged, where a solve at these hyperparameters starts and at once ends."""
-        return self._sites
-
     def point(self, theta: Array) -> PointType:
         """The values of the model's value variables that a flat vector stands for."""
         return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
@@ -150,24 +156,34 @@ class LogPosterior:
         function = graph_function(model, self.value_vars, self._prior)
         return float(function(*(point[v.name] for v in self.value_vars)))
 
-    def __call__(self, theta: Array) -> Evaluation:
-        """Evaluate; NaN with a status where the approximation fails."""
+    def __call__(self, theta: Array, start: Array | None = None) -> Evaluation:
+        """Evaluate; NaN with a status where the approximation fails.
+
+        Parameters
+        ----------
+        theta : array (d,)
+            Hyperparameters, unconstrained.
+        start : array, optional
+            `Evaluation.start` of a neighbouring point. It saves iterations; where the solve fails from there, it is
+            tried once more from cold, as without one.
+        """
         point = self.point(theta)
         values = [point[v.name] for v in self.value_vars]
-        value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._sites)
-        if status != CONVERGED and self._sites is not self._cold:
-            value, gradient, evidence, sites, status, iterations = self._evaluate(*values, self._cold)
-        if status == CONVERGED:
-            self._sites = sites
+        for begin in (self._cold,) if start is None else (start, self._cold):
+            value, gradient, evidence, end, status, iterations = self._evaluate(*values, begin)
+            if status == CONVERGED:
+                break
         return Evaluation(
-            np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status)
-        )
+            np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status),
+            np.asarray(end),
+        )  # fmt: skip
 
     def natural(self, thetas: Array) -> dict[str, Array]:
         """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
         model = self.classifier.model
         rvs = list(self.classifier.hyperparameters)
-        function = graph_function(model, self.value_vars, model.replace_rvs_by_values(rvs))
+        expressions = graph_replace(model.replace_rvs_by_values(rvs), self.data, strict=False) if rvs else []
+        function = graph_function(model, self.value_vars, expressions)
         values = []
         for theta in thetas:
             point = self.point(theta)
@@ -176,9 +192,9 @@ class LogPosterior:
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(*self._moments(self.point(theta)))
+        check_moments(self.classifier, *self._moments(self.point(theta)))
 
-    def solve(self, theta: Array, sites: Array | None = None) -> Solution:
-        """The approximate posterior of the latent values at one point, from given sites or those of the last solve."""
-        point = self.point(theta)
-        return self.approximator.solve(*self._moments(point), self._sites if sites is None else sites)
+    def solve(self, theta: Array, start: Array | None = None) -> Solution:
+        """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
+        likelihood = self.classifier.likelihood_model
+        return self.approximator.solve_near(*self._moments(self.point(theta)), start, likelihood=likelihood)

@@ -1,12 +1,13 @@
 """NUTS over the hyperparameters, with the latent values integrated out."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -33,11 +34,11 @@ class MarkovChain(HyperMethod):
         How many of the draws become nodes, equally spaced.
     """
 
-    draws: int = 250
-    tune: int = 250
-    chains: int = 4
-    cores: int | None = None
-    nodes: int = 100
+    draws: int = field(default=250, metadata=at_least(4))
+    tune: int = field(default=250, metadata=at_least(0))
+    chains: int = field(default=4, metadata=at_least(1))
+    cores: int | None = field(default=None, metadata=at_least(1))
+    nodes: int = field(default=100, metadata=at_least(1))
 
     name: ClassVar[str] = "nuts"
 
@@ -73,8 +74,8 @@ class MarkovChain(HyperMethod):
         )
         chosen = np.linspace(0, len(chains) - 1, min(self.nodes, len(chains))).round().astype(int)
         thetas = chains[chosen]
-        nodes = evaluate_nodes(log_posterior, thetas, len(thetas), progressbar)
-        good = [node for node in nodes if node]
+        nodes = evaluate_nodes(log_posterior, thetas, optimum.best.start, progressbar)
+        good = [node for node in nodes if node is not None]
         if not good:
             raise ValueError(f"hyper='nuts': {failures(nodes)}. Use hyper='map', or other priors.")
         found = [failures(nodes), *_complaints(data, names)]

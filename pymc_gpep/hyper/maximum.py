@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_gpep.hyper.contract import HyperMethod
-from pymc_gpep.hyper.hyper_posterior import HyperPosterior, Node
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
@@ -23,4 +23,4 @@ class Maximum(HyperMethod):
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
         """One node with all the weight."""
-        return HyperPosterior(self.name, log_posterior, [Node(optimum.best, optimum.sites)], np.ones(1))
+        return HyperPosterior(self.name, log_posterior, [optimum.best], np.ones(1))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
-from pymc_gpep.kernels.status import MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
 __all__ = ["Optimum", "maximise"]
 
@@ -24,8 +24,6 @@ class Optimum:
     message: str
     history: tuple[Evaluation, ...]
     """One for every iteration of the optimiser, the initial point first."""
-    sites: Array
-    """Where a solve at the best point starts."""
     interrupted: bool = False
     """Whether it was by Ctrl-C."""
 
@@ -35,6 +33,7 @@ def maximise(
     theta: Array,
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
+    start: Array | None = None,
 ) -> Optimum:
     """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
 
@@ -47,15 +46,17 @@ def maximise(
     callback : callable
         Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the search, and
         the best point so far is kept.
+    start : array, optional
+        `Evaluation.start` of a point near `theta`.
 
     Raises
     ------
     ValueError
         If the approximation fails at the initial point.
     """
-    best = log_posterior(theta)
+    best = log_posterior(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
-        return Optimum(best, True, _NOTHING, (best,), log_posterior.sites)  # and the solution says how far it got
+        return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
     if not np.isfinite(best.log_posterior):
         log_posterior.check_moments(theta)
         name = log_posterior.approximator.name
@@ -73,29 +74,27 @@ def maximise(
             f"{point}, where the log posterior is {best.log_posterior}. {advice}"
         )
     history = [best]
+    converged_last = best
     evaluated: dict[bytes, Evaluation] = {}
 
     def negative(x: Array) -> tuple[float, Array]:
-        result = log_posterior(x)
+        nonlocal converged_last
+        result = log_posterior(x, converged_last.start)
         evaluated[x.tobytes()] = result
+        if result.status == CONVERGED:
+            converged_last = result
         if not (np.isfinite(result.log_posterior) and np.isfinite(result.gradient).all()):
             # A wall, low enough for the line search to interpolate to the near side of it.
             return -history[-1].log_posterior + _WALL * (1.0 + abs(history[-1].log_posterior)), np.zeros_like(x)
         return -result.log_posterior, -result.gradient
 
     def record(x: Array) -> None:
-        history.append(evaluated.get(x.tobytes()) or log_posterior(x))
+        history.append(evaluated.get(x.tobytes()) or log_posterior(x, converged_last.start))
         evaluated.clear()
         callback(tuple(history))
 
     if not theta.size or max_iterations < 1:
-        return Optimum(
-            best,
-            not theta.size,
-            "No iteration was allowed" if theta.size else _NOTHING,
-            tuple(history),
-            log_posterior.sites,
-        )
+        return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
     try:
         result = minimize(
             negative, theta, jac=True, method="L-BFGS-B", callback=record,
@@ -106,7 +105,7 @@ def maximise(
         converged, message = False, str(stopped) or "Interrupted."
         interrupted = isinstance(stopped, KeyboardInterrupt)
     best = max(history, key=lambda evaluation: evaluation.log_posterior)
-    return Optimum(best, converged, message, tuple(history), log_posterior.sites, interrupted)
+    return Optimum(best, converged, message, tuple(history), interrupted)
 
 
 _NOTHING = "There is nothing to optimise."

@@ -1,4 +1,4 @@
-"""How kernels are compiled: numba, serial, cached on disk under a key that follows the source of *all* kernels.
+"""The compiler of kernels: numba, serial, cached on disk under a key that follows the source of *all* kernels.
 
 numba's own cache looks at the file of the function it caches and at no other, so a kernel that calls one in
 another file would be served stale after that one changes. PyTensor's cache never looks at the source at all. Both

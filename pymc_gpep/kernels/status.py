@@ -1,4 +1,4 @@
-"""What a solver says of how it ended; anything but CONVERGED comes with an evidence of NaN or a warning."""
+"""The ways in which a solver can end; anything but CONVERGED comes with an evidence of NaN or a warning."""
 
 __all__ = [
     "CONVERGED",

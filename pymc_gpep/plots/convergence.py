@@ -1,4 +1,4 @@
-"""How fits and their iterations converged."""
+"""Pictures of how fits and their iterations converged."""
 
 from __future__ import annotations
 
@@ -89,9 +89,9 @@ def plot_convergence(
 
 def _convergence(name: str, result: Any) -> Convergence:
     if isinstance(result, GPApproximation):
-        prior = result.solution.posterior
+        prior = result.solution.posterior.prior
         solver = result.log_posterior.approximator
-        return solver.solve(prior.k, prior.prior_mean, result.solution.labels).convergence
+        return solver.solve(prior.k, prior.mean, result.solution.labels).convergence
     if isinstance(result, Solution):
         return result.convergence
     if isinstance(result, Convergence):

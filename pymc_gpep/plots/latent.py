@@ -97,7 +97,7 @@ def plot_latent_pair(
     ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=":", zorder=0)
     ax.dataLim.set(drawn)  # which need not reach to the origin
     same_frame([ax])
-    names = classifier.class_labels or range(classifier.n_classes)
+    names = classifier.class_labels or range(classifier.n_functions)
     ax.set_xlabel(f"latent value, {label_of(names[a])}")
     ax.set_ylabel(f"latent value, {label_of(names[b])}")
     if legend:
@@ -154,9 +154,9 @@ def plot_latent_pairs(
     if reference not in named:
         raise ValueError(f"reference is {reference!r}, but the results are {list(named)}.")
     if pairs is None:
-        if classifier.n_classes > 4:
-            raise ValueError(f"There are {classifier.n_classes} classes. Choose pairs of them: pairs=[(0, 1)].")
-        pairs = list(combinations(classifier.class_labels or range(classifier.n_classes), 2))
+        if classifier.n_functions > 4:
+            raise ValueError(f"There are {classifier.n_functions} classes. Choose pairs of them: pairs=[(0, 1)].")
+        pairs = list(combinations(classifier.class_labels or range(classifier.n_functions), 2))
     axes = panels(axes, len(pairs), len(named))
     grey = {"color": "#a6a6a6", "linestyle": "-", "linewidth": 1.0}
     for row, pair in zip(axes, pairs, strict=True):
@@ -198,7 +198,7 @@ def _position(classifier: GPClassifier, point: Any) -> int:
 
 
 def _class(classifier: GPClassifier, label: Any) -> int:
-    labels = list(classifier.class_labels or range(classifier.n_classes))
+    labels = list(classifier.class_labels or range(classifier.n_functions))
     if label not in labels:
         raise ValueError(f"There is no class {label!r}; the classes are {labels}.")
     return labels.index(label)

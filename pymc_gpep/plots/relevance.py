@@ -1,4 +1,4 @@
-"""How relevant each input is."""
+"""A picture of how relevant each input is."""
 
 from __future__ import annotations
 

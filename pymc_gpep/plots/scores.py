@@ -1,4 +1,4 @@
-"""How well methods predict held-out points."""
+"""A picture of how well methods predict held-out points."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What guided samplers share: whitened latent values, and moves of the hyperparameters that leave those alone.
+"""The base of guided samplers: whitened latent values, and moves of the hyperparameters that leave those alone.
 
 As θ moves with z held, the latent values follow the posterior that the sites describe. If they describe it well, θ and
 z are nearly independent, and a random walk in θ crosses its whole posterior; with f held, or the utilities of a Gibbs
@@ -21,9 +21,11 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
-from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.dense_prior import Prior
-from pymc_gpep.gaussians.whitening import PriorWhitening, SiteWhitening, Whitening
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.registry import posterior_class, posterior_of
+from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
 from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.step import LatentStep
@@ -50,8 +52,9 @@ class GuidedStep(LatentStep):
     vars : sequence of TensorVariable, optional
         See `LatentStep`.
     guide : str, optional
-        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. Nested
-        EP for the multinomial probit, Laplace's for a softmax and the prior for any other likelihood if not given.
+        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. That
+        of the likelihood if not given, nested EP for the multinomial probit and Laplace's for a softmax, and the prior
+        for a likelihood that none approximates.
     hyper_moves : int
         Proposals for the hyperparameters in each draw.
     likelihood : str, optional
@@ -90,10 +93,10 @@ class GuidedStep(LatentStep):
         super().__init__(vars, classifier or read_processes(model), rng, compile_kwargs)
         self.guide = guide
         self.hyper_moves = hyper_moves
-        self._sites: SiteModel | None = None
+        self.site_model: SiteModel | None = None
         if classifier is not None and guide != "prior":
-            solver = approximator(guide, classifier.kind, {})
-            self._sites = fit_sites(classifier, solver, compile_kwargs)
+            solver = approximator(guide, classifier.likelihood_model, {})
+            self.site_model = fit_sites(classifier, solver, compile_kwargs)
         f = pt.dmatrix("f")
         log_likelihood = self.latent_model.log_likelihood(f)
         self._log_likelihood = self.latent_model.function([log_likelihood, pytensor.grad(log_likelihood, f)], f)
@@ -103,22 +106,24 @@ class GuidedStep(LatentStep):
             {v.name: np.full_like(start[v.name], v in self.hyperparameters) for v in self.latent_model.value_vars}
         ).astype(bool)
         moved = self._moved
-        self.walk = RandomWalk(np.eye(moved.sum()) if self._sites is None else self._sites.covariance[moved][:, moved])
+        self.walk = RandomWalk(
+            np.eye(moved.sum()) if self.site_model is None else self.site_model.covariance[moved][:, moved]
+        )
         self._whitened: Whitening | None = None
 
-    def whitening(self, prior: Prior, point: PointType) -> Whitening | None:
+    def whitening(self, prior: DensePrior, point: PointType) -> Whitening | None:
         """The map between whitened and latent values, None where a matrix is not positive definite."""
         if self._whitened is not None and self._whitened.prior is prior:
             return self._whitened
-        if self._sites is None:
+        if self.site_model is None:
             return PriorWhitening(prior)
         try:
-            return SiteWhitening(prior, *self.sites(self._sites, prior, point))
-        except np.linalg.LinAlgError:
+            return posterior_of(prior, self.sites(self.site_model, prior, point)).whitening()
+        except NotPositiveDefiniteError:
             return None
 
-    def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
-        """Precisions and locations (c, n) of the sites that guide at a point."""
+    def sites(self, fitted: SiteModel, prior: DensePrior, point: PointType) -> Sites:
+        """The sites that guide at a point."""
         return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
@@ -195,25 +200,26 @@ class GuidedStep(LatentStep):
         self._whitened = None
 
 
-def _guided_classifier(model: pm.Model, guide: str | None, likelihood: str | None) -> tuple[GPClassifier | None, str]:
+def _guided_classifier(model: pm.Model, guide: str | None, name: str | None) -> tuple[GPClassifier | None, str]:
     """The classifier that is to be approximated, and by what; none where the prior is to guide."""
     if guide == "prior":
         return None, "prior"
     try:
-        classifier = read_classifier(model, likelihood)
+        classifier = read_classifier(model, name)
     except StructureError:
-        if guide is None and likelihood is None:
+        if guide is None and name is None:
             return None, "prior"
         raise
+    likelihood = classifier.likelihood_model
     guides = [
         kind.name
         for kind in APPROXIMATIONS
-        if kind.likelihood == classifier.kind
-        and approximator(kind.name, classifier.kind, {}).posterior is CoupledPosterior
+        if kind.approximates(likelihood)
+        and posterior_class(DensePrior, approximator(kind.name, likelihood, {}).site_form).whitens
     ]
     if guide is not None and guide not in guides:
         raise ValueError(
             f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
             f"{', '.join(map(repr, [*guides, 'prior']))}."
         )
-    return classifier, guide or guides[0]
+    return classifier, guide or likelihood.guide

@@ -6,16 +6,16 @@ logarithms of the precisions and for the locations of the sites; far out they ar
 whatever the sites are; it is fast where they resemble the likelihood.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.hyper.curvature import second_derivatives
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import GPClassifier
 
@@ -42,15 +42,15 @@ class SiteModel:
     axes : array (d, d)
         Principal axes of the posterior of the hyperparameters there, in the columns, each as long as its standard
         deviation.
-    values : array (2, c, n)
-        log π and ν at the centre.
+    sites : Sites
+        At the centre.
     slopes, bends : array (d, 2, c, n)
         Of log π and ν, for one standard deviation along each axis and for its square.
     """
 
     centre: Array
     axes: Array
-    values: Array
+    sites: Sites
     slopes: Array
     bends: Array
 
@@ -59,11 +59,11 @@ class SiteModel:
         """Of the Gaussian that has the curvature of the log posterior at the centre, (d, d)."""
         return np.asarray(self.axes @ self.axes.T)
 
-    def at(self, theta: Array) -> tuple[Array, Array]:
-        """π and ν (c, n) at given hyperparameters."""
+    def at(self, theta: Array) -> Sites:
+        """The sites at given hyperparameters."""
         u = np.clip(np.linalg.solve(self.axes, theta - self.centre), -_REACH, _REACH)
-        log_pi, nu = self.values + np.tensordot(u, self.slopes, 1) + np.tensordot(u * u, self.bends, 1)
-        return np.exp(np.minimum(log_pi, 0.0)), nu
+        log_pi, nu = _coordinates(self.sites) + np.tensordot(u, self.slopes, 1) + np.tensordot(u * u, self.bends, 1)
+        return replace(self.sites, precision=np.exp(np.minimum(log_pi, 0.0)), location=nu)
 
 
 def fit_sites(
@@ -77,37 +77,42 @@ def fit_sites(
         If the approximation fails at the model's initial point, or at the mode.
     """
     log_posterior = LogPosterior(classifier, approximator, compile_kwargs)
-    centre = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best.theta
-    axes = _principal_axes(log_posterior, centre)
+    best = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best
+    centre, axes = best.theta, _principal_axes(log_posterior, best)
 
-    def solved(theta: Array) -> Array | None:
-        sites = solution_sites(log_posterior.solve(theta))
-        return None if sites is None else np.stack([np.log(sites[0]), sites[1]])
+    def solved(theta: Array) -> Sites | None:
+        return solution_sites(log_posterior.solve(theta, best.start))
 
-    middle = solved(centre)
-    if middle is None:
+    sites = solved(centre)
+    if sites is None:
         raise ValueError(f"{approximator.name} does not converge at the mode of its hyperparameters; guide by another.")
+    middle = _coordinates(sites)
     slopes, bends = np.zeros((2, centre.size, *middle.shape))
     for j, axis in enumerate(axes.T):
-        low, high = solved(centre - _SIDE * axis), solved(centre + _SIDE * axis)
-        if low is not None and high is not None:
+        below, above = solved(centre - _SIDE * axis), solved(centre + _SIDE * axis)
+        if below is not None and above is not None:
+            low, high = _coordinates(below), _coordinates(above)
             slopes[j] = (high - low) / (2.0 * _SIDE)
             bends[j] = (high + low - 2.0 * middle) / (2.0 * _SIDE**2)
-    return SiteModel(centre, axes, middle, slopes, bends)
+    return SiteModel(centre, axes, sites, slopes, bends)
 
 
-def solution_sites(solution: Solution) -> tuple[Array, Array] | None:
-    """π and ν (c, n) of an approximation whose sites couple the classes; None if it did not converge."""
-    if not (solution.convergence.converged and isinstance(solution.posterior, CoupledPosterior)):
+def solution_sites(solution: Solution) -> Sites | None:
+    """The sites of an approximation whose posterior has a map from standard normals; None if it did not converge."""
+    if not solution.convergence.converged:
         return None
-    pi = solution.posterior.precision
-    pull = pi * solution.mean
-    return np.maximum(pi, _SMALLEST), solution.posterior.weights + pull - pi * (pull.sum(0) / pi.sum(0))
+    sites = solution.posterior.sites
+    return replace(sites, precision=np.maximum(sites.precision, _SMALLEST))
 
 
-def _principal_axes(log_posterior: LogPosterior, centre: Array) -> Array:
+def _coordinates(sites: Sites) -> Array:
+    """What parabolas go through, log π and ν (2, c, n)."""
+    return np.stack([np.log(sites.precision), sites.location])
+
+
+def _principal_axes(log_posterior: LogPosterior, best: Evaluation) -> Array:
     """Principal axes of the Gaussian with the curvature of the log posterior at a mode, by differences of gradients."""
-    hessian = second_derivatives(log_posterior, centre, np.full(centre.size, _DIFFERENCE))
+    hessian = second_derivatives(log_posterior, best, np.full(best.theta.size, _DIFFERENCE))
     # A direction in which the approximation fails counts as flat.
     values, vectors = np.linalg.eigh(-np.where(np.isfinite(hessian), hessian, 0.0))
     return np.asarray(vectors / np.sqrt(np.maximum(values, _WIDEST**-2)))

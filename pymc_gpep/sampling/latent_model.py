@@ -1,4 +1,4 @@
-"""What a sampler asks of a model, as a function of the point that PyMC hands from step to step.
+"""A model as samplers see it, a function of the point that PyMC hands from step to step.
 
 A point is a dict: name of a value variable → its value, unconstrained. Latent values are in it either as they are or
 rotated (`reparameterize=True`); samplers see an array f (c, n) in both cases.
@@ -16,7 +16,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.dense_prior import solve_roots
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 from pymc_gpep.structure.interpreted import graph_function
 
@@ -113,8 +113,9 @@ class LatentModel:
             begin += size
         return {**point, **values}
 
-    def latent_values(self, point: PointType, mean: Array, roots: Array) -> Array:
-        """Latent values f (c, n) that a point stands for, given the prior's mean and its Cholesky factors."""
+    def latent_values(self, point: PointType, prior: DensePrior) -> Array:
+        """Latent values f (c, n) that a point stands for, given their prior there."""
+        mean, roots = prior.mean, prior.roots
         f = np.empty_like(mean)
         for latent in self.processes.latents:
             value = point[self._name(latent)].reshape(len(latent.classes), -1)
@@ -122,10 +123,10 @@ class LatentModel:
                 f[k] = mean[k] + roots[k % len(roots)] @ own if latent.rotated else own
         return f
 
-    def point_values(self, f: Array, mean: Array, roots: Array) -> PointType:
+    def point_values(self, f: Array, prior: DensePrior) -> PointType:
         """The inverse of `latent_values`: what to put into a point, by name."""
         values: dict[str, Array] = {}
-        white = solve_roots(f - mean, roots) if any(latent.rotated for latent in self.processes.latents) else f
+        white = prior.whitened(f) if any(latent.rotated for latent in self.processes.latents) else f
         for latent in self.processes.latents:
             value = (white if latent.rotated else f)[list(latent.classes)]
             values[self._name(latent)] = value if latent.f.ndim == 2 else value[0]

@@ -13,9 +13,10 @@ from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.dense_prior import Prior, solve_roots
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.sampling.conditional_nuts import (
     centred,
     collapsed,
@@ -114,7 +115,7 @@ class ProbitGibbs(LatentStep):
         if isinstance(sweeps, bool) or not hasattr(sweeps, "__index__") or sweeps < 1:
             raise ValueError(f"sweeps is {sweeps!r}; it must be a whole number, at least 1.")
         classifier = read_classifier(modelcontext(model), likelihood)
-        if classifier.kind != "multinomial_probit":
+        if not isinstance(classifier.likelihood_model, MultinomialProbitLikelihood):
             raise ValueError(
                 f"The likelihood {classifier.likelihood.name!r} is a {classifier.kind}, and ProbitGibbs is for "
                 "gpep.MultinomialProbit only: no other has these utilities. Use NUTS for this model, or change it."
@@ -124,7 +125,7 @@ class ProbitGibbs(LatentStep):
         self.sweeps = int(sweeps)
         self.blocked = blocked
         self._labels = self.latent_model.function([classifier.labels.astype("int64")])
-        self._factors: tuple[Prior, Array, Array] | None = None
+        self._factors: tuple[DensePrior, Array, Array] | None = None
         self.nuts: NUTS | None = None
         if self.hyperparameters:
             density = _DENSITIES[hyper](self.latent_model)
@@ -150,14 +151,14 @@ class ProbitGibbs(LatentStep):
         return self.moved(point, f, prior), stats
 
     def _move_hyperparameters(
-        self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: Prior, f: Array
-    ) -> tuple[PointType, Prior, Array, StatsDict]:
+        self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: DensePrior, f: Array
+    ) -> tuple[PointType, DensePrior, Array, StatsDict]:
         """Move hyperparameters, and latent values with them; where the prior is none there, nothing moves."""
         match self.hyper:
             case "centred":
                 given = f
             case "whitened":
-                given = solve_roots(f - prior.mean, prior.roots)
+                given = prior.whitened(f)
             case _:
                 given = np.empty_like(f)
                 draw_in_cone(self.rng, f, labels, given)
@@ -168,12 +169,12 @@ class ProbitGibbs(LatentStep):
             return point, prior, f, stats
         match self.hyper:
             case "whitened":
-                f = new.mean + (new.roots @ given[..., None])[..., 0]
+                f = new.latent(given)
             case "collapsed":
                 draw_latent_values(self.rng, new.mean, new.roots, *self._precisions(new), f, given)
         return moved, new, f, stats
 
-    def _precisions(self, prior: Prior) -> tuple[Array, Array]:
+    def _precisions(self, prior: DensePrior) -> tuple[Array, Array]:
         """What sweeps need of a prior; kept until the prior is another."""
         if self._factors is None or self._factors[0] is not prior:
             precisions, total = np.empty_like(prior.k), np.empty(prior.k.shape[1:])

@@ -24,7 +24,8 @@ from pymc.step_methods.state import dataclass_state
 from scipy.special import logsumexp, softmax
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.gaussians.dense_prior import Prior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
@@ -175,15 +176,17 @@ class PseudoMarginal(EllipticalSlice):
                     "hyperparameters: another would sample from the approximation."
                 )
         self.latent = self._initial_latent
-        if isinstance(self.processes, GPClassifier) and self._sites is not None:
-            self._approximator = approximator(self.guide, self.processes.kind, {})
-            centre = self.latent_model.with_theta(model.initial_point(), self._sites.centre)
+        if isinstance(self.processes, GPClassifier) and self.site_model is not None:
+            self._likelihood = self.processes.likelihood_model
+            self.approximator = approximator(self.guide, self._likelihood, {})
+            centre = self.latent_model.with_theta(model.initial_point(), self.site_model.centre)
             k, mean, self._labels = prior_moments(self.processes)(centre)
-            self._start = self._approximator.solve(k, mean, self._labels).start
+            self._start = self.approximator.solve(k, mean, self._labels, likelihood=self._likelihood).start
 
-    def sites(self, fitted: SiteModel, prior: Prior, point: PointType) -> tuple[Array, Array]:
+    def sites(self, fitted: SiteModel, prior: DensePrior, point: PointType) -> Sites:
         # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
-        solved = solution_sites(self._approximator.solve(prior.k, prior.mean, self._labels, self._start))
+        solution = self.approximator.solve(prior.k, prior.mean, self._labels, self._start, likelihood=self._likelihood)
+        solved = solution_sites(solution)
         return super().sites(fitted, prior, point) if solved is None else solved
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> Estimate:

@@ -1,4 +1,4 @@
-"""What the step methods share: finding their variables in a model, and the prior at the current hyperparameters."""
+"""The base of the step methods: their variables in a model, and the prior at the current hyperparameters."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -14,7 +14,8 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import TextColumn
 from rich.table import Column
 
-from pymc_gpep.gaussians.dense_prior import Prior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPModel
@@ -72,9 +73,9 @@ class LatentStep(BlockedStep):
         self.rng = get_random_generator(rng)
         self.tune = True
         self._moments = self.latent_model.function([self.latent_model.k, self.latent_model.mean])
-        self._at: tuple[list[Array], Prior] | None = None
+        self._at: tuple[list[Array], DensePrior] | None = None
 
-    def prior(self, point: PointType) -> Prior | None:
+    def prior(self, point: PointType) -> DensePrior | None:
         """Moments of the latent values at a point, None where their covariance is not positive definite.
 
         Those of the last point are kept, so that steps that leave the hyperparameters alone compute nothing twice.
@@ -82,19 +83,19 @@ class LatentStep(BlockedStep):
         values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
         if self._at is not None and all(map(np.array_equal, values, self._at[0])):
             return self._at[1]
-        k, mean = self._moments(point)
+        prior = DensePrior(*self._moments(point))
         try:
-            prior = Prior(k, np.linalg.cholesky(k), mean)
-        except np.linalg.LinAlgError:
+            _ = prior.roots
+        except NotPositiveDefiniteError:
             return None
         self.remember(point, prior)
         return prior
 
-    def remember(self, point: PointType, prior: Prior) -> None:
+    def remember(self, point: PointType, prior: DensePrior) -> None:
         """Keep the prior at a point for the next call of `prior`."""
         self._at = [np.array(point[v.name]) for v in self.latent_model.value_vars], prior
 
-    def current(self, point: PointType) -> tuple[Prior, Array]:
+    def current(self, point: PointType) -> tuple[DensePrior, Array]:
         """The prior and the latent values (c, n) at the current point of a chain.
 
         Raises
@@ -104,15 +105,13 @@ class LatentStep(BlockedStep):
         """
         prior = self.prior(point)
         if prior is None:
-            raise ValueError(
-                "The prior covariance of the latent values is not positive definite to working precision at "
-                f"{ {v.name: point[v.name] for v in self.latent_model.value_vars} }. Give the prior a larger jitter."
-            )
-        return prior, self.latent_model.latent_values(point, prior.mean, prior.roots)
+            at = {v.name: point[v.name] for v in self.latent_model.value_vars}
+            raise NotPositiveDefiniteError.of("The prior covariance of the latent values", f" at {at}")
+        return prior, self.latent_model.latent_values(point, prior)
 
-    def moved(self, point: PointType, f: Array, prior: Prior) -> PointType:
+    def moved(self, point: PointType, f: Array, prior: DensePrior) -> PointType:
         """The point with other latent values."""
-        return {**point, **self.latent_model.point_values(f, prior.mean, prior.roots)}
+        return {**point, **self.latent_model.point_values(f, prior)}
 
     @abstractmethod
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:

@@ -6,8 +6,8 @@ import numpy as np
 
 from pymc_gpep.kernels.schemes.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.contract import Array
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array
 
 __all__ = ["Sweep", "accelerated_ep"]
 
@@ -36,13 +36,14 @@ def accelerated_ep(
     memory: int,
     mixing: float,
     damping: float,
+    largest_precision: float,
     patience: float = np.inf,
 ) -> tuple[float, int]:
     """Iterate from `sites`, which are overwritten, until converged or without progress for `patience` sweeps.
 
-    `sites` (2, n, d) are the precisions and the locations of d scalar sites for each point; all precisions of EP's
-    sites for this likelihood lie in [0, 1). Damped for the first sweeps, then accelerated, and starting afresh from a
-    damped step whenever the residual grows. Returns evidence and status.
+    `sites` (2, n, d) are the precisions and the locations of d scalar sites for each point; those that match moments
+    have precisions of at least 0 and less than `largest_precision`. Damped for the first sweeps, then accelerated, and
+    starting afresh from a damped step whenever the residual grows. Returns evidence and status.
     """
     target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
     # The sites as one vector x, its residual f, and the weights that make it free of units.
@@ -89,9 +90,9 @@ def accelerated_ep(
         if stored > 0:
             accelerated_step(weight, f, dx, df, min(stored, memory), mixing, step)
             new = x + step
-            # A site's precision lies in [0, 1); where acceleration leaves that, the plain step does not.
+            # Where acceleration takes a precision out of its interval, the plain step does not.
             precisions = new[:half]
-            outside = ~((precisions >= 0.0) & (precisions < 1.0))
+            outside = ~((precisions >= 0.0) & (precisions < largest_precision))
             precisions[outside] = damped[:half][outside]
             x[:] = new
         else:

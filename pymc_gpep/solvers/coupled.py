@@ -9,7 +9,7 @@ import numpy as np
 
 from pymc_gpep.kernels.gaussians.coupled import add_gradient, class_moments, factorise_sum, mirror, shared_moments
 from pymc_gpep.kernels.gaussians.independent import factorise_class
-from pymc_gpep.solvers.problem import Array, own_matrix
+from pymc_gpep.solvers.contract import Array, own_matrix
 from pymc_gpep.solvers.team import ALONE, Team
 
 __all__ = ["evidence_gradient", "factorise", "marginal_moments"]

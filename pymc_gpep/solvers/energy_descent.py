@@ -14,16 +14,20 @@ halved until the energy falls. The energy and the best residual cannot fall for 
 iteration is a fixed point, until rounding takes over: then EP steps are taken as they come, with ever more damping.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pymc_gpep.kernels.moments.inner_ep import flat_moments
-from pymc_gpep.kernels.schemes.energy_descent import first_order, safe_step, site_energies
+from pymc_gpep.kernels.schemes.energy_descent import first_order, safe_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.contract import Array, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Problem
 from pymc_gpep.solvers.site_posterior import SitePosterior, site_posterior
 
 __all__ = ["energy_descent"]
+
+type _Energies = Callable[..., tuple[float, float, float]]
 
 _ARMIJO = 1e-4
 
@@ -31,14 +35,14 @@ _ARMIJO = 1e-4
 class _State:
     """Sites with what belongs to them: marginals of g, matching cavities and EP's new sites, each (2, n, c − 1)."""
 
-    def __init__(self, problem: Problem, sites: Array, space: SitePosterior) -> None:
+    def __init__(self, problem: Problem, sites: Array, space: SitePosterior, energies: _Energies) -> None:
         self.sites = sites
         self.moments, self.cavities, self.target = np.empty((3, *sites.shape))
         self.energy = self.cost = self.residual = np.nan  # the cost is −log Z as EP has it at these sites
         self.ok, gaussian = site_posterior(problem, sites, space)
         if self.ok:
             flat_moments(space.mean, space.cov, problem.labels, sites, self.moments)
-            energy, cost, self.residual = site_energies(sites, self.moments, self.cavities, self.target)
+            energy, cost, self.residual = energies(sites, self.moments, self.cavities, self.target)
             self.energy, self.cost = energy - gaussian, cost - gaussian
 
     @property
@@ -47,13 +51,21 @@ class _State:
 
 
 def energy_descent(
-    problem: Problem, sites: Array, space: SitePosterior, history: History, *, tolerance: float, damping: float
+    problem: Problem,
+    sites: Array,
+    space: SitePosterior,
+    history: History,
+    *,
+    energies: _Energies,
+    tolerance: float,
+    damping: float,
 ) -> tuple[float, int]:
     """Go down from `sites` (2, n, c − 1), which are overwritten. Returns evidence and status.
 
-    `space` is left at the sites returned.
+    `space` is left at the sites returned. `energies` is the kernel of that name of
+    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
     """
-    state = _State(problem, sites.copy(), space)
+    state = _State(problem, sites.copy(), space, energies)
     if not state.ok:
         return np.nan, NOT_POSITIVE_DEFINITE
     if not state.sound:
@@ -69,7 +81,7 @@ def energy_descent(
             break
         last = state.cost
         rounding = 1e-11 * (1.0 + abs(state.energy)) * np.sqrt(sites.size)
-        trial = _State(problem, state.sites + damping * (state.target - state.sites), space)
+        trial = _State(problem, state.sites + damping * (state.target - state.sites), space, energies)
         fall = state.energy - trial.energy
         lost_in_rounding = trial.sound and state.residual < 1e-3 and abs(fall) <= rounding
         taken = trial.sound and (
@@ -80,7 +92,7 @@ def energy_descent(
         while not taken and not history.is_full() and step >= 1e-12:
             moved = np.empty_like(sites)
             safe_step(state.sites, state.moments, state.cavities, step, moved)
-            trial = _State(problem, moved, space)
+            trial = _State(problem, moved, space, energies)
             if trial.sound:
                 predicted = first_order(state.sites, state.moments, state.cavities, trial.moments)
                 slack = rounding if step < 1e-6 else 0.0

@@ -4,8 +4,8 @@ import numpy as np
 
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.solvers.accelerated_ep import Sweep, accelerated_ep
+from pymc_gpep.solvers.contract import Array
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array
 
 __all__ = ["SCHEMES", "ep_ladder"]
 
@@ -24,6 +24,7 @@ def ep_ladder(
     mixing: float,
     damping: float,
     ladder: bool,
+    largest_precision: float,
 ) -> tuple[float, int, int]:
     """Iterate from `sites`, which are overwritten. Returns evidence, status and the rung reached."""
     rung = 0
@@ -37,6 +38,7 @@ def ep_ladder(
             memory=memory,
             mixing=mixing,
             damping=damping,
+            largest_precision=largest_precision,
             patience=np.inf if last else _PATIENCE,
         )
         if status in (CONVERGED, NOT_POSITIVE_DEFINITE) or last or history.is_full():

@@ -1,13 +1,14 @@
 """Nested EP, whole: a ladder of schemes for its fixed point, and the derivatives of the evidence there."""
 
+from collections.abc import Callable
+
 import numpy as np
 
-from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
 from pymc_gpep.kernels.status import NOT_FINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.accelerated_ep import accelerated_ep
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["SCHEMES", "nested_ep"]
@@ -25,6 +26,9 @@ def nested_ep(
     start: Array,
     history: History,
     *,
+    update: Callable[..., tuple[float, float]],
+    energies: Callable[..., tuple[float, float, float]],
+    largest_precision: float,
     tolerance: float,
     memory: int,
     mixing: float,
@@ -35,6 +39,8 @@ def nested_ep(
     """Iterate from the inner sites α and β in `start` (2n(c − 1),), which are overwritten.
 
     The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last one ended.
+    `update` and `energies` are the kernels `coupled_update` and `energies` of
+    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
     """
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
@@ -44,7 +50,7 @@ def nested_ep(
         ok, gaussian = site_posterior(problem, sites, space)
         if not ok:
             return False, np.nan, np.nan
-        terms, residual = inner_ep_update(
+        terms, residual = update(
             space.mean, space.cov, problem.labels, sites[0], sites[1], max_inner, tolerance, target[0], target[1], scale
         )
         return True, gaussian + terms, residual
@@ -61,6 +67,7 @@ def nested_ep(
             memory=memory,
             mixing=size * mixing,
             damping=size * damping,
+            largest_precision=largest_precision,
             patience=_PATIENCE if ladder else np.inf,
         )
         if not (ladder and status in (OUT_OF_ITERATIONS, NOT_FINITE)) or history.is_full():
@@ -72,7 +79,9 @@ def nested_ep(
             sites[:] = 0.0
         rung += 1
         if rung == 2:
-            evidence, status = energy_descent(problem, sites, space, history, tolerance=tolerance, damping=damping)
+            evidence, status = energy_descent(
+                problem, sites, space, history, energies=energies, tolerance=tolerance, damping=damping
+            )
             break
     return Found(
         evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(problem, space), rung

@@ -1,5 +1,6 @@
 """EP with between-class coupling and tilted moments by quadrature (nested EP paper, section 3.3)."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,23 +14,31 @@ from pymc_gpep.kernels.gaussians.block_sites import (
     smooth_blocks,
 )
 from pymc_gpep.kernels.linalg.lapack import multiply_classes
-from pymc_gpep.kernels.methods.full_qep import full_qep_update
-from pymc_gpep.kernels.methods.qep import qep_update
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
+from pymc_gpep.solvers.contract import Array, Found, Problem
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["full_qep", "qep"]
 
 
-def qep(problem: Problem, start: Array, history: History, *, hermite: bool, rule: Array, **options: Any) -> Found:
+def qep(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[float, float]],
+    hermite: bool,
+    rule: Array,
+    **options: Any,
+) -> Found:
     """EP by quadrature, its posterior that of nested EP.
 
     `start`, which is overwritten, is diag Λ and ξ (2, n, c − 1). `rule` (2, order) has nodes and log weights,
-    Gauss–Hermite's if `hermite`; the other options are those of `ep_ladder`.
+    Gauss–Hermite's if `hermite`; `update` is the kernel `diagonal_update` of
+    `pymc_gpep.likelihoods.local_computations.DifferenceQuadrature`; the other options are those of `ep_ladder`.
     """
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
@@ -40,7 +49,7 @@ def qep(problem: Problem, start: Array, history: History, *, hermite: bool, rule
         ok, gaussian = site_posterior(problem, sites, space)
         if not ok:
             return False, np.nan, np.nan
-        terms, residual = qep_update(hermite, rule, orders, space.mean, space.cov, problem.labels, sites, target, scale)
+        terms, residual = update(hermite, rule, orders, space.mean, space.cov, problem.labels, sites, target, scale)
         return True, gaussian + terms, residual
 
     evidence, status, rung = ep_ladder(sweep, sites, history, **options)
@@ -50,13 +59,21 @@ def qep(problem: Problem, start: Array, history: History, *, hermite: bool, rule
 
 
 def full_qep(
-    problem: Problem, start: Array, history: History, *, hermite: bool, rule: Array, max_size: int, **options: Any
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[float, float]],
+    hermite: bool,
+    rule: Array,
+    max_size: int,
+    **options: Any,
 ) -> Found:
     """EP with nothing left out but quadrature's error, by dense algebra on n(c − 1) numbers.
 
     The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
-    sites. `start`, which is overwritten, is as the kernels of full sites say; options are those of `qep`, and the
-    largest number cn of latent values.
+    sites. `start`, which is overwritten, is as the kernels of full sites say; options are those of `qep`, with the
+    kernel `full_update`, and the largest number cn of latent values.
     """
     k, prior_mean, y, _ = problem
     c, n = prior_mean.shape
@@ -87,7 +104,7 @@ def full_qep(
         np.add(prior_mean, image, out=mean)
         smooth_blocks(k, roots, lower, smooth)
         block_marginals(k, smooth, cov)
-        terms, residual = full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale)
+        terms, residual = update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale)
         return True, evidence + terms, residual
 
     def of_evidence() -> tuple[Array, Array]:

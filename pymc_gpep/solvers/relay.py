@@ -18,7 +18,10 @@ from numba.core import types
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.solvers.run import Outcome
 
-__all__ = ["SIGNATURE", "external"]
+__all__ = ["REFUSED", "SIGNATURE", "external"]
+
+REFUSED = -1
+"""Status where a solver raised a ValueError, which cannot go through compiled code."""
 
 _int = types.int64
 _ints = types.CPointer(types.int64)
@@ -75,6 +78,9 @@ def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
         except KeyboardInterrupt:
             # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()
+            return
+        except ValueError:
+            outcome[:] = REFUSED, 0
             return
         outcome[:] = found.status, found.iterations
         start[:] = found.start

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.contract import Array, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["Outcome", "Solver", "run"]
@@ -58,6 +58,8 @@ def run(
     start: Array,
     max_iterations: int,
     gradient: bool = False,
+    *,
+    relative: bool,
 ) -> Outcome:
     """Run a solver on arrays of the right shapes; none of them is overwritten.
 
@@ -75,6 +77,9 @@ def run(
     max_iterations : int
     gradient : bool
         Whether derivatives of the evidence are wanted.
+    relative : bool
+        Whether the likelihood does not see what is added to all latent values of a point, and labels are numbers of
+        these, so that the solver may be given less of the prior mean.
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
     k, mean = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean))
@@ -84,17 +89,17 @@ def run(
     # What is not finite ends as a status; nothing is to be warned of on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            return _solve(solver, Problem(k, mean, labels, team), start, history, gradient)
+            return _solve(solver, Problem(k, mean, labels, team), start, history, gradient, relative)
         except MemoryError:
             return _failed(OUT_OF_MEMORY, mean, start, history)
 
 
-def _solve(solver: Solver, problem: Problem, start: Array, history: History, gradient: bool) -> Outcome:
+def _solve(solver: Solver, problem: Problem, start: Array, history: History, gradient: bool, relative: bool) -> Outcome:
     status = check_problem(problem, start)
     if status != CONVERGED:
         return _failed(status, problem.mean, start, history)
-    relative, common = relative_problem(problem)
-    found = solver(relative, start, history)
+    less, common = relative_problem(problem) if relative else (problem, np.zeros(problem.labels.size))
+    found = solver(less, start, history)
     slope = slope_mean = np.empty(0)
     if gradient:
         slope, slope_mean = np.full_like(problem.k, np.nan), np.full_like(problem.mean, np.nan)

@@ -6,8 +6,8 @@ import numpy as np
 
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
+from pymc_gpep.solvers.contract import Array, Problem
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
-from pymc_gpep.solvers.problem import Array, Problem
 
 __all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
 

@@ -1,12 +1,15 @@
-"""Evidences of a softmax with one more point, under each label that it could have: Tierney and Kadane's numerators."""
+"""Laplace's evidences with one more point, under each label that it could have: Tierney and Kadane's numerators."""
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.contract import Array, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.newton import newton, newton_space
-from pymc_gpep.solvers.problem import Array, Problem
+from pymc_gpep.solvers.laplace_coupled import CoupledAscent
+from pymc_gpep.solvers.newton import newton
 
 __all__ = ["evidences_with_new_point"]
 
@@ -21,6 +24,9 @@ def evidences_with_new_point(
     new_mean: Array,
     tolerance: float,
     max_iterations: int,
+    *,
+    log_density: Callable[..., float],
+    along_line: Callable[..., tuple[float, float]],
 ) -> Array:
     """Laplace's log q(y, y* = l) at each of m new points, each on its own; (m, c), NaN where no mode was found.
 
@@ -40,12 +46,13 @@ def evidences_with_new_point(
     tolerance : float
         Of the modes.
     max_iterations : int
+    log_density, along_line : kernels
+        As of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
     c, n = prior_mean.shape
     prior = np.empty((len(k), n + 1, n + 1))
     prior[:, :n, :n] = k
     evidences = np.full((new_mean.shape[1], c), np.nan)
-    space = newton_space(c, n + 1)
     for new in range(len(evidences)):
         prior[:, n, :n] = prior[:, :n, n] = k_cross[:, new]
         prior[:, n, n] = k_new[:, new]
@@ -53,7 +60,8 @@ def evidences_with_new_point(
         for label in range(c):
             weights = np.column_stack([b, np.zeros(c)])
             problem = Problem(prior, mean, np.append(y, label))
-            evidence, status = newton(problem, weights, space, History(max_iterations), tolerance=tolerance)
+            ascent = CoupledAscent(problem, log_density, along_line)
+            evidence, status = newton(problem, weights, ascent, History(max_iterations), tolerance=tolerance)
             if status == CONVERGED:
                 evidences[new, label] = evidence
     return evidences

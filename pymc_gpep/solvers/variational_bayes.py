@@ -29,16 +29,16 @@ At the optimum d bound / dK_k = ½ (b_k b_kᵀ − (K_k + I)⁻¹) and d bound /
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, factorise_class
 from pymc_gpep.kernels.linalg.lapack import multiply_classes
-from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.contract import Array, Found, Problem, own_matrix
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Array, Found, Problem, own_matrix
 
 __all__ = ["variational_bayes"]
 
@@ -49,11 +49,18 @@ _ROUNDING = 1e-12  # of the bound; below it the slope tells better than values w
 
 
 def variational_bayes(
-    problem: Problem, start: Array, history: History, *, tolerance: float, max_products: int
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    terms: Callable[..., float],
+    tolerance: float,
+    max_products: int,
 ) -> Found:
     """Variational Bayes.
 
-    `start`, which is overwritten, holds b (c, n); `max_products` limits the products with K in one iteration.
+    `start`, which is overwritten, holds b (c, n); `terms` is the kernel of
+    `pymc_gpep.likelihoods.local_computations.UtilityBound`; `max_products` limits the products with K in one iteration.
     """
     k, prior_mean, _, team = problem
     c, n = prior_mean.shape
@@ -73,7 +80,7 @@ def variational_bayes(
     log_det = sum(own for _, own in factors) * (c // len(k))
     multiply_classes(k, b, mean)
     mean += prior_mean
-    evidence, status = _ascend(problem, inverses, -0.5 * log_det, tolerance, max_products, mean, b, history)
+    evidence, status = _ascend(problem, terms, inverses, -0.5 * log_det, tolerance, max_products, mean, b, history)
     variance = np.empty((len(k), n))
     team.each(lambda a: class_variance(k[a], pi[a], inverses[a], variance[a]), range(len(k)))
     cov[:] = np.broadcast_to(variance, (c, n)).T[:, :, None] * np.eye(c)
@@ -82,6 +89,7 @@ def variational_bayes(
 
 def _ascend(
     problem: Problem,
+    terms: Callable[..., float],
     inverses: Array,
     constant: float,
     tolerance: float,
@@ -98,7 +106,7 @@ def _ascend(
     c, n = f.shape
     w = np.empty((n, c, c))
     r, d, pull, left, smooth = np.empty((5, c, n))
-    value = bound_terms(y, f, b, prior_mean, r, w)
+    value = terms(y, f, b, prior_mean, r, w)
     while not history.is_full():
         largest = float(np.abs(r).max())
         newton_direction(k, w, r, min(_REDUCTION, math.sqrt(largest)), products, d, pull, left)
@@ -120,7 +128,7 @@ def _ascend(
             # By steps, which shrink: the rounding of K b would be felt where K is large.
             f[:] = old_f + length * d
             b[:] = old_b + length * pull
-            value = bound_terms(y, f, b, prior_mean, r, w)
+            value = terms(y, f, b, prior_mean, r, w)
             rise = value - old_value
             level = abs(rise) < _ROUNDING * (1.0 + abs(value))
             if rise >= _SUFFICIENT * length * slope or (level and float(np.vdot(r, d)) > -0.5 * slope):
@@ -128,10 +136,10 @@ def _ascend(
             length *= 0.5
         else:
             f[:], b[:] = old_f, old_b
-            bound_terms(y, f, b, prior_mean, r, w)
+            terms(y, f, b, prior_mean, r, w)
             multiply_classes(inverses, r, smooth)
             multiply_classes(k, smooth, d)
             f += d
             b += smooth
-            value = bound_terms(y, f, b, prior_mean, r, w)
+            value = terms(y, f, b, prior_mean, r, w)
     return value + constant, OUT_OF_ITERATIONS

@@ -1,4 +1,4 @@
-"""How latent values are assembled into the argument of a likelihood.
+"""The assembly of latent values into the argument of a likelihood.
 
 Between the priors and the likelihood only operations may stand that move numbers about: transposing, stacking,
 indexing, reshaping. Which latent function feeds which class is then found by doing to numbered cells what the model

@@ -1,20 +1,16 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
 
 import numpy as np
 import pymc as pm
-from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.elemwise import DimShuffle
-from pytensor.tensor.random.basic import CategoricalRV
-from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbitRV
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure.assembly import evaluate, read_assembly
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.latent import LatentGP
@@ -27,12 +23,12 @@ __all__ = ["GPClassifier", "read_classifier"]
 class GPClassifier(GPModel):
     """What a model is, read from its graph: latent functions with Gaussian process priors and labels given them.
 
-    Besides what any `GPModel` has; its functions are here numbered by class.
+    Besides what any `GPModel` has; its functions are here in the order in which the likelihood takes them.
 
     Attributes
     ----------
-    kind : str
-        Which of `LIKELIHOODS` the likelihood is.
+    likelihood_model : Likelihood
+        Which likelihood it is.
     likelihood : TensorVariable, shape (n,)
         The observed random variable.
     labels : TensorVariable, shape (n,)
@@ -43,7 +39,7 @@ class GPClassifier(GPModel):
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
     """
 
-    kind: str
+    likelihood_model: Likelihood
     likelihood: TensorVariable
     labels: TensorVariable
     class_dim: str | None
@@ -52,57 +48,13 @@ class GPClassifier(GPModel):
 
     @property
     def n_classes(self) -> int:
-        """Number of classes, c."""
-        return self.n_functions
+        """Number of classes that a label may be."""
+        return self.likelihood_model.n_classes(self.n_functions)
 
-
-class LikelihoodReader(NamedTuple):
-    """How one likelihood is recognised."""
-
-    kind: str
-    """What the approximations call it."""
-    name: str
-    """What a user writes for it."""
-
-    argument: Callable[[TensorVariable], TensorVariable | None]
-    """Returns the latent values (n, c) that a random variable of this kind is given, None for any other kind."""
-
-
-def _multinomial_probit(variable: TensorVariable) -> TensorVariable | None:
-    op = variable.owner.op
-    if not isinstance(op, MultinomialProbitRV):
-        return None
-    (latent,) = op.dist_params(variable.owner)
-    return cast(TensorVariable, latent)
-
-
-def _softmax(variable: TensorVariable) -> TensorVariable | None:
-    """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
-    if not isinstance(variable.owner.op, CategoricalRV):
-        return None
-    (p,) = variable.owner.op.dist_params(variable.owner)
-    transposed = False
-    while not isinstance(p.owner and p.owner.op, Softmax):
-        match p.owner and p.owner.op:
-            case DimShuffle(new_order=(1, 0)):
-                transposed = not transposed
-            case ViewOp():  # of pm.Deterministic
-                pass
-            case _:
-                return None
-        p = p.owner.inputs[0]
-    (argument,) = p.owner.inputs
-    if transposed:
-        argument = argument.T
-    over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
-    return cast(TensorVariable, argument) if over_classes else None
-
-
-LIKELIHOODS = (
-    LikelihoodReader("multinomial_probit", "gpep.MultinomialProbit", _multinomial_probit),
-    LikelihoodReader("softmax", "pm.Categorical(logit_p=...)", _softmax),
-)
-"""The likelihoods that can be read; a new one is a line here."""
+    @property
+    def kind(self) -> str:
+        """Name of the likelihood."""
+        return self.likelihood_model.name
 
 
 def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassifier:
@@ -124,23 +76,23 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     StructureError
         If the model is none. It says what was looked for, what was found instead, and what to change.
     """
-    kind, rv, argument = _find_likelihood(model, likelihood)
+    likelihood_model, rv, argument = _find_likelihood(model, likelihood)
     if argument.ndim != 2:
         raise StructureError(
             f"The argument of {rv.name!r} must have two axes, (points, classes), but its number of axes is "
             f"{argument.ndim}. Give it f.T, where f has one row per class."
         )
     assembly = read_assembly(argument, rv, model)
-    n_classes = sum(map(len, assembly.classes))
+    n_functions = sum(map(len, assembly.classes))
     labels = model.rvs_to_values[rv]
-    _check_labels(rv, labels, n_classes, assembly.n_points)
+    _check_labels(likelihood_model, rv, labels, n_functions, assembly.n_points)
     check_priors(assembly.latents, model)
     _check_hyperparameters(assembly.latents, rv, model)
     free = {latent.free for latent in assembly.latents}
     point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (assembly.dims.point_dim,)
     return GPClassifier(
         model=model,
-        kind=kind,
+        likelihood_model=likelihood_model,
         likelihood=rv,
         labels=labels,
         latents=tuple(map(with_functions, assembly.latents, assembly.classes)),
@@ -152,20 +104,20 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     )
 
 
-def _find_likelihood(model: pm.Model, name: str | None) -> tuple[str, TensorVariable, TensorVariable]:
-    """Return the one likelihood that can be read, or that of the given name: its kind, itself, its argument."""
-    kinds = " or ".join(reader.name for reader in LIKELIHOODS)
-    found: dict[str, tuple[str, TensorVariable, TensorVariable]] = {}
+def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, TensorVariable, TensorVariable]:
+    """Return the one likelihood that can be read, or that of the given name: which, its variable, its argument."""
+    written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
+    found: dict[str, tuple[Likelihood, TensorVariable, TensorVariable]] = {}
     unobserved = []
     for rv in model.basic_RVs:
-        for reader in LIKELIHOODS:
-            if (argument := reader.argument(rv)) is None:
+        for likelihood in LIKELIHOODS:
+            if (argument := likelihood.read(rv)) is None:
                 continue
             if rv in model.observed_RVs:
-                found[rv.name] = reader.kind, rv, argument
+                found[rv.name] = likelihood, rv, argument
             else:
                 unobserved.append(rv)
-    wanted = f"an observed {kinds}" + ("" if name is None else f" named {name!r}")
+    wanted = f"an observed {written}" + ("" if name is None else f" named {name!r}")
     if name is not None:
         found = {key: triple for key, triple in found.items() if key == name}
     if len(found) > 1:
@@ -180,24 +132,26 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[str, TensorVari
     return next(iter(found.values()))
 
 
-def _check_labels(rv: TensorVariable, labels: Variable, n_classes: int, n_points: int) -> None:
-    if n_classes < 2:
-        raise StructureError(
-            f"{rv.name!r} has one latent function only. A classifier of c classes needs c of them: "
-            "gp.prior(..., n_outputs=c)."
-        )
+def _check_labels(
+    likelihood: Likelihood, rv: TensorVariable, labels: Variable, n_functions: int, n_points: int
+) -> None:
+    try:
+        likelihood.check_functions(n_functions)
+    except ValueError as error:
+        how_many = "one latent function only" if n_functions == 1 else f"{n_functions} latent functions"
+        raise StructureError(f"{rv.name!r} has {how_many}. {error}") from None
     (values,) = evaluate([labels])
     if values.shape != (n_points,):
         raise StructureError(
             f"{rv.name!r} has labels of shape {values.shape}, but its latent functions have {n_points} points. Observe "
             "one label per point."
         )
-    if values.size and not (values.min() >= 0 and values.max() < n_classes):
-        raise StructureError(
-            f"The labels of {rv.name!r} run from {values.min()} to {values.max()}, but its {n_classes} latent "
-            f"functions stand for the classes 0 to {n_classes - 1}. Code the classes from 0, or give the prior as many "
-            "outputs (n_outputs) as there are classes."
+    try:
+        likelihood.check(
+            values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent functions,"
         )
+    except ValueError as error:
+        raise StructureError(str(error)) from None
 
 
 def _check_hyperparameters(latents: Sequence[LatentGP], rv: TensorVariable, model: pm.Model) -> None:

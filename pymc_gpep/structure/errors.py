@@ -1,4 +1,4 @@
-"""What is raised for a model that cannot be read, and how its messages name variables."""
+"""The error for a model that cannot be read, and how its messages name variables."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""How PyTensor evaluates what is wanted a few dozen times: by its operations one after the other, in plain Python.
+"""PyTensor graphs that are evaluated a few dozen times: their operations one after the other, in plain Python.
 
 Machine code for a graph takes ten seconds or more to make, once for each model and shape. A fit evaluates a few arrays
 of n × n numbers some dozens of times, where it would save a millisecond a time. What a sampler of PyMC calls thousands

@@ -12,7 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.gaussians.dense_prior import check_prior
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
@@ -44,15 +44,15 @@ def prior_moments(
     return lambda point: tuple(function(*(point[v.name] for v in value_vars)))
 
 
-def check_moments(k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
-    """Raise a ValueError if prior covariance or mean cannot be those of a Gaussian process."""
+def check_moments(classifier: GPClassifier, k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
+    """Raise a ValueError if prior moments cannot be those of a Gaussian process, or labels not of the likelihood."""
     for name, values in (("covariance", k), ("mean", mean)):
         if bad := np.count_nonzero(~np.isfinite(values)):
             raise ValueError(
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
                 "inputs of the model, and at the hyperparameters it starts from."
             )
-    check_prior(k, mean, labels)
+    classifier.likelihood_model.check(labels, *DensePrior.checked(k, mean).shape)
 
 
 def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
@@ -98,7 +98,7 @@ class CrossCovariance:
             mean = pt.broadcast_to(maker.mean_func(x), (len(latent.classes), x.shape[0]))
             for output, k in enumerate(latent.classes):
                 rows[k] = cross, variance, mean[output]
-        ordered = [rows[k] for k in range(classifier.n_classes)]
+        ordered = [rows[k] for k in range(classifier.n_functions)]
         distinct = ordered[:1] if len(matched) == 1 else ordered
         outputs = [
             pt.stack([cross for cross, _, _ in distinct]),

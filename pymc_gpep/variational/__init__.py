@@ -1,1 +1,1 @@
-"""What `pm.fit` runs and returns, in PyMC's own terms."""
+"""`pm.fit` with these approximations, in PyMC's own terms: inference, approximation, group."""

@@ -1,7 +1,7 @@
-"""What `pm.fit` returns: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
+"""The result of `pm.fit`: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -14,20 +14,20 @@ from pymc.backends.base import MultiTrace
 from pymc.variational.approximations import SingleGroupApproximation
 
 from pymc_gpep.approximations import Convergence, Solution
-from pymc_gpep.fits.conditional import Conditional
-from pymc_gpep.fits.mixture import average_predictions, total_covariance, total_variance
+from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
+from pymc_gpep.fits import datasets
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import predict
+from pymc_gpep.fits.saving import to_datatree
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.prior_functions import CrossCovariance, frozen_data
 from pymc_gpep.variational.group import GPGroup
 from pymc_gpep.variational.trace_recorder import Recorder
 
 if TYPE_CHECKING:
-    from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws
     from pymc_gpep.checks.leave_one_out import CavityELPD
 
 __all__ = ["GPApproximation", "warn_unless_converged"]
@@ -55,7 +55,7 @@ class GPApproximation(SingleGroupApproximation):
     nodes : xarray.Dataset
         These points on their natural scale, their weights and evidences.
     latent : xarray.Dataset
-        Posterior `mean` (class, point) and `cov` (point, class, class) of the latent values.
+        Posterior `mean` (point, class) and `cov` (point, class, class) of the latent values.
     history : xarray.Dataset
         Evidence, log posterior and solver iterations at each iteration of the optimiser.
     convergence : Convergence
@@ -75,80 +75,83 @@ class GPApproximation(SingleGroupApproximation):
 
     _group_class = GPGroup
 
-    log_posterior: LogPosterior
-    optimum: Optimum
-    hyper_posterior: HyperPosterior
-    seconds: float = np.nan
-    compile_seconds: float = np.nan
-    solution: Solution
-    """At the maximum."""
+    fitted: Fit | None = None
+    """What all else is read from; none before there is a fit."""
 
-    def update(self, log_posterior: LogPosterior, optimum: Optimum, hyper_posterior: HyperPosterior) -> None:
-        """Set the approximation to the best point of an optimisation, and to what stands for the hyperparameters."""
-        self.log_posterior = log_posterior
-        self.optimum = optimum
-        self.hyper_posterior = hyper_posterior
-        self.solution = hyper_posterior.solution_at(optimum)
-        self.hist = -np.array([evaluation.log_posterior for evaluation in optimum.history])
-        self._prior_at: dict[tuple[pm.gp.Latent, ...], CrossCovariance] = {}
-        model = self.model
-        # What is fitted stays so: later pm.set_data, gp.conditional and the like do not change a fit that exists.
-        self._data = frozen_data(model)
-        self._deterministics = list(model.deterministics)
+    def show(self, fit: Fit) -> None:
+        """Become the face of a fit. What takes work is computed when it is asked for."""
+        self.fitted = fit
+        self.hist = -np.array([evaluation.log_posterior for evaluation in fit.optimum.history])
+        # Later gp.conditional and the like do not change a fit that exists.
+        self._deterministics = list(self.model.deterministics)
         self.__dict__.pop("_recorder", None)
-        means, variances = zip(*(conditional.moments() for conditional in self._conditionals()), strict=True)
-        total = {
-            name: total_variance(
-                hyper_posterior.weights, *(np.array([x[name] for x in xs]) for xs in (means, variances))
-            )
-            for name in means[0]
-        }
-        self.groups[0].update(
-            {name: mean for name, (mean, _) in total.items()},
-            {name: np.sqrt(variance) for name, (_, variance) in total.items()},
-            self._covariance,
-        )
+        self.groups[0].show(fit)
+
+    @property
+    def _fit(self) -> Fit:
+        if self.fitted is None:
+            raise ValueError("There is no fit yet: pm.fit makes one, or the inference's own fit().")
+        return self.fitted
+
+    @property
+    def log_posterior(self) -> LogPosterior:
+        """Of the hyperparameters, with the approximation that it stands on."""
+        return self._fit.log_posterior
+
+    @property
+    def optimum(self) -> Optimum:
+        """Its maximum, and how that was found."""
+        return self._fit.optimum
+
+    @property
+    def hyper_posterior(self) -> HyperPosterior:
+        """The nodes that draws, moments and predictions average over."""
+        return self._fit.hyper_posterior
+
+    @property
+    def solution(self) -> Solution:
+        """The approximate posterior of the latent values at the maximum."""
+        return self._fit.solution
+
+    @property
+    def seconds(self) -> float:
+        """Time that the fit took, without `compile_seconds`."""
+        return self._fit.seconds
+
+    @property
+    def compile_seconds(self) -> float:
+        """Time that it took to make the graph of the log posterior, and what numba compiled meanwhile."""
+        return self._fit.compile_seconds
 
     @property
     def classifier(self) -> GPClassifier:
         """What was read from the model."""
-        return self.log_posterior.classifier
+        return self._fit.classifier
 
     @property
     def log_evidence(self) -> float:
         """Approximate log marginal likelihood at the maximum."""
-        return self.solution.evidence
+        return self._fit.log_evidence
 
     @property
     def convergence(self) -> Convergence:
         """How the approximation ended, at the maximum."""
-        return self.solution.convergence
+        return self._fit.convergence
 
     @property
     def converged(self) -> bool:
         """Whether optimiser, approximation and integration over the hyperparameters all went well."""
-        return self.optimum.converged and self.convergence.converged and self.hyper_posterior.converged
+        return self._fit.converged
 
     @property
     def message(self) -> str:
         """How the fit ended, in words."""
-        steps = len(self.optimum.history) - 1
-        how = "converged" if self.optimum.converged else "did not converge"
-        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
-        name = self.log_posterior.approximator.name
-        return (
-            f"Hyperparameters {how} after {steps} iteration{'' if steps == 1 else 's'}{why}; "
-            f"{name}, from sites nearby, {self.convergence}."
-            if self.log_posterior.value_vars
-            else f"No hyperparameters; {name} {self.convergence}."
-        ) + (
-            f" In hyper={self.hyper_posterior.name!r}, {problem}." if (problem := self.hyper_posterior.message) else ""
-        )
+        return self._fit.message
 
     @property
     def hyperparameters(self) -> xr.Dataset:
         """Hyperparameters at the maximum on their natural scale, with the model's dims and coords."""
-        return self._natural(self.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
+        return datasets.hyperparameters(self._fit)
 
     @property
     def nodes(self) -> xr.Dataset:
@@ -156,36 +159,17 @@ class GPApproximation(SingleGroupApproximation):
 
         With dim `node`, and for each node the coordinates `weight`, `evidence` and `log_posterior` (unconstrained).
         """
-        evaluations = [node.evaluation for node in self.hyper_posterior.nodes]
-        coords = {name: ("node", [getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
-        weights = {"weight": ("node", self.hyper_posterior.weights)}
-        return self._natural(self.hyper_posterior.theta).assign_coords(weights | coords)
+        return datasets.nodes(self._fit)
 
     @property
     def latent(self) -> xr.Dataset:
-        """Posterior mean (class, point) and covariance (point, class, class) of the latent values."""
-        parts = ((solution.mean.T, solution.cov) for _, solution in self.hyper_posterior.solutions())
-        mean, cov = total_covariance(self.hyper_posterior.weights, parts)
-        classifier = self.classifier
-        point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
-        other = f"{class_dim}_other"
-        classes = list(classifier.class_labels or range(classifier.n_classes))
-        return xr.Dataset(
-            {
-                "mean": ((class_dim, point_dim), mean.T),
-                "cov": ((point_dim, class_dim, other), cov),
-            },
-            coords={class_dim: classes, other: classes, **self._coords([point_dim])},
-        )
+        """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
+        return datasets.latent(self._fit)
 
     @property
     def history(self) -> xr.Dataset:
         """Evidence, log posterior and solver iterations at each iteration of the optimiser."""
-        columns = ("evidence", "log_posterior", "iterations")
-        return xr.Dataset(
-            {name: ("iteration", [getattr(e, name) for e in self.optimum.history]) for name in columns},
-            coords={"iteration": np.arange(len(self.optimum.history))},
-        )
+        return datasets.history(self._fit)
 
     @one_blas_thread()
     def predict(
@@ -237,22 +221,15 @@ class GPApproximation(SingleGroupApproximation):
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
             compute the probabilities does not fit the likelihood.
         """
-        prior = self._cross_covariance(gp)
-        predictions = (
-            predict(
-                self.classifier,
-                prior,
-                solution,
-                point,
-                Xnew,
-                probabilities=probabilities,
-                correction=correction,
-                tolerance=tolerance,
-                dim=dim,
-            )
-            for point, solution in self.hyper_posterior.solutions()
+        return predict(
+            self._fit,
+            gp,
+            Xnew,
+            probabilities=probabilities,
+            correction=correction,
+            tolerance=tolerance,
+            dim=dim,
         )
-        return average_predictions(self.hyper_posterior.weights, predictions)
 
     @one_blas_thread()
     def loo(self, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> "CavityELPD":
@@ -290,10 +267,10 @@ class GPApproximation(SingleGroupApproximation):
         """
         from pymc_gpep.checks.leave_one_out import leave_one_out  # with it comes ArviZ
 
-        return leave_one_out(self, refit_above=refit_above, tolerance=tolerance)
+        return leave_one_out(self._fit, refit_above=refit_above, tolerance=tolerance)
 
     @one_blas_thread()
-    def importance(self, draws: int = 1000, *, random_seed: Any = None) -> "ImportanceCheck":
+    def importance(self, draws: int = 1000, *, random_seed: Any = None) -> ImportanceCheck:
         """Hold the fit against the exact posterior of the latent values, by Pareto-smoothed importance sampling.
 
         Draws from the Gaussian are weighted by the exact joint density over their own, and the tail of the weights is
@@ -313,16 +290,14 @@ class GPApproximation(SingleGroupApproximation):
         Returns
         -------
         ImportanceCheck
-            Printed, one sentence.
+            It prints as one sentence.
 
         Raises
         ------
         ValueError
             If there are too few draws, or if the approximation failed, so that its draws have no density.
         """
-        from pymc_gpep.checks.importance import importance_check  # with it comes ArviZ
-
-        return importance_check(self, self._draw_at_maximum(draws, self._generator(random_seed)))
+        return importance_check(self._fit, self._fit.draw_at_maximum(draws, self._generator(random_seed)))
 
     def to_datatree(self) -> xr.DataTree:
         """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
@@ -340,13 +315,11 @@ class GPApproximation(SingleGroupApproximation):
         >>> with model:  # declared as when it was fitted
         ...     fit = gpep.from_datatree(arviz.from_netcdf("fit.nc"))
         """
-        from pymc_gpep.fits.saving import to_datatree
-
-        return to_datatree(self)
+        return to_datatree(self._fit)
 
     def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
         """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
-        return self._cross_covariance(gp).inputs
+        return self._fit.cross_covariance(gp).inputs
 
     @one_blas_thread()
     def sample(
@@ -391,7 +364,9 @@ class GPApproximation(SingleGroupApproximation):
         rng = self._generator(random_seed)
         weighted = self._draw_exactly(draws, chains, rng) if importance else None
         traces = [
-            self._recorder.trace(weighted.chain(chain) if weighted else self._draw_values(draws, rng), chain)
+            self._recorder.trace(
+                self._recorded(weighted.chain(chain) if weighted else self._fit.draw(draws, rng)), chain
+            )
             for chain in range(chains)
         ]
         multitrace = MultiTrace(traces)
@@ -415,7 +390,7 @@ class GPApproximation(SingleGroupApproximation):
         """Function of (draws, random_seed) that draws values of the model's value variables."""
 
         def sample(draws: int = 100, *, random_seed: Any = None) -> dict[str, Array]:
-            values = self._draw_values(draws, np.random.default_rng(random_seed))
+            values = self._fit.draw(draws, np.random.default_rng(random_seed))
             return {name: values[name] for name in self.groups[0].ordering}
 
         return sample
@@ -426,96 +401,26 @@ class GPApproximation(SingleGroupApproximation):
 
     def __str__(self) -> str:
         """Method, evidence and how the fit ended."""
-        if not hasattr(self, "solution"):
-            return super().__str__()
-        hyper, integrated = self.hyper_posterior, ""
-        if len(hyper) > 1:
-            evidence = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
-            integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){evidence}."
-        return (
-            f"{self.log_posterior.approximator.name}: log evidence {self.log_evidence:.4f}, "
-            f"{'converged' if self.converged else 'NOT converged'}. {self.message}{integrated}"
-        )
-
-    def _coords(self, dims: Iterable[str]) -> dict[str, Any]:
-        """Coordinates that the model has for the given dims."""
-        return {dim: np.asarray(self.model.coords[dim]) for dim in dims if self.model.coords.get(dim) is not None}
-
-    def _cross_covariance(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> CrossCovariance:
-        gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
-        if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
-            raise TypeError(
-                f"gp must be the pm.gp.Latent that made the latent values, or a list of these, not a {wrong[0]}."
-            )
-        if gps not in self._prior_at:
-            self._prior_at[gps] = CrossCovariance(self.classifier, gps, self._data)
-        return self._prior_at[gps]
-
-    def _natural(self, thetas: Array) -> xr.Dataset:
-        """Hyperparameters on their natural scale for flat vectors (s, d), with the model's dims and coords."""
-        model = self.model
-        arrays = {}
-        for name, value in self.log_posterior.natural(thetas).items():
-            dims = model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
-            arrays[name] = (("node", *dims), value)
-        return xr.Dataset(arrays, coords=self._coords(d for dims, _ in arrays.values() for d in dims))
-
-    def _conditionals(self) -> Iterator[Conditional]:
-        """The joint posterior given each node in turn."""
-        return (Conditional(self.classifier, *part) for part in self.hyper_posterior.solutions())
-
-    def _flat(self, values: Mapping[str, Array]) -> Array:
-        """Values of the value variables as one vector, in PyMC's order."""
-        return np.concatenate([np.ravel(values[name]) for name in self.groups[0].ordering])
-
-    @one_blas_thread()
-    def _covariance(self) -> Array:
-        """Covariance (d, d) of the flat vector of unconstrained values."""
-        group = self.groups[0]
-        places = {name: part for name, (_, part, *_) in group.ordering.items()}
-        parts = (
-            (self._flat(conditional.moments()[0]), conditional.covariance(places, group.ddim))
-            for conditional in self._conditionals()
-        )
-        return total_covariance(self.hyper_posterior.weights, parts)[1]
+        return super().__str__() if self.fitted is None else str(self.fitted)
 
     def _generator(self, random_seed: Any) -> np.random.Generator:
         return np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
 
-    def _draw_exactly(self, draws: int, chains: int, rng: np.random.Generator) -> "ResampledDraws":
-        """Draws like those of `_draw_values`, resampled by their importance weights."""
-        from pymc_gpep.checks.importance import resampled_draws
-
-        result = resampled_draws(self, lambda count: self._draw_at_maximum(count, rng), (chains, draws), rng)
+    def _draw_exactly(self, draws: int, chains: int, rng: np.random.Generator) -> ResampledDraws:
+        """Draws of the fit at its maximum, resampled by their importance weights."""
+        result = resampled_draws(self._fit, (chains, draws), rng)
         if not result.check.usable:
             warnings.warn(str(result.check), stacklevel=4)
         return result
 
-    def _draw_at_maximum(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Draws like those of `_draw_values`, with the hyperparameters at their maximum."""
-        point = self.log_posterior.point(self.optimum.best.theta)
-        return Conditional(self.classifier, point, self.solution).draw(draws, rng, self._drawn)
-
-    @property
-    def _drawn(self) -> list[str]:
-        """What is drawn: value variables, and latent values that are deterministic."""
+    def _recorded(self, values: Mapping[str, Array]) -> dict[str, Array]:
+        """Of draws by name those that a trace is made from: value variables, and deterministic latent values."""
         rotated = [latent.f.name for latent in self.classifier.latents if latent.rotated]
-        return [*self.groups[0].ordering, *rotated]
-
-    def _draw_values(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Draws of all value variables, and of the latent values where these are deterministic, by name."""
-        chosen = self.hyper_posterior.choose(draws, rng)
-        values: dict[str, Array] = {}
-        for s in np.unique(chosen):
-            rows = np.flatnonzero(chosen == s)
-            conditional = Conditional(self.classifier, self.hyper_posterior.point(s), self.hyper_posterior.solution(s))
-            for name, drawn in conditional.draw(rows.size, rng, self._drawn).items():
-                values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
-        return values
+        return {name: values[name] for name in [*self.groups[0].ordering, *rotated]}
 
     @cached_property
     def _recorder(self) -> Recorder:
-        return Recorder(self.classifier, self.groups[0].group, self._deterministics, self._data)
+        return Recorder(self.classifier, self.groups[0].group, self._deterministics, self.log_posterior.data)
 
 
 def warn_unless_converged(approximation: GPApproximation) -> None:

@@ -1,4 +1,4 @@
-"""What numba compiles meanwhile: how long it takes, and somebody told of it."""
+"""A listener to numba: how long compiling takes, and of which function."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What a fit shows of how far it is: a line that moves in a terminal or notebook, and lines of text elsewhere."""
+"""The progress of a fit: a line that moves in a terminal or notebook, and lines of text elsewhere."""
 
 import time
 from typing import Any

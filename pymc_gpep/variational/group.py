@@ -1,6 +1,6 @@
 """The unconstrained values of a fit, as PyMC's approximations hold theirs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -9,6 +9,9 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
+
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.solvers.team import one_blas_thread
 
 __all__ = ["GPGroup"]
 
@@ -19,8 +22,8 @@ Array = NDArray[np.float64]
 class GPGroup(Group):
     """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
 
-    Mean and standard deviation are kept as parameters. The covariance, which can be large, is computed when asked for
-    by the function that `update` was given.
+    Mean and standard deviation are kept as parameters, and set when they are first asked for; the covariance, which can
+    be large, is computed each time.
     """
 
     __param_spec__: ClassVar[dict[str, tuple[str, ...]]] = {"gp_mean": ("d",), "gp_std": ("d",)}
@@ -36,30 +39,47 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._covariance = lambda: np.zeros((self.ddim, self.ddim))
+        self._fit: Fit | None = None
+        self._settled = True
         self._finalize_init()
 
-    def update(self, mean: Mapping[str, Array], std: Mapping[str, Array], covariance: Any) -> None:
-        """Set the moments, by name of value variable, and the function that computes the covariance."""
-        for key, values in (("gp_mean", mean), ("gp_std", std)):
+    def show(self, fit: Fit) -> None:
+        """Let the moments be those of a fit."""
+        # The moments are the nodes' own.
+        self._settled = self._settled and self._fit is not None and self._fit.hyper_posterior is fit.hyper_posterior
+        self._fit = fit
+
+    def settle(self) -> None:
+        """Compute the mean and the standard deviation, unless they are those of the fit already."""
+        if self._settled or self._fit is None:
+            return
+        for key, values in zip(("gp_mean", "gp_std"), self._fit.moments(), strict=True):
             flat = np.concatenate([np.ravel(values[name]) for name in self.ordering])
             self.params_dict[key].set_value(floatX(flat))
-        self._covariance = covariance
+        self._settled = True
 
     @property
     def mean(self) -> pt.TensorVariable:
         """Mean, (d,)."""
+        self.settle()
         return self.params_dict["gp_mean"]
 
     @property
     def std(self) -> pt.TensorVariable:
         """Standard deviation, (d,); zero for hyperparameters at a point."""
+        self.settle()
         return self.params_dict["gp_std"]
 
     @property
     def cov(self) -> pt.TensorVariable:
         """Covariance, (d, d), dense."""
         return pt.as_tensor_variable(self._covariance())
+
+    @one_blas_thread()
+    def _covariance(self) -> Array:
+        if self._fit is None:
+            return np.zeros((self.ddim, self.ddim))
+        return self._fit.covariance({name: part for name, (_, part, *_) in self.ordering.items()}, self.ddim)
 
     @property
     def symbolic_random(self) -> pt.TensorVariable:

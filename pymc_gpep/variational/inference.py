@@ -1,4 +1,4 @@
-"""How `pm.fit` runs an approximation: read the model, optimise the hyperparameters, report."""
+"""The run of an approximation by `pm.fit`: read the model, optimise the hyperparameters, report."""
 
 import logging
 import time
@@ -13,7 +13,8 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations import approximator
-from pymc_gpep.hyper import HyperMethod, Maximum, hyper_method
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper import Maximum, hyper_method
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum, maximise
 from pymc_gpep.solvers.history import watching
@@ -81,12 +82,14 @@ class GPInference(Inference):
     ) -> None:
         model = pm.modelcontext(model)
         self._classifier = read_classifier(model, likelihood)
-        self._approximator = approximator(method, self._classifier.kind, options, _OF_FIT)
+        self._approximator = approximator(method, self._classifier.likelihood_model, options, _OF_FIT)
         self._hyper = hyper_method(hyper, hyper_options)
         self._start = dict(start or {})
         self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         self._approx = GPApproximation(model=model, random_seed=self._seed)
         self._log_posterior: LogPosterior | None = None
+        self._kwargs: dict[str, Any] = {}
+        self._include_transformed = False
         self.hist = np.asarray(())
         self.state = None
 
@@ -132,18 +135,44 @@ class GPInference(Inference):
         An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
         so far; a second one, while the posterior there is computed, ends everything.
         """
+        self._include_transformed = include_transformed
+        self._kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        self._log_posterior = None  # the model may have other data than in an earlier fit
+        return self._run(n, callbacks or (), progressbar, progressbar_theme)
+
+    def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:
+        """Go on from the hyperparameters and sites reached, for at most `n` more iterations.
+
+        With the data, the backend and the other options of `fit`.
+
+        Raises
+        ------
+        ValueError
+            If there was no fit yet.
+        """
+        self._run(n, (), progressbar, progressbar_theme, self._approx.optimum.best)
+
+    def _run(
+        self,
+        n: int,
+        callbacks: Sequence[Callable[[GPApproximation, np.ndarray, int], None]],
+        progressbar: bool,
+        theme: Any,
+        begin: Evaluation | None = None,
+    ) -> GPApproximation:
+        """Fit, from the model's initial point or from an earlier evaluation."""
         began = time.perf_counter()
-        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
-        name = self._approximator.name
         with (
             one_blas_thread(),
-            FitProgress(name, progressbar, progressbar_theme) as progress,
+            FitProgress(self._approximator.name, progressbar, theme) as progress,
             watching(progress.sweep),
             compilation(progress.compiling) as compiled,
         ):
-            progress.stage("making the graph of the log posterior")
-            log_posterior = LogPosterior(self._classifier, self._approximator, kwargs)
-            log_posterior.prepare()
+            if self._log_posterior is None:
+                progress.stage("making the graph of the log posterior")
+                self._log_posterior = LogPosterior(self._classifier, self._approximator, self._kwargs)
+                self._log_posterior.prepare()
+            log_posterior = self._log_posterior
             of_graph = time.perf_counter() - began - compiled.seconds
             progress.stage("first solve")
 
@@ -152,43 +181,35 @@ class GPInference(Inference):
                 state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
                 progress.iteration(len(history) - 1, state)
                 if callbacks:
-                    reached = Optimum(last, False, "Still running.", history, log_posterior.sites)
-                    self._update(log_posterior, reached, Maximum())
-                    for callback in callbacks:
-                        callback(self._approx, self._approx.hist, len(history) - 1)
+                    reached = Optimum(last, False, "Still running.", history)
+                    self._approx.show(Fit(log_posterior, reached, Maximum().integrate(log_posterior, reached)))
+                for callback in callbacks:
+                    callback(self._approx, self._approx.hist, len(history) - 1)
 
-            optimum = maximise(log_posterior, log_posterior.initial_point(self._start, self._seed), n, report)
+            theta = log_posterior.initial_point(self._start, self._seed) if begin is None else begin.theta
+            optimum = maximise(log_posterior, theta, n, report, None if begin is None else begin.start)
+            # With nothing to integrate over, all ways to do it are the same.
+            hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
             if optimum.interrupted:
                 progress.stage("interrupted: finishing at the best point so far")
-            # With nothing to integrate over, all ways to do it are the same.
-            elif log_posterior.value_vars and not isinstance(self._hyper, Maximum):
-                progress.stage(f"integrating over hyperparameters (hyper={self._hyper.name!r})")
-            hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
+            elif not isinstance(hyper, Maximum):
+                progress.stage(f"integrating over hyperparameters (hyper={hyper.name!r})")
             try:
-                self._update(log_posterior, optimum, hyper, progressbar)
+                nodes = hyper.integrate(log_posterior, optimum, self._seed, progressbar)
             except KeyboardInterrupt:
-                if isinstance(hyper, Maximum):
-                    raise
                 progress.stage("interrupted: hyperparameters stay at their maximum")
                 why = f"the maximum was reached, but hyper={hyper.name!r} was interrupted"
                 optimum = replace(optimum, converged=False, message=why)
-                self._update(log_posterior, optimum, Maximum())
-        self._approx.compile_seconds = of_graph + compiled.seconds
-        self._approx.seconds = time.perf_counter() - began - self._approx.compile_seconds
+                nodes = Maximum().integrate(log_posterior, optimum)
+            fit = Fit(log_posterior, optimum, nodes)
+            self._approx.show(fit)
+            self._approx.groups[0].settle()
+        compile_seconds = of_graph + compiled.seconds
+        seconds = time.perf_counter() - began - compile_seconds
+        self._approx.show(replace(fit, seconds=seconds, compile_seconds=compile_seconds))
         self.hist = self._approx.hist
         for group in self._approx.groups:
-            group.include_transformed = include_transformed
+            group.include_transformed = self._include_transformed
         _log.info(str(self._approx))
         warn_unless_converged(self._approx)
         return self._approx
-
-    def _update(
-        self, log_posterior: LogPosterior, optimum: Optimum, hyper: HyperMethod, progressbar: bool = False
-    ) -> None:
-        self._approx.update(log_posterior, optimum, hyper.integrate(log_posterior, optimum, self._seed, progressbar))
-
-    def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:
-        """Go on from the hyperparameters reached, for at most `n` more iterations."""
-        best = self._approx.log_posterior.point(self._approx.optimum.best.theta)
-        self._start = dict(best)
-        self.fit(n, progressbar=progressbar, progressbar_theme=progressbar_theme)

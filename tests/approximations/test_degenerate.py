@@ -7,15 +7,14 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep import QEP, NestedEP
-from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep import NestedEP
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS
 from tests import models
+from tests.approximations.every import approximations
 from tests.reference.data import iris, random_problem, squared_exponential
 from tests.reference.flat_ep import flat_ep, flat_model
 
-approximations = pytest.mark.parametrize("approximation", APPROXIMATIONS, ids=lambda kind: kind.__name__)
 LINE = np.linspace(-1.0, 2.0, 6)
 EPS = np.finfo(float).eps
 
@@ -30,12 +29,12 @@ SINGULAR = {
 
 
 def refuse_if_quadrature_cannot(approximation, k, c):
-    """QEP needs cavities of full rank and few classes; it says so, and the test ends there."""
-    if approximation is QEP and c > 20:
+    """A quadrature needs cavities of full rank and few classes; it says so, and the test ends there."""
+    if approximation.by_quadrature and c > 20:
         with pytest.raises(ValueError, match="quadrature nodes"):
             approximation().solve(k, np.zeros((c, len(k))), np.zeros(len(k), int))
         pytest.skip("refused: too many classes for a quadrature")
-    if approximation is QEP and not k.any():
+    if approximation.by_quadrature and not k.any():
         solution = approximation().solve(k, np.zeros((c, len(k))), np.zeros(len(k), int))
         assert solution.convergence.status == NOT_FINITE
         assert np.isnan(solution.evidence)
@@ -241,7 +240,7 @@ def test_magnitudes_beyond_reason(approximation, k, mean):
     means = mean * np.array([[1.0], [-1.0], [0.3]]) + np.zeros(6)
     approximation = approximation(max_iterations=200)
     start = np.zeros(approximation.start_size(3, 6))
-    *numbers, _, status, iterations = Evidence(approximation).evaluate(k * PROBLEM.K[None] / 4, means, LABELS, start)
+    *numbers, _, status, iterations = Evidence(*approximation).evaluate(k * PROBLEM.K[None] / 4, means, LABELS, start)
     for values in numbers:
         assert np.isfinite(values).all() if status == CONVERGED else np.isnan(values).all()
     assert iterations <= 200
@@ -289,7 +288,7 @@ def test_classes_never_observed(approximation):
     observed = solve(approximation, PROBLEM.K, np.zeros((2, 6)), labels)
     solution = solve(approximation, PROBLEM.K, np.zeros((5, 6)), labels)
     assert solution.evidence < observed.evidence
-    error = 2e-4 if approximation is QEP else 1e-7  # its quadrature takes the classes in an order
+    error = 2e-4 if approximation.by_quadrature else 1e-7  # its quadrature takes the classes in an order
     assert_allclose(solution.mean[2:], np.broadcast_to(solution.mean[2], (3, 6)), atol=error)
     assert (solution.mean[2] < 0).all()
     assert_allclose(solution.cov[:, 2:, 0], np.broadcast_to(solution.cov[:, 2:3, 0], (6, 3)), atol=error)

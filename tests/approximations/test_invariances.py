@@ -6,10 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import APPROXIMATIONS
+from tests.approximations.every import approximations
 from tests.reference.data import random_problem
 
-approximations = pytest.mark.parametrize("approximation", APPROXIMATIONS, ids=lambda kind: kind.__name__)
 examples = settings(max_examples=15, deadline=None, derandomize=True)
 problems = st.tuples(
     st.integers(0, 10_000), st.integers(2, 9), st.integers(2, 5), st.sampled_from([0.3, 3.0, 100.0]), st.booleans()

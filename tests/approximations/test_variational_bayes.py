@@ -42,7 +42,7 @@ def test_equals_dense_reference(n, c, variance, per_class):
     blocks[:, range(c), range(c)] = dense.covariance.diagonal(axis1=1, axis2=2).T
     assert_allclose(solution.cov, blocks, atol=1e-10)
     posterior = solution.posterior
-    joint = posterior.joint_covariance(posterior.k, posterior.k)
+    joint = posterior.joint_covariance(posterior.prior.k, posterior.prior.k)
     assert_allclose(joint[range(c), :, range(c)], dense.covariance, atol=1e-9)
     outcome = run(problem.K, problem.m, problem.y)
     assert outcome.status == CONVERGED
@@ -69,7 +69,7 @@ def test_bound_is_the_expectation_that_it_bounds_with(seed):
     problem = random_problem(seed, 4, 3, variance=3.0, with_mean=True)
     solution = TIGHT.solve(problem.K, problem.m, problem.y)
     posterior = solution.posterior
-    covariance = posterior.joint_covariance(posterior.k, posterior.k)[range(3), :, range(3)]
+    covariance = posterior.joint_covariance(posterior.prior.k, posterior.prior.k)[range(3), :, range(3)]
     value, error = sampled_bound(problem.K, problem.y, problem.m, solution.mean, covariance, draws=100_000, seed=seed)
     assert error < 0.02
     assert solution.evidence == pytest.approx(value, abs=4.0 * error)
@@ -101,7 +101,7 @@ def test_is_below_the_evidence_by_importance_sampling():
     problem = random_problem(3, 12, 3, variance=4.0, with_mean=True)
     proposal = NestedEP().solve(problem.K, problem.m, problem.y)
     posterior = proposal.posterior
-    cov = posterior.joint_covariance(posterior.k, posterior.k).reshape(36, 36) + 1e-7 * np.eye(36)
+    cov = posterior.joint_covariance(posterior.prior.k, posterior.prior.k).reshape(36, 36) + 1e-7 * np.eye(36)
     estimate = importance_evidence(problem.K, problem.y, proposal.mean, 1.1 * cov, problem.m, draws=5_000, seed=1)
     assert estimate.error < 0.1
     assert TIGHT.solve(problem.K, problem.m, problem.y).evidence < estimate.evidence - 4.0 * estimate.error

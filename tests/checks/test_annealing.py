@@ -8,9 +8,13 @@ from pymc_gpep.checks.annealing import (
     anneal,
     importance_estimate,
     importance_weights,
+    posterior_base,
+    prior_base,
     thermodynamic_estimate,
 )
-from pymc_gpep.checks.annealing_start import approximation_base, prior_base
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from tests.reference.data import random_problem
 
 MEAN = np.array([[0.3, -0.2]])
@@ -29,7 +33,7 @@ def measured(f):
 
 def run(seed, runs, path=PATH, sweeps=1):
     rng = np.random.default_rng(seed)
-    return anneal(prior_base(MEAN, np.linalg.cholesky(K)[None]), measured, path, runs, sweeps, rng)[0]
+    return anneal(prior_base(DensePrior(K[None], MEAN)), measured, path, runs, sweeps, rng)[0]
 
 
 def test_weights_are_unbiased_even_on_a_coarse_path():
@@ -75,7 +79,7 @@ def test_zero_likelihood_costs_weight_and_thermodynamic_integration():
     def positive(f):
         return 0.0 if f[0, 0] > 0 else -np.inf if f[0, 1] > 0 else np.nan
 
-    base = prior_base(np.zeros((1, 2)), np.eye(2)[None])
+    base = prior_base(DensePrior(np.eye(2)[None], np.zeros((1, 2))))
     u, evaluations = anneal(base, positive, PATH, 2000, 1, np.random.default_rng(4))
     estimate, effective = importance_estimate(importance_weights(u, PATH))
     assert abs(estimate.value - np.log(0.5)) < 4 * estimate.error < 0.1
@@ -108,12 +112,12 @@ def test_progress_is_told_of_every_temperature():
 
 
 APPROXIMATIONS = [
-    ("nested_ep", "multinomial_probit"),
-    ("qep", "multinomial_probit"),
-    ("iep", "multinomial_probit"),
-    ("laplace", "multinomial_probit"),
-    ("vb", "multinomial_probit"),
-    ("laplace", "softmax"),
+    ("nested_ep", MultinomialProbitLikelihood()),
+    ("qep", MultinomialProbitLikelihood()),
+    ("iep", MultinomialProbitLikelihood()),
+    ("laplace", MultinomialProbitLikelihood()),
+    ("vb", MultinomialProbitLikelihood()),
+    ("laplace", SoftmaxLikelihood()),
 ]
 
 
@@ -123,9 +127,9 @@ def test_base_is_the_approximation_and_the_normaliser_that_of_prior_times_sites(
     problem = random_problem(7, 4, 3, per_class=per_class, with_mean=True)
     c, n = problem.m.shape
     k = np.atleast_3d(problem.K.T).T
-    solution = approximator(method, likelihood, {}).solve(k, problem.m, problem.y)
+    solution = approximator(method, likelihood, {}).solve(k, problem.m, problem.y, likelihood=likelihood)
     roots = np.linalg.cholesky(k)
-    base = approximation_base(solution, roots)
+    base = posterior_base(solution.posterior)
     np.testing.assert_array_equal(base.mean, solution.mean)
 
     prior = np.zeros((c, n, c, n))

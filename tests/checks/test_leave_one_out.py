@@ -11,11 +11,13 @@ from scipy.special import log_ndtr, logsumexp
 
 from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
 from pymc_gpep.checks.leave_one_out import leave_one_out_moments
-from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods import log_predictive
-from pymc_gpep.likelihoods.log_predictive import log_log_predictive
+from pymc_gpep.likelihoods.log_predictive import log_predictive as log_predictive_density
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from tests import models
 from tests.reference.data import random_problem
 from tests.reference.dense_posterior import dense_posterior
@@ -33,64 +35,9 @@ def solve(approximation, problem):
 def cavity_loo(approximation, problem):
     """log p(y_i | y_-i) from the cavities, and the excess of the log density under the whole posterior."""
     solution = solve(approximation, problem)
-    kind = approximation.likelihood
-    elpd = log_log_predictive(kind, *leave_one_out_moments(approximation, solution), problem.y)
-    return elpd, log_log_predictive(kind, solution.mean.T, solution.cov, problem.y) - elpd
-
-
-def block_precision(posterior):
-    """Site precisions (n, c, c), from their definitions."""
-    pi = posterior.precision
-    if isinstance(posterior, BlockPosterior):
-        return pi
-    blocks = np.einsum("ki,kl->ikl", pi, np.eye(len(pi)))
-    if isinstance(posterior, CoupledPosterior):
-        blocks -= np.einsum("ki,li->ikl", pi, pi / pi.sum(0))
-    return blocks
-
-
-def random_sites(kind, k, mean, rng):
-    """Random precisions as a posterior wants them and as blocks (n, c, c), and locations (c, n)."""
-    if kind is BlockPosterior:
-        raw = rng.normal(size=(N, C, C))
-        raw -= raw.mean(1, keepdims=True)
-        precision = raw @ raw.swapaxes(1, 2)
-    else:
-        precision = rng.uniform(0.05, 1.0, size=(C, N))
-        precision[0, 0] = 0.0
-    blocks = block_precision(kind(k, mean, precision, mean))
-    nu = rng.normal(size=(C, N))
-    nu -= nu.mean(0)
-    return precision, blocks, nu
-
-
-def joint(k, mean, blocks, nu):
-    """b (c, n), means (c, n) and covariances (c, n, c, n) by inverting the sum of all precisions."""
-    prior = np.zeros((C, N, C, N))
-    sites = np.zeros((C, N, C, N))
-    for a in range(C):
-        prior[a, :, a] = k[a % len(k)]
-        for e in range(C):
-            sites[a, range(N), e, range(N)] = blocks[:, a, e]
-    prior, sites = prior.reshape(C * N, C * N), sites.reshape(C * N, C * N)
-    b = np.linalg.solve(np.eye(C * N) + sites @ prior, nu.ravel() - sites @ mean.ravel())
-    cov = np.linalg.inv(np.linalg.inv(prior) + sites)
-    return b.reshape(C, N), mean + (prior @ b).reshape(C, N), cov.reshape(C, N, C, N)
-
-
-@pytest.mark.parametrize("per_class", [False, True])
-@pytest.mark.parametrize("kind", [CoupledPosterior, IndependentPosterior, BlockPosterior])
-def test_cavity_is_the_posterior_without_the_site(kind, per_class):
-    problem = random_problem(3, N, C, variance=4.0, per_class=per_class, with_mean=True)
-    k = problem.K.reshape(-1, N, N) + 0.1 * np.eye(N)
-    precision, blocks, nu = random_sites(kind, k, problem.m, np.random.default_rng(4))
-    b, mean, cov = joint(k, problem.m, blocks, nu)
-    cavity_mean, cavity_cov = kind(k, problem.m, precision, b).cavities(mean, np.einsum("aibi->iab", cov))
-    for i in range(N):
-        others = np.arange(N) != i
-        _, expected, expected_cov = joint(k, problem.m, blocks * others[:, None, None], nu * others)
-        assert_allclose(cavity_mean[i], expected[:, i], atol=1e-10)
-        assert_allclose(cavity_cov[i], expected_cov[:, i, :, i], atol=1e-10)
+    likelihood = solution.likelihood
+    elpd = log_predictive_density(likelihood, *leave_one_out_moments(approximation, solution), problem.y)
+    return elpd, log_predictive_density(likelihood, solution.mean.T, solution.cov, problem.y) - elpd
 
 
 @pytest.mark.parametrize("variance", [1e-6, 1.0, 1e4, 1e8])
@@ -103,7 +50,7 @@ def test_cavity_of_coupled_sites_keeps_its_digits(variance):
     nu = rng.normal(size=(C, N)) * np.sqrt(pi)
     nu -= pi * nu.sum(0) / pi.sum(0)
     whole = dense_posterior(k, pi, nu)
-    posterior = CoupledPosterior(k, np.zeros((C, N)), pi, whole.weights.astype(float))
+    posterior = CoupledPosterior(DensePrior(k, np.zeros((C, N))), pi, whole.weights.astype(float))
     cov = np.einsum("aibi->iab", whole.covariance).astype(float)
     mean, cov = posterior.cavities(whole.mean.astype(float), cov)
     to_differences = np.eye(C)[1:] - np.eye(C)[0]
@@ -147,7 +94,7 @@ problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
         (Laplace(), 0.08, 0.03),
     ],
     ids=lambda value: (
-        f"{value.name}{'-full' if getattr(value, 'full', False) else ''}-{value.likelihood}"
+        f"{value.name}{'-full' if getattr(value, 'full', False) else ''}-{value.first_likelihood().name}"
         if hasattr(value, "name")
         else ""
     ),
@@ -179,7 +126,7 @@ def force(problem, approximation, solution):
     A force h is a prior mean that is higher by K h.
     """
     i, step = 4, 1e-4
-    k = solution.posterior.k
+    k = solution.posterior.prior.k
     shift = np.zeros_like(problem.m)
     shift[1] = step * k[1 % len(k), i]
     up, down = (approximation.solve(problem.K, problem.m + sign * shift, problem.y).mean for sign in (1, -1))
@@ -220,37 +167,37 @@ def test_nothing_is_learnt_from_a_prior_without_variance(approximation, c):
 @pytest.mark.parametrize("variance", [0.5, 5.0])
 def test_log_probability_of_two_classes(gap, variance):
     mean, cov = np.array([[-gap, 0.0]]), variance * np.eye(2)[None]
-    probit = log_log_predictive("multinomial_probit", mean, cov, [0])
+    probit = log_predictive_density(MultinomialProbitLikelihood(), mean, cov, [0])
     assert_allclose(probit, log_ndtr(-gap / np.sqrt(2 + 2 * variance)), rtol=1e-10, atol=1e-14)
     d = np.linspace(-60, 60, 200_001) * np.sqrt(2 * variance) - gap
     weight = -0.5 * (d + gap) ** 2 / (2 * variance) - np.logaddexp(0.0, -d)
     exact = logsumexp(weight) + np.log((d[1] - d[0]) / np.sqrt(4 * np.pi * variance))
-    assert_allclose(log_log_predictive("softmax", mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
+    assert_allclose(log_predictive_density(SoftmaxLikelihood(), mean, cov, [0]), exact, atol=0.02 if gap > 8 else 1e-9)
 
 
-@pytest.mark.parametrize("kind", ["multinomial_probit", "softmax"])
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
 @pytest.mark.parametrize("c", [3, 4, 5])
-def test_log_probability_in_the_tail_goes_on_smoothly(c, kind, monkeypatch):
+def test_log_probability_in_the_tail_goes_on_smoothly(c, likelihood, monkeypatch):
     """Where both ways work they agree, and far out nothing is lost."""
     rng = np.random.default_rng(c)
     root = rng.normal(size=(c, c))
     mean = np.zeros((40, c))
     mean[:, 0] = -np.linspace(0, 60, 40)
     cov, labels = np.tile(root @ root.T, (40, 1, 1)), np.zeros(40, int)
-    log_p = log_log_predictive(kind, mean, cov, labels, tolerance=1e-6)
+    log_p = log_predictive_density(likelihood, mean, cov, labels, tolerance=1e-6)
     assert np.isfinite(log_p).all()
     assert (np.diff(log_p) < 0).all()
     assert (np.diff(log_p, 2) < 0.05).all()  # log-concave in the mean
     middle = (log_p > -14) & (log_p < -2)
     monkeypatch.setattr(log_predictive, "_TINY", 1.0)
-    tails = log_log_predictive(kind, mean[middle], cov[middle], labels[middle])
+    tails = log_predictive_density(likelihood, mean[middle], cov[middle], labels[middle])
     assert_allclose(log_p[middle], tails, atol=0.03)
 
 
 def test_log_probability_of_nan_is_nan():
     cov = np.eye(3)[None]
-    for kind in ("multinomial_probit", "softmax"):
-        assert np.isnan(log_log_predictive(kind, [[np.nan, 0.0, 0.0]], cov, [1])).all()
+    for likelihood in LIKELIHOODS:
+        assert np.isnan(log_predictive_density(likelihood, [[np.nan, 0.0, 0.0]], cov, [1])).all()
 
 
 @pytest.fixture(scope="module")
@@ -286,7 +233,7 @@ def test_points_can_be_fitted_again(fits):
     fit = fits[1]["nested_ep"]
     posterior = fit.solution.posterior
     quick, some, all_of_them = (fit.loo(refit_above=above) for above in (np.inf, 0.05, -np.inf))
-    problem = random_problem(0, 30, 3)._replace(K=posterior.k, m=posterior.prior_mean, y=fit.solution.labels)
+    problem = random_problem(0, 30, 3)._replace(K=posterior.prior.k, m=posterior.prior.mean, y=fit.solution.labels)
     assert_allclose(all_of_them.elpd_i, without_each_point(NestedEP(), problem), atol=1e-12)
     again = quick.p_loo_i.values > 0.05
     assert 0 < some.n_refitted == again.sum() < 30

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.comparison.evidence_grid import serpentine
-from pymc_gpep.fits.prediction import predict
+from pymc_gpep.fits.prediction import predict_at
 from pymc_gpep.structure.prior_functions import CrossCovariance
 from tests import models
 from tests.reference.data import iris
@@ -49,9 +49,9 @@ def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
     X, y = held_out
     theta = shared.fit.log_posterior.initial_point({"ls": [3.0, 3.0], "eta": 4.0})
     point = shared.fit.log_posterior.point(theta)
-    p = predict(
-        shared.fit.classifier, CrossCovariance(shared.fit.classifier, (shared.gp,), {}),
-        shared.fit.log_posterior.solve(theta), point, X,
+    p = predict_at(
+        shared.fit.classifier, shared.fit.log_posterior.approximator,
+        CrossCovariance(shared.fit.classifier, (shared.gp,), {}), shared.fit.log_posterior.solve(theta), point, X,
         probabilities=None, correction=None, tolerance=5e-5, dim="new",
     )["p"].values  # fmt: skip
     assert grid["mlpd"].sel(ls=3, eta=4).item() == pytest.approx(np.log(p[np.arange(15), y]).mean(), abs=1e-6)

@@ -136,3 +136,12 @@ def test_another_model_is_refused(probit, changes, message):
     with pytest.raises(ValueError, match=message):
         gpep.from_datatree(probit.to_datatree(), another(**changes))
     gpep.from_datatree(probit.to_datatree(), another())
+
+
+def test_files_of_earlier_versions_are_read(probit):
+    """They called a start "sites"."""
+    tree = probit.to_datatree()
+    for group in ("nodes", "history"):
+        tree[group] = xr.DataTree(tree[group].to_dataset().rename(start="sites"))
+    model, _ = models.probit()
+    assert str(gpep.from_datatree(tree, model)) == str(probit)

@@ -1,4 +1,4 @@
-"""The posterior of sites with full precisions against dense algebra, and against the coupled one where both apply."""
+"""The posterior of sites with full precisions against the coupled one where both apply, and its draws in numbers."""
 
 import numpy as np
 import pytest
@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
 
 N, M, C = 6, 4, 3
 
@@ -26,49 +27,17 @@ def precisions(seed=1):
     return a @ a.swapaxes(1, 2)
 
 
-def dense(k, w):
-    """K and K (I + W K)⁻¹ W K... as M, on (C, n, C, n)."""
-    full = np.zeros((C, k.shape[-1], C, k.shape[-1]))
-    for a, block in enumerate(np.broadcast_to(k, (C, *k.shape[1:]))):
-        full[a, :, a] = block
-    sites = np.zeros((C, N, C, N))
-    sites[:, range(N), :, range(N)] = w
-    inner = full[:, :N, :, :N].reshape(C * N, C * N)
-    m = np.linalg.solve(np.eye(C * N) + sites.reshape(C * N, C * N) @ inner, sites.reshape(C * N, C * N))
-    return full, m.reshape(C, N, C, N)
-
-
 @pytest.fixture(params=[False, True], ids=["shared", "per_class"])
 def setting(request):
     k, mean = prior(request.param)
-    w = precisions()
     weights = np.random.default_rng(2).normal(size=(C, N))
-    return k, mean, w, BlockPosterior(k[:, :N, :N], mean[:, :N], w, weights)
-
-
-def test_prediction(setting):
-    k, mean, w, posterior = setting
-    full, m = dense(k, w)
-    found_mean, found_cov = posterior.predict(k[:, N:, :N], k[:, range(N, N + M), range(N, N + M)], mean[:, N:])
-    cross = full[:, N:, :, :N]
-    cov = full[:, N:, :, N:] - np.einsum("apbi,bicj,dqcj->apdq", cross, m, cross)
-    assert_allclose(found_mean, mean[:, N:] + np.einsum("apbi,bi->ap", cross, posterior.weights), atol=1e-10)
-    assert_allclose(found_cov, cov[:, range(M), :, range(M)], atol=1e-10)
-
-
-def test_joint_covariance_and_its_diagonal(setting):
-    k, _, w, posterior = setting
-    full, m = dense(k, w)
-    inner = full[:, :N, :, :N]
-    cov = inner - np.einsum("aibj,bjck,ckdl->aidl", inner, m, inner)
-    assert_allclose(posterior.joint_covariance(posterior.k, posterior.k), cov, atol=1e-10)
-    assert_allclose(posterior.marginal_variance(posterior.k, posterior.k), np.einsum("aiai->ai", cov), atol=1e-10)
+    return k, mean, BlockPosterior(DensePrior(k[:, :N, :N], mean[:, :N]), precisions(), weights)
 
 
 def test_draws_have_mean_and_covariance(setting):
-    _, _, _, posterior = setting
-    roots = np.linalg.cholesky(posterior.k)
-    draws = posterior.draw_whitened(np.random.default_rng(0), 100_000, roots)
+    _, _, posterior = setting
+    roots = posterior.prior.roots
+    draws = posterior.draw_whitened(np.random.default_rng(0), 100_000)
     expected = posterior.joint_covariance(roots, np.eye(N)[None]).reshape(C * N, C * N)
     mean = (roots.swapaxes(1, 2) @ posterior.weights[..., None])[..., 0]
     assert draws.shape == (100_000, C, N)
@@ -77,17 +46,17 @@ def test_draws_have_mean_and_covariance(setting):
 
 
 def test_softmax_sites_have_both_posteriors(setting):
-    k, mean, _, posterior = setting
+    k, mean, posterior = setting
     pi = np.random.default_rng(3).dirichlet(np.ones(C), size=N).T
     w = np.einsum("ai,ab->iab", pi, np.eye(C)) - np.einsum("ai,bi->iab", pi, pi)
-    block = BlockPosterior(posterior.k, posterior.prior_mean, w, posterior.weights)
-    coupled = CoupledPosterior(posterior.k, posterior.prior_mean, pi, posterior.weights)
+    block = BlockPosterior(posterior.prior, w, posterior.weights)
+    coupled = CoupledPosterior(posterior.prior, pi, posterior.weights)
     new = k[:, N:, :N], k[:, range(N, N + M), range(N, N + M)], mean[:, N:]
     for found, expected in zip(block.predict(*new), coupled.predict(*new), strict=True):
         assert_allclose(found, expected, atol=1e-10)
 
 
 def test_what_is_no_covariance_is_refused():
-    posterior = BlockPosterior(-np.eye(N)[None], np.zeros((C, N)), 9 * precisions(), np.zeros((C, N)))
+    posterior = BlockPosterior(DensePrior(-np.eye(N)[None], np.zeros((C, N))), 9 * precisions(), np.zeros((C, N)))
     with pytest.raises(np.linalg.LinAlgError, match="positive semi-definite"):
-        posterior.joint_covariance(posterior.k, posterior.k)
+        posterior.joint_covariance(posterior.prior.k, posterior.prior.k)

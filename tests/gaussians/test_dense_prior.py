@@ -1,12 +1,22 @@
+"""Priors and labels as they are given, and what a dense prior knows of itself."""
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.dense_prior import check_prior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from tests.reference.dense_posterior import block_diagonal
 
 C, N = 3, 4
 K = np.eye(N) + 0.5
 MEAN = np.zeros((C, N))
-LABELS = np.array([0, 1, 2, 1])
+
+
+def check_prior(k, mean):
+    """What a prior makes of what it is given."""
+    prior = DensePrior.checked(k, mean)
+    return prior.k, prior.mean
 
 
 @pytest.mark.parametrize(
@@ -14,22 +24,19 @@ LABELS = np.array([0, 1, 2, 1])
     [(K, (1, N, N)), (K[None], (1, N, N)), (np.stack([K] * C), (C, N, N)), (K.tolist(), (1, N, N))],
     ids=["shared", "shared, three axes", "per class", "list"],
 )
-@pytest.mark.parametrize("labels", [LABELS, LABELS.astype(float), LABELS.astype("int8"), LABELS.tolist()], ids=repr)
-def test_gives_what_kernels_want(k, shape, labels):
-    covariance, mean, classes = check_prior(k, np.asfortranarray(MEAN), labels)
+def test_gives_what_kernels_want(k, shape):
+    covariance, mean = check_prior(k, np.asfortranarray(MEAN))
     assert (covariance.shape, covariance.dtype) == (shape, np.float64)
     assert (mean.shape, mean.dtype) == ((C, N), np.float64)
-    assert (classes.shape, classes.dtype) == ((N,), np.int64)
-    assert all(array.flags.c_contiguous for array in (covariance, mean, classes))
+    assert all(array.flags.c_contiguous for array in (covariance, mean))
     assert (covariance == K).all()
-    assert (classes == LABELS).all()
 
 
 def test_one_point_zero_covariance_and_rounding_are_fine():
-    assert check_prior([[0.0]], np.zeros((2, 1)), [1])[0].shape == (1, 1, 1)
+    assert check_prior([[0.0]], np.zeros((2, 1)))[0].shape == (1, 1, 1)
     rounded = 1e6 * K
     rounded[0, 1] += 1e-4
-    check_prior(rounded, MEAN, LABELS)
+    check_prior(rounded, MEAN)
 
 
 def replace(array, value, *index):
@@ -39,24 +46,66 @@ def replace(array, value, *index):
 
 
 @pytest.mark.parametrize(
-    ("k", "mean", "labels", "message"),
+    ("k", "mean", "message"),
     [
-        (K, MEAN[0], LABELS, r"mean must be \(c, n\).*has shape \(4,\)"),
-        (K, MEAN[:1], LABELS, "c ≥ 2"),
-        (np.empty((0, 0)), np.empty((3, 0)), [], "n ≥ 1"),
-        (K[:3], MEAN, LABELS, r"k must be \(4, 4\) or \(3, 4, 4\).*has shape \(3, 4\)"),
-        (np.stack([K] * 2), MEAN, LABELS, r"k must be .* has shape \(2, 4, 4\)"),
-        (K, replace(MEAN, np.nan, 0, 0), LABELS, "mean must be finite, but has 1 values"),
-        (replace(K, np.inf, slice(2), 0), MEAN, LABELS, "k must be finite, but has 2 values"),
-        (replace(K, 0.6, 0, 1), MEAN, LABELS, "k must be symmetric"),
-        (replace(K, -0.1, 2, 2), MEAN, LABELS, "k must have no negative variance"),
-        (K, MEAN, LABELS[:3], r"labels must be \(4,\).*have shape \(3,\)"),
-        (K, MEAN, LABELS[:, None], r"labels must be \(4,\)"),
-        (K, MEAN, LABELS + 1, "labels must be integers 0…2, but run from 1 to 3"),
-        (K, MEAN, LABELS - 1, "labels must be integers 0…2, but run from -1 to 1"),
-        (K, MEAN, LABELS / 2, "labels must be integers"),
+        (K, MEAN[0], r"mean must be \(c, n\).*has shape \(4,\)"),
+        (K, MEAN[:0], "c ≥ 1"),
+        (np.empty((0, 0)), np.empty((3, 0)), "n ≥ 1"),
+        (K[:3], MEAN, r"k must be \(4, 4\) or \(3, 4, 4\).*has shape \(3, 4\)"),
+        (np.stack([K] * 2), MEAN, r"k must be .* has shape \(2, 4, 4\)"),
+        (K, replace(MEAN, np.nan, 0, 0), "mean must be finite, but has 1 values"),
+        (replace(K, np.inf, slice(2), 0), MEAN, "k must be finite, but has 2 values"),
+        (replace(K, 0.6, 0, 1), MEAN, "k must be symmetric"),
+        (replace(K, -0.1, 2, 2), MEAN, "k must have no negative variance"),
     ],
 )
-def test_says_what_is_wrong(k, mean, labels, message):
+def test_says_what_is_wrong(k, mean, message):
     with pytest.raises(ValueError, match=message):
-        check_prior(k, mean, labels)
+        check_prior(k, mean)
+
+
+@pytest.fixture(params=[1, C], ids=["shared", "per class"])
+def prior(request):
+    a = np.random.default_rng(0).normal(size=(request.param, N, N))
+    return DensePrior(a @ a.swapaxes(1, 2) + np.eye(N), np.random.default_rng(1).normal(size=(C, N)))
+
+
+def test_whitened_values_and_back(prior):
+    z = np.random.default_rng(2).normal(size=(5, C, N))
+    roots = block_diagonal(np.linalg.cholesky(prior.k), C)
+    expected = prior.mean + (z.reshape(5, -1) @ roots.T).reshape(z.shape)
+    assert_allclose(prior.latent(z), expected, atol=1e-12)
+    assert_allclose(prior.latent(z[0]), expected[0], atol=1e-12)
+    assert_allclose(prior.whitened(prior.latent(z[0])), z[0], atol=1e-12)
+    assert_allclose(prior.whitened_slope(z[0]).ravel(), roots.T @ z[0].ravel(), atol=1e-12)
+
+
+def test_draws(prior):
+    draws = prior.draw(np.random.default_rng(3), 20_000)
+    assert draws.shape == (20_000, C, N)
+    covariance = block_diagonal(prior.k, C)
+    variance = covariance.diagonal()
+    assert (np.abs(draws.mean(0) - prior.mean).ravel() < 4.5 * np.sqrt(variance / len(draws))).all()
+    error = np.sqrt((np.outer(variance, variance) + covariance**2) / len(draws))
+    assert (np.abs(np.cov(draws.reshape(len(draws), -1).T) - covariance) < 4.5 * error).all()
+
+
+@pytest.mark.parametrize("crosses", [1, C], ids=["shared cross", "cross per class"])
+def test_conditional(prior, crosses):
+    rng = np.random.default_rng(4)
+    cross, variance = rng.normal(size=(crosses, 2, N)), 10.0 + rng.random((crosses, 2))
+    f, new_mean = rng.normal(size=(C, N)), rng.normal(size=(C, 2))
+    mean, spread = prior.conditional(f, cross, variance, new_mean)
+    between = block_diagonal(cross, C) @ np.linalg.inv(block_diagonal(prior.k, C))
+    expected = new_mean.ravel() + between @ (f - prior.mean).ravel()
+    assert_allclose(mean.ravel(), expected, atol=1e-10)
+    own = np.broadcast_to(variance, (C, 2)).ravel() - (between @ block_diagonal(cross, C).T).diagonal()
+    assert_allclose(spread.ravel(), np.maximum(own, 0.0), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "k", [np.ones((1, N, N)), np.full((1, N, N), np.nan), -K[None]], ids=["rank 1", "nan", "negative"]
+)
+def test_roots_that_there_are_not(k):
+    with pytest.raises(NotPositiveDefiniteError, match=r"the prior covariance is not positive definite.*jitter"):
+        _ = DensePrior(k, MEAN).roots

@@ -2,38 +2,42 @@
 
 import numpy as np
 import pytest
-from scipy.linalg import block_diag
 
-from pymc_gpep.gaussians.dense_prior import Prior
-from pymc_gpep.gaussians.whitening import PriorWhitening, SiteWhitening
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, Sites
+from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
 from tests.reference.data import random_problem
+from tests.reference.dense_posterior import block_diagonal, dense_gaussian, site_blocks
 
 N, C = 7, 3
+FORMS = [CoupledSites, IndependentSites]
 
 
-def make_prior(per_class: bool) -> Prior:
+def make_prior(per_class: bool) -> DensePrior:
     problem = random_problem(3, N, C, per_class=per_class, with_mean=True)
     k = problem.K.reshape(-1, N, N) + 1e-6 * np.eye(N)
-    return Prior(k, np.linalg.cholesky(k), problem.m)
+    return DensePrior(k, problem.m)
 
 
-def make_sites(seed: int = 0, smallest: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def make_sites(form: type[Sites], seed: int = 0, smallest: float = 0.0) -> Sites:
     rng = np.random.default_rng(seed)
     pi, nu = rng.gamma(1.0, size=(C, N)), rng.normal(size=(C, N))
     if smallest:
         pi[0, :3] = smallest
         pi[1] = 1.0
-    return pi, nu - nu.mean(axis=0)
+    return form(pi, nu - nu.mean(axis=0))
 
 
-def dense(prior: Prior, pi: np.ndarray, nu: np.ndarray) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
+def whiten(prior: DensePrior, sites: Sites) -> Whitening:
+    return posterior_of(prior, sites).whitening()
+
+
+def dense(prior: DensePrior, sites: Sites) -> tuple[np.ndarray, np.ndarray, float, np.ndarray]:
     """Posterior mean and covariance, log Z̃ and Π, all of size cn."""
-    k = block_diag(*(prior.k[a % len(prior.k)] for a in range(C)))
-    precision = np.zeros((C, N, C, N))
-    for i in range(N):
-        precision[:, i, :, i] = np.diag(pi[:, i]) - np.outer(pi[:, i], pi[:, i]) / pi[:, i].sum()
-    precision = precision.reshape(C * N, C * N)
-    m, b = prior.mean.ravel(), nu.ravel()
+    k = block_diagonal(prior.k, C)
+    precision = dense_gaussian(prior.k, prior.mean, site_blocks(sites.form, sites.precision), sites.location).precision
+    m, b = prior.mean.ravel(), sites.location.ravel()
     covariance = np.linalg.inv(np.linalg.inv(k) + precision)
     mean = covariance @ (np.linalg.solve(k, m) + b)
     log_z = -0.5 * np.linalg.slogdet(np.eye(C * N) + k @ precision)[1]
@@ -54,11 +58,16 @@ def prior(request):
     return make_prior(request.param == "per class")
 
 
+@pytest.fixture(params=FORMS)
+def form(request):
+    return request.param
+
+
 @pytest.mark.parametrize("smallest", [0.0, 1e-10])
-def test_sites_give_the_dense_posterior(prior, smallest):
-    pi, nu = make_sites(smallest=smallest)
-    whitening = SiteWhitening(prior, pi, nu)
-    mean, covariance, log_z, _ = dense(prior, pi, nu)
+def test_sites_give_the_dense_posterior(prior, form, smallest):
+    sites = make_sites(form, smallest=smallest)
+    whitening = whiten(prior, sites)
+    mean, covariance, log_z, _ = dense(prior, sites)
     np.testing.assert_allclose(whitening.centre.ravel(), mean, atol=1e-9)
     np.testing.assert_allclose(whitening.log_evidence, log_z, atol=1e-9)
     linear = matrix(whitening)
@@ -67,33 +76,33 @@ def test_sites_give_the_dense_posterior(prior, smallest):
 
 def test_prior_gives_the_prior(prior):
     linear = matrix(PriorWhitening(prior))
-    k = block_diag(*(prior.k[a % len(prior.k)] for a in range(C)))
+    k = block_diagonal(prior.k, C)
     np.testing.assert_allclose(linear @ linear.T, k, atol=1e-12)
     assert PriorWhitening(prior).log_sites(prior.mean)[0] == 0.0
 
 
-def both(prior: Prior):
-    return [PriorWhitening(prior), SiteWhitening(prior, *make_sites())]
+def all_maps(prior: DensePrior):
+    return [PriorWhitening(prior), *(whiten(prior, make_sites(form)) for form in FORMS)]
 
 
 def test_slopes_are_those_of_the_transpose(prior):
     slope = np.random.default_rng(1).normal(size=(C, N))
-    for whitening in both(prior):
+    for whitening in all_maps(prior):
         expected = (matrix(whitening).T @ slope.ravel()).reshape(whitening.shape)
         np.testing.assert_allclose(whitening.slope(slope), expected, atol=1e-12)
 
 
 def test_z_given_f_gives_f_back(prior):
     rng = np.random.default_rng(2)
-    for whitening in both(prior):
+    for whitening in all_maps(prior):
         f = whitening.latent(rng.normal(size=whitening.shape))
         np.testing.assert_allclose(whitening.latent(whitening.whitened(f, rng)), f, atol=1e-10)
 
 
-def test_z_given_f_is_drawn_from_its_conditional():
+def test_z_given_f_is_drawn_from_its_conditional(form):
     """For z ~ N(0, I) and f = a + J z, z given f is N(Jᵀ(JJᵀ)⁻¹(f − a), I − Jᵀ(JJᵀ)⁻¹J)."""
     prior = make_prior(False)
-    whitening = SiteWhitening(prior, *make_sites())
+    whitening = whiten(prior, make_sites(form))
     linear = matrix(whitening)
     rng = np.random.default_rng(3)
     f = whitening.latent(rng.normal(size=whitening.shape))
@@ -106,17 +115,18 @@ def test_z_given_f_is_drawn_from_its_conditional():
     np.testing.assert_allclose(np.cov(draws.T), covariance, atol=0.06)
 
 
-def test_log_sites_and_their_slope(prior):
-    pi, nu = make_sites()
-    whitening = SiteWhitening(prior, pi, nu)
-    *_, precision = dense(prior, pi, nu)
+def test_log_sites_and_their_slope(prior, form):
+    sites = make_sites(form)
+    nu = sites.location
+    whitening = whiten(prior, sites)
+    *_, precision = dense(prior, sites)
     f = np.random.default_rng(4).normal(size=(C, N))
     value, slope = whitening.log_sites(f)
     np.testing.assert_allclose(value, nu.ravel() @ f.ravel() - 0.5 * f.ravel() @ precision @ f.ravel(), rtol=1e-12)
     np.testing.assert_allclose(slope.ravel(), nu.ravel() - precision @ f.ravel(), atol=1e-12)
 
 
-def test_indefinite_prior_is_refused():
+def test_indefinite_prior_is_refused(form):
     prior = make_prior(False)
     with pytest.raises(np.linalg.LinAlgError):
-        SiteWhitening(prior._replace(k=prior.k - 3 * np.eye(N)), *make_sites())
+        whiten(DensePrior(prior.k - 3 * np.eye(N), prior.mean), make_sites(form))

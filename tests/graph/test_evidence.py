@@ -175,7 +175,7 @@ def test_cold_start_is_the_default():
 
 def test_shapes_without_solving():
     inputs = pt.dtensor3("k"), pt.dmatrix("mean"), pt.lvector("labels")
-    outputs = Evidence(TIGHT).make_node(*inputs).outputs
+    outputs = Evidence(TIGHT).make_node(*inputs, np.zeros(TIGHT.start_size(C, N))).outputs
     function = pytensor.function(inputs, [x.shape for x in outputs], on_unused_input="ignore", mode="FAST_RUN")
     assert not any(isinstance(node.op, Evidence) for node in function.maker.fgraph.apply_nodes)
     k, mean, labels, start = dense_inputs()
@@ -277,7 +277,8 @@ def test_equal_approximations_make_equal_nodes():
     assert Evidence(NestedEP()) != Evidence(TIGHT)
     assert Evidence(NestedEP()) != Evidence(NestedEP(max_iterations=3))
     k, mean, labels = pt.dtensor3("k"), pt.dmatrix("mean"), pt.lvector("labels")
-    twice = Evidence(TIGHT)(k, mean, labels) + Evidence(NestedEP(tolerance=1e-12))(k, mean, labels)
+    start = np.zeros(TIGHT.start_size(C, N))
+    twice = Evidence(TIGHT)(k, mean, labels, start) + Evidence(NestedEP(tolerance=1e-12))(k, mean, labels, start)
     function = pytensor.function([k, mean, labels], twice)
     assert sum(isinstance(node.op, Evidence) for node in function.maker.fgraph.apply_nodes) == 1
 

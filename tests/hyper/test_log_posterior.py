@@ -64,9 +64,8 @@ def test_value_does_not_depend_on_history():
     posterior = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-8))
     theta = posterior.initial_point()
     first = posterior(theta)
-    posterior(theta + 1.5)
-    posterior(theta - 0.5)
-    again = posterior(theta)
+    far = posterior(theta + 1.5)
+    again = posterior(theta, posterior(theta - 0.5, far.start).start)
     assert again.log_posterior == pytest.approx(first.log_posterior, abs=1e-8)
     assert_allclose(again.gradient, first.gradient, atol=1e-6)
 
@@ -85,8 +84,8 @@ def test_maximum_is_one():
 
 def test_a_failing_region_is_walked_around():
     class Walled(LogPosterior):
-        def __call__(self, theta):
-            result = super().__call__(theta)
+        def __call__(self, theta, start=None):
+            result = super().__call__(theta, start)
             if theta[-1] > 1.0:
                 return result._replace(log_posterior=np.nan, gradient=np.full_like(theta, np.nan), status=1)
             return result
@@ -110,3 +109,51 @@ def test_start_must_name_hyperparameters():
     assert_allclose(posterior.initial_point({"eta": 2.0})[-1], np.log(2.0))
     with pytest.raises(ValueError, match=r"initial value of eta is outside of the support.*start is {'eta': -1.0}"):
         posterior.initial_point({"eta": -1.0})
+
+
+def test_an_evaluation_knows_where_to_start_again(log_posterior):
+    theta = log_posterior.initial_point()
+    here = log_posterior(theta)
+    log_posterior(theta + 1.0, here.start)
+    again = log_posterior(theta, here.start)
+    assert again.iterations <= 2 < here.iterations
+    assert again.log_posterior == pytest.approx(here.log_posterior, abs=1e-8)
+
+
+def test_the_best_point_has_its_own_start():
+    class Stopping(LogPosterior):
+        calls = 0
+
+        def __call__(self, theta, start=None):
+            self.calls += 1
+            if self.calls == 8:
+                raise KeyboardInterrupt
+            return super().__call__(theta, start)
+
+    model, _ = models.shared()
+    posterior = Stopping(read_classifier(model), gpep.NestedEP())
+    best = maximise(posterior, posterior.initial_point(), 100).best
+    assert posterior.solve(best.theta, best.start).convergence.iterations <= 2
+
+
+def test_a_start_that_fails_is_no_harm(log_posterior):
+    theta = log_posterior.initial_point()
+    cold = log_posterior(theta)
+    bad = log_posterior(theta, np.full_like(cold.start, np.nan))
+    assert bad.log_posterior == pytest.approx(cold.log_posterior, abs=1e-9)
+
+
+def test_later_data_change_nothing():
+    X, y = models.data()
+    with pm.Model() as model:
+        inputs = pm.Data("X", X)
+        eta = pm.HalfNormal("eta", 3)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0))
+        gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=y)
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    theta = posterior.initial_point()
+    before, evidence = posterior(theta), posterior.solve(theta).evidence
+    with model:
+        pm.set_data({"X": 2 * X})
+    assert posterior(theta).log_posterior == before.log_posterior
+    assert posterior.solve(theta).evidence == evidence

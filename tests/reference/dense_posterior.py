@@ -1,7 +1,8 @@
-"""A Gaussian posterior with coupled sites by dense elimination in numbers of 60 digits: slow, with no special cases.
+"""Gaussian posteriors by dense algebra: slow, with no special cases.
 
-The sites have precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i at every point and location ν. Nothing but the definitions
-is used: b = (I + ΠK)⁻¹ ν, M = (I + ΠK)⁻¹ Π, mean = K b, covariance = K − K M K.
+Nothing but the definitions is used: for sites exp(νᵀf − ½ fᵀΠf) and a prior N(m, K), b = (I + ΠK)⁻¹ (ν − Πm),
+M = (I + ΠK)⁻¹ Π, mean = m + K b, covariance = K − K M K. `dense_gaussian` is for sites of any form; `dense_posterior`,
+for coupled sites and m = 0, takes numbers of 60 digits.
 """
 
 from typing import NamedTuple
@@ -9,7 +10,7 @@ from typing import NamedTuple
 import mpmath
 import numpy as np
 
-__all__ = ["DensePosterior", "dense_posterior"]
+__all__ = ["DenseGaussian", "DensePosterior", "block_diagonal", "dense_gaussian", "dense_posterior", "site_blocks"]
 
 _DIGITS = 60
 _exact = np.vectorize(mpmath.mpf, otypes=[object])
@@ -68,3 +69,48 @@ def dense_posterior(k, pi, nu) -> DensePosterior:
             m_matrix.reshape(shape),
             log_determinant,
         )
+
+
+class DenseGaussian(NamedTuple):
+    """Vectors and matrices over all c functions at n points, function by function (cn); and log ∫ p(f) sites(f) df."""
+
+    prior: np.ndarray
+    precision: np.ndarray
+    weights: np.ndarray
+    mean: np.ndarray
+    covariance: np.ndarray
+    m_matrix: np.ndarray
+    log_normaliser: float
+
+
+def site_blocks(form: str, precision: np.ndarray) -> np.ndarray:
+    """Π_i (n, c, c) of sites of a form, "coupled", "independent" or "block", from the definitions."""
+    if form == "block":
+        return precision
+    blocks = np.einsum("ai,ab->iab", precision, np.eye(len(precision)))
+    if form == "coupled":
+        blocks = blocks - np.einsum("ai,bi->iab", precision, precision / precision.sum(0))
+    return blocks
+
+
+def block_diagonal(k: np.ndarray, c: int) -> np.ndarray:
+    """The covariance (cn, cl) of c independent functions, from matrices (1 or c, n, l)."""
+    full = np.zeros((c, k.shape[1], c, k.shape[2]))
+    for a in range(c):
+        full[a, :, a] = k[a % len(k)]
+    return full.reshape(c * k.shape[1], c * k.shape[2])
+
+
+def dense_gaussian(k: np.ndarray, mean: np.ndarray, blocks: np.ndarray, nu: np.ndarray) -> DenseGaussian:
+    """The posterior of a prior `k` (1 or c, n, n), `mean` (c, n) and sites `blocks` (n, c, c), `nu` (c, n)."""
+    c, n = mean.shape
+    prior, precision = block_diagonal(k, c), np.zeros((c, n, c, n))
+    precision[:, range(n), :, range(n)] = blocks
+    precision = precision.reshape(c * n, c * n)
+    m, pull = mean.ravel(), nu.ravel() - precision @ mean.ravel()
+    solution = np.linalg.solve(np.eye(c * n) + precision @ prior, np.column_stack([precision, pull]))
+    m_matrix, weights = solution[:, :-1], solution[:, -1]
+    log_normaliser = nu.ravel() @ m - 0.5 * m @ precision @ m + 0.5 * pull @ prior @ weights
+    log_normaliser -= 0.5 * np.linalg.slogdet(np.eye(c * n) + precision @ prior)[1]
+    covariance = prior - prior @ m_matrix @ prior
+    return DenseGaussian(prior, precision, weights, m + prior @ weights, covariance, m_matrix, float(log_normaliser))

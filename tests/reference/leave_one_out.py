@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.likelihoods.log_predictive import log_observed_probability
+from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from tests.reference.data import Problem
 from tests.reference.gibbs import draw_utilities
 
@@ -33,7 +34,7 @@ def without_each_point(approximation: Any, problem: Problem) -> Array:
         solution = approximation.solve(k[:, rest][:, :, rest], problem.m[:, rest], problem.y[rest])
         assert solution.convergence.converged
         mean, cov = solution.posterior.predict(k[:, [i]][:, :, rest], k[:, [i], [i]], problem.m[:, [i]])
-        (out[i],) = log_observed_probability(approximation.likelihood, mean.T, cov, problem.y[[i]])
+        (out[i],) = log_predictive(approximation.first_likelihood(), mean.T, cov, problem.y[[i]])
     return out
 
 
@@ -61,5 +62,6 @@ def integrated_log_likelihood(
         if sweep >= 0 and sweep % thin == 0:
             mean = v - variance * np.einsum("kij,skj->ski", precision, v - problem.m)
             flat = mean.swapaxes(1, 2).reshape(-1, c)
-            out[:, sweep // thin] = log_observed_probability("multinomial_probit", flat, cov, labels).reshape(chains, n)
+            log_p = log_predictive(MultinomialProbitLikelihood(), flat, cov, labels)
+            out[:, sweep // thin] = log_p.reshape(chains, n)
     return out

@@ -27,6 +27,7 @@ def _scaled_metropolis() -> list[Any]:
 SAMPLERS = {
     "guided_hmc": Sampler(lambda: gpep.GuidedHMC(), _CLASSES),
     "guided_hmc-prior": Sampler(lambda: gpep.GuidedHMC(guide="prior")),
+    "guided_hmc-iep": Sampler(lambda: gpep.GuidedHMC(guide="iep"), ("multinomial_probit",)),
     "elliptical_slice": Sampler(lambda: gpep.EllipticalSlice(), _CLASSES),
     "elliptical_slice-prior": Sampler(lambda: gpep.EllipticalSlice(guide="prior")),
     "probit_gibbs-collapsed": Sampler(lambda: gpep.ProbitGibbs(hyper="collapsed"), ("multinomial_probit",)),

@@ -10,6 +10,7 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.sampling.conditional_nuts import centred, collapsed, conditional_nuts, move_hyperparameters, whitened
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.structure import read_classifier, read_processes
@@ -72,7 +73,7 @@ def test_centred_and_whitened_as_the_joint_density(latent_model):
     roots = np.linalg.cholesky(k)
     f = mean + (roots @ z[..., None])[..., 0]
     model = latent_model.processes.model
-    joint = model.compile_logp()({**point, **latent_model.point_values(f, mean, roots)})
+    joint = model.compile_logp()({**point, **latent_model.point_values(f, DensePrior(k, mean))})
     of_rotated = sum(-0.5 * (z[a] ** 2 + np.log(2 * np.pi)).sum() for a in range(len(z)))
     of_latent = log_normal(f, mean, k)
     for latent in latent_model.processes.latents:

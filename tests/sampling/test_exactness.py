@@ -9,6 +9,7 @@ from tests.sampling.samplers import SAMPLERS
 FEW = {
     ("guided_hmc", "probit"),
     ("guided_hmc", "softmax-per-class"),
+    ("guided_hmc-iep", "probit-per-class"),
     ("elliptical_slice-prior", "bernoulli"),
     ("probit_gibbs-whitened", "probit"),
 }

@@ -116,8 +116,8 @@ def test_guide_is_chosen_by_the_likelihood():
     ("options", "message"),
     [
         (
-            {"guide": "iep"},
-            "guide is 'iep', but .* it must be one of 'nested_ep', 'qep', 'prior'",
+            {"guide": "laplace"},
+            "guide is 'laplace', but .* it must be one of 'nested_ep', 'qep', 'iep', 'qiep', 'vb', 'prior'",
         ),
         ({"guide": "nobody"}, "guide is 'nobody'"),
         ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
@@ -136,11 +136,12 @@ def test_bad_sweeps_are_refused(model):
         gpep.EllipticalSlice(sweeps=0)
 
 
-def test_whatever_couples_the_classes_can_guide():
+@pytest.mark.parametrize("guide", ["qep", "iep", "qiep", "vb"])
+def test_whatever_has_a_site_for_each_latent_function_can_guide(guide):
     with build(PROBLEMS["probit"]) as model:
-        step = gpep.EllipticalSlice(guide="qep", rng=1)
+        step = gpep.EllipticalSlice(guide=guide, rng=1)
         point, _ = step.step(model.initial_point(0))
-    assert step.guide == "qep"
+    assert step.guide == guide
     assert all(np.isfinite(value).all() for value in point.values())
 
 

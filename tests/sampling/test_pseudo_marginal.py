@@ -5,7 +5,9 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.gaussians.whitening import PriorWhitening, SiteWhitening
+from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.sites import CoupledSites
+from pymc_gpep.gaussians.whitening import PriorWhitening
 from tests import models
 from tests.reference.exact import orthant_evidence
 from tests.sampling.exactness import PROBLEMS, assert_exact, build
@@ -47,10 +49,11 @@ def step(marginal):
 
 def whitenings(step, point, prior):
     """By the approximation, by sites unlike any that it has, and by the prior."""
-    pi, nu = step.sites(step._sites, prior, point)
+    solved = step.sites(step.site_model, prior, point)
+    other = CoupledSites(0.3 * solved.precision + 0.05, 0.5 * solved.location + np.array([[0.1], [-0.2], [0.1]]))
     return {
-        "solved": SiteWhitening(prior, pi, nu),
-        "other": SiteWhitening(prior, 0.3 * pi + 0.05, 0.5 * nu + np.array([[0.1], [-0.2], [0.1]])),
+        "solved": posterior_of(prior, solved).whitening(),
+        "other": posterior_of(prior, other).whitening(),
         "prior": PriorWhitening(prior),
     }
 
@@ -102,10 +105,11 @@ def test_estimate_does_not_depend_on_the_past(three_points):
 
 def test_extrapolated_sites_replace_those_that_do_not_converge(three_points, monkeypatch):
     step, point, prior = three_points
-    monkeypatch.setattr(step, "_approximator", gpep.NestedEP(max_iterations=1))
-    extrapolated = step._sites.at(step.latent_model.theta(point))
-    for found, expected in zip(step.sites(step._sites, prior, point), extrapolated, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    monkeypatch.setattr(step, "approximator", gpep.NestedEP(max_iterations=1))
+    extrapolated = step.site_model.at(step.latent_model.theta(point))
+    found = step.sites(step.site_model, prior, point)
+    np.testing.assert_array_equal(found.precision, extrapolated.precision)
+    np.testing.assert_array_equal(found.location, extrapolated.location)
 
 
 OPTIONS = {
@@ -206,7 +210,7 @@ def test_progress_bar_shows_what_is_sampled(marginal, step):
         ({"particles": 0}, "particles must be at least 1, but is 0"),
         ({"correlation": 1.5}, r"correlation must be between 0 and 1, but is 1\.5"),
         ({"hyper_moves": 0}, "hyper_moves must be at least 1"),
-        ({"guide": "iep"}, "guide is 'iep'"),
+        ({"guide": "laplace"}, "guide is 'laplace'"),
     ],
 )
 def test_bad_options_are_refused(model, options, message):

@@ -5,11 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep import NestedEP
-from pymc_gpep.kernels.schemes.energy_descent import matching_cavity
+from pymc_gpep.kernels.schemes.energy_descent import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Problem
 from pymc_gpep.solvers.site_posterior import site_posterior_space
 from tests.reference import flat_energy
 from tests.reference.data import iris, random_problem, squared_exponential
@@ -21,7 +21,7 @@ def descend(problem, sites, limit=500):
     history = History(limit)
     space = site_posterior_space(c, n)
     of = Problem(problem.K.reshape(-1, n, n), problem.m, problem.y)
-    evidence, status = energy_descent(of, sites, space, history, tolerance=1e-9, damping=0.7)
+    evidence, status = energy_descent(of, sites, space, history, energies=site_energies, tolerance=1e-9, damping=0.7)
     return evidence, status, len(history), space.mean, history.array
 
 

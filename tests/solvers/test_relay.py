@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_MEMORY
-from pymc_gpep.solvers.relay import external
+from pymc_gpep.solvers.relay import REFUSED, external
 from pymc_gpep.solvers.run import Outcome
 
 C, N, SIZE = 3, 4, 5
@@ -62,6 +62,16 @@ def test_a_failure_is_nan_and_a_status():
     assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel()]).all()
     assert (sites == 7.0).all()
     assert tuple(ended) == (NOT_FINITE, 6)
+
+
+def test_a_refusal_is_nan_and_a_status():
+    def refuse(*_, gradient):
+        raise ValueError("start is too short")
+
+    evidence, gradient, gradient_mean, sites, ended = call("refusal", refuse)
+    assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel()]).all()
+    assert (sites == np.arange(5.0)).all()
+    assert tuple(ended) == (REFUSED, 0)
 
 
 def test_an_interrupt_comes_back_as_soon_as_compiled_code_has_returned():

@@ -50,7 +50,7 @@ def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
     k, mean = (models.at_hyperparameters(fitted, moment) for moment in moments)
     dense = dense_nested_ep(k, fitted.y, mean, c=3)
     assert fit.log_evidence == pytest.approx(dense.evidence, abs=1e-7)
-    assert_allclose(fit.latent["mean"], dense.mean, atol=1e-5)
+    assert_allclose(fit.latent["mean"].T, dense.mean, atol=1e-5)
     cov = dense.covariance.reshape(3, 30, 3, 30)
     assert_allclose(fit.latent["cov"], np.einsum("aibi->iab", cov), atol=1e-5)
 
@@ -120,7 +120,7 @@ def test_deterministics_follow_the_draws(shared):
     posterior = shared.fit.sample(20, random_seed=4).posterior
     assert_allclose(posterior["f_of_virginica"], posterior["f"].sel(species="virginica"))
     assert_allclose(posterior["eta_squared"], posterior["eta"] ** 2)
-    L = np.linalg.cholesky(shared.fit.solution.posterior.k[0])
+    L = np.linalg.cholesky(shared.fit.solution.posterior.prior.k[0])
     assert_allclose(posterior["f_rotated_"].values @ L.T, posterior["f"], atol=1e-8)
 
 
@@ -142,7 +142,7 @@ def test_multitrace_and_unconstrained_values(shared):
 
 def test_labels(shared):
     fit = shared.fit
-    assert fit.latent["mean"].dims == ("species", "flower")
+    assert fit.latent["mean"].dims == ("flower", "species")
     assert fit.latent["cov"].dims == ("flower", "species", "species_other")
     assert list(fit.latent["species"].values) == list(models.SPECIES)
     assert fit.latent["flower"].values[0] == 100

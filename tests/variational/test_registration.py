@@ -8,6 +8,9 @@ import pymc.variational
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep import NestedEP
+from pymc_gpep.hyper import log_posterior
+from pymc_gpep.structure import prior_functions
 from pymc_gpep.variational.inference import GPInference
 from tests import models
 
@@ -133,6 +136,51 @@ def test_start_is_where_it_starts(shared):
         fit = pm.fit(0, method="nested_ep", start=start, progressbar=False)
     assert float(fit.hyperparameters["eta"]) == pytest.approx(0.3)
     assert fit.hyperparameters["ls"].values == pytest.approx(start["ls"])
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """How many solves, and how many graphs made into functions, so far."""
+    counts = {"solves": 0, "graphs": 0}
+
+    def counting(module, name, what):
+        original = getattr(module, name)
+
+        def wrapper(*args, **kwargs):
+            counts[what] += 1
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, wrapper)
+
+    counting(NestedEP, "run", "solves")
+    counting(log_posterior, "graph_function", "graphs")
+    counting(prior_functions, "graph_function", "graphs")
+    return counts
+
+
+def test_a_callback_costs_nothing_but_itself(counted):
+    model, _ = models.shared()
+    spent = []
+    for callbacks in (None, [lambda approx, losses, i: approx.hyper_posterior.weights]):
+        before = dict(counted)
+        with model:
+            fit = pm.fit(method="nested_ep", callbacks=callbacks, progressbar=False)
+        assert fit.converged
+        spent.append({name: counted[name] - before[name] for name in counted})
+    assert spent[0] == spent[1]
+
+
+def test_refine_keeps_graph_and_sites(counted):
+    model, _ = models.shared()
+    inference = GPInference("nested_ep", model)
+    inference.fit(100, progressbar=False, include_transformed=True, compile_kwargs={"mode": "FAST_RUN"})
+    kept = inference.approx.log_posterior
+    before = dict(counted)
+    inference.refine(1, progressbar=False)
+    assert inference.approx.log_posterior is kept
+    assert counted["graphs"] == before["graphs"]
+    assert inference.approx.optimum.history[0].iterations <= 2
+    assert all(group.include_transformed for group in inference.approx.groups)
 
 
 def test_refine_goes_on(shared):

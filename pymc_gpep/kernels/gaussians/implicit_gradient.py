@@ -1,4 +1,4 @@
-"""What the mode's own dependence on the prior adds to the gradient of a Laplace approximation."""
+"""The part of a Laplace approximation's gradient that comes from the mode's own dependence on the prior."""
 
 from pymc_gpep.kernels.compile import kernel
 

@@ -21,7 +21,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.lapack import multiply_symmetric, multiply_triangular, solve_triangular
 
-__all__ = ["colour", "colour_transposed", "log_sites", "whiten"]
+__all__ = ["colour", "colour_transposed", "whiten"]
 
 
 @kernel
@@ -33,18 +33,6 @@ def _level(pi, f, i):
         total += pi[a, i]
         weighted += pi[a, i] * f[a, i]
     return total, weighted / total
-
-
-@kernel
-def log_sites(pi, nu, f):
-    """νᵀf − ½ fᵀΠf."""
-    c, n = f.shape
-    value = 0.0
-    for i in range(n):
-        _, level = _level(pi, f, i)
-        for a in range(c):
-            value += (nu[a, i] - 0.5 * pi[a, i] * (f[a, i] - level)) * f[a, i]
-    return value
 
 
 @kernel

@@ -1,11 +1,15 @@
-"""The multinomial probit at many points: log probability, gradient and curvature."""
+"""The multinomial probit at many points: log probability, gradient, curvature, and how that changes."""
 
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient, log_probability_hessian
+from pymc_gpep.kernels.likelihoods.multinomial_probit import (
+    log_probability_and_gradient,
+    log_probability_hessian,
+    log_probability_third,
+)
 
-__all__ = ["curvature", "log_likelihood"]
+__all__ = ["curvature", "curvature_slope", "log_likelihood"]
 
 
 @kernel
@@ -36,3 +40,17 @@ def curvature(f, y, w):
         for a in range(c):
             for e in range(c):
                 w[i, a, e] = -w[i, a, e]
+
+
+@kernel
+def curvature_slope(f, y, cov, slope):
+    """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i = `cov` and the curvature W."""
+    c, n = f.shape
+    own = np.empty(c)
+    third = np.empty(c)
+    for i in range(n):
+        for a in range(c):
+            own[a] = f[a, i]
+        log_probability_third(own, y[i], cov[i], third)
+        for a in range(c):
+            slope[a, i] = 0.5 * third[a]

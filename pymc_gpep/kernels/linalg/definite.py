@@ -1,4 +1,4 @@
-"""Whether a matrix can be a prior covariance: symmetric and positive semi-definite, up to rounding."""
+"""A test of prior covariances: symmetric and positive semi-definite, up to rounding."""
 
 import math
 

@@ -1,1 +1,1 @@
-"""What a sweep of one method does at every point."""
+"""Sweeps of single methods: the update of the sites of every point."""

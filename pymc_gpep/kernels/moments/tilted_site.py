@@ -1,4 +1,4 @@
-"""What the site of one point should be: the quadratures' tilted moments of g, in natural parameters."""
+"""The site of one point from the quadratures' tilted moments of g, in natural parameters."""
 
 import numpy as np
 

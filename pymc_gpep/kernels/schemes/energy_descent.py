@@ -1,4 +1,4 @@
-"""What descent on EP's free energy computes for each site: matching cavities, the energy, safe steps.
+"""Descent on EP's free energy, for each site: matching cavities, the energy, safe steps.
 
 `pymc_gpep.solvers.energy_descent` says what they are for.
 """

@@ -3,7 +3,6 @@
 The Ops treat one point; `Blockwise` gives them batch dimensions, broadcasting and their gradients.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -83,9 +82,6 @@ def _point(y: Any, f: Any) -> list[Variable]:
     y, f = pt.as_tensor_variable(y), pt.as_tensor_variable(f)
     if y.ndim != 0 or f.ndim != 1 or y.dtype != "int64" or f.dtype != "float64":
         raise TypeError(f"expected an int64 scalar label and a float64 vector of latent values, got {y.type}, {f.type}")
-    # Whoever compiles for JAX makes this node once more, and has imported JAX by then; nobody else should.
-    if "pytensor.link.jax.dispatch.basic" in sys.modules:
-        from pymc_gpep.graph import jax_dispatch  # noqa: F401
     return [y, f]
 
 

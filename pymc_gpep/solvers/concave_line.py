@@ -1,7 +1,8 @@
-"""How far to go along a line on which a concave function rises at first: the line search of Newton's method."""
+"""A line search of Newton's method, along a line on which a concave function rises at first."""
 
-from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.likelihoods.softmax import along_line
+from collections.abc import Callable
+
+import numpy as np
 
 __all__ = ["step_length"]
 
@@ -9,20 +10,19 @@ _ENOUGH = 0.1  # of the slope at the start may be left at the end
 _MAX_TRIALS = 60
 
 
-@kernel
-def step_length(f, y, direction, start, curvature):
+def step_length(along_line: Callable[[float], tuple[float, float]], start: float, curvature: float) -> float:
     """A step t > 0 at which log p(y | f + t d) − t `start` − t² `curvature` / 2 still rises, but much less than at 0.
 
     On a concave function that is a step that ends higher than it began. It is found by Newton's method on the slope,
-    kept between the last steps known to be too short and too long.
+    kept between the last steps known to be too short and too long. `along_line(t)` is the first derivative of
+    log p(y | f + t d) with respect to t, and minus the second.
     """
-    first, _ = along_line(f, y, direction, 0.0)
-    first -= start
+    first = along_line(0.0)[0] - start
     short = 0.0
     long = 0.0  # none yet
     t = 1.0
     for _ in range(_MAX_TRIALS):
-        slope, bend = along_line(f, y, direction, t)
+        slope, bend = along_line(t)
         slope -= start + t * curvature
         bend += curvature
         if slope >= 0.0:
@@ -32,7 +32,7 @@ def step_length(f, y, direction, start, curvature):
         else:
             long = t
         # A little short of where Newton's method would go: a step that is too long cannot be taken.
-        t += (slope - 0.5 * _ENOUGH * first) / bend
+        t += float(np.divide(slope - 0.5 * _ENOUGH * first, bend))  # the curvature may underflow
         if not short < t or (long > 0.0 and not t < long):
             t = 0.5 * (short + long) if long > 0.0 else 2.0 * short
     return short

@@ -1,4 +1,4 @@
-"""The posterior of c independent latent functions under sites of EP, at the level that suits the prior.
+"""The posterior of c independent latent functions under sites of EP, with their common shift solved for.
 
 A likelihood of differences does not see a function h added to all classes: the moments it asks for then shift by h, and
 so the sites of class k become (π_k, ν_k + π_k h). Which h is best is for the prior to say, and a fixed point of EP has
@@ -16,14 +16,14 @@ import numpy as np
 
 from pymc_gpep.kernels.gaussians.independent import class_variance, class_weights
 from pymc_gpep.kernels.linalg.lapack import multiply_classes, solve_with_cholesky
+from pymc_gpep.solvers.contract import Array, Problem, own_matrix
 from pymc_gpep.solvers.coupled import factorise
-from pymc_gpep.solvers.problem import Array, Problem, own_matrix
 
-__all__ = ["LevelledPosterior", "levelled_posterior", "levelled_posterior_space"]
+__all__ = ["ShiftedPosterior", "shifted_posterior", "shifted_posterior_space"]
 
 
-class LevelledPosterior(NamedTuple):
-    """What `levelled_posterior` computes."""
+class ShiftedPosterior(NamedTuple):
+    """What `shifted_posterior` computes."""
 
     pi: Array
     """Site precisions, (c, n)."""
@@ -41,13 +41,13 @@ class LevelledPosterior(NamedTuple):
     """The Cholesky factor of P, (n, n)."""
 
 
-def levelled_posterior_space(c: int, n: int) -> LevelledPosterior:
+def shifted_posterior_space(c: int, n: int) -> ShiftedPosterior:
     """Room for a posterior, NaN where nothing is computed yet."""
     pi, nu, weights, mean, variance = np.full((5, c, n), np.nan)
-    return LevelledPosterior(pi, nu, weights, mean, variance, np.empty((c, n, n)), np.empty((n, n)))
+    return ShiftedPosterior(pi, nu, weights, mean, variance, np.empty((c, n, n)), np.empty((n, n)))
 
 
-def levelled_posterior(problem: Problem, sites: Array, space: LevelledPosterior) -> tuple[bool, float]:
+def shifted_posterior(problem: Problem, sites: Array, space: ShiftedPosterior) -> tuple[bool, float]:
     """Shift the locations in `sites` (2, n, ≥ c), π and ν first, and compute the posterior.
 
     Returns success and log ∫ p(f) ∏ sites.

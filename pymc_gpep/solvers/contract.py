@@ -1,4 +1,4 @@
-"""What a solver is given, and what it returns."""
+"""The contract of a solver: a problem that it is given, and what it found."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -59,7 +59,7 @@ def check_problem(problem: Problem, start: Array) -> int:
 def relative_problem(problem: Problem) -> tuple[Problem, Array]:
     """The problem with a prior mean less that of the observed class at each point, and what was taken off, (n,).
 
-    Likelihoods do not see what is added to all classes, but a large number would take the digits of the rest.
+    For likelihoods that do not see what is added to all functions: a large number would take the digits of the rest.
     """
     common = problem.mean[problem.labels, np.arange(problem.labels.size)]
     return problem._replace(mean=problem.mean - common), common

@@ -1,0 +1,55 @@
+"""Limits of options, stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`."""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, NamedTuple
+
+__all__ = ["at_least", "check_limits", "fraction", "one_of", "positive"]
+
+_KEY = "limit"
+
+
+class _Limit(NamedTuple):
+    holds: Callable[[Any], bool]
+    must: str
+    """What the value must be, in words."""
+
+
+type Metadata = dict[str, _Limit]
+
+
+def at_least(least: float) -> Metadata:
+    """For an option that is at least so much."""
+    return {_KEY: _Limit(lambda value: value >= least, f"at least {least}")}
+
+
+def positive() -> Metadata:
+    """For an option that is more than 0."""
+    return {_KEY: _Limit(lambda value: value > 0, "positive")}
+
+
+def fraction() -> Metadata:
+    """For an option that is more than 0 and at most 1."""
+    return {_KEY: _Limit(lambda value: 0 < value <= 1, "in (0, 1]")}
+
+
+def one_of(*names: str) -> Metadata:
+    """For an option that is one of some names."""
+    return {_KEY: _Limit(lambda value: value in names, f"one of {', '.join(map(repr, names))}")}
+
+
+def check_limits(options: Any) -> None:
+    """Check the fields of a dataclass that have limits; None is allowed where it is the default.
+
+    Raises
+    ------
+    ValueError
+        If an option has a value that makes no sense.
+    """
+    for option in fields(options):
+        limit = option.metadata.get(_KEY)
+        value = getattr(options, option.name)
+        if limit is None or (value is None and option.default is None):
+            continue
+        if not limit.holds(value):
+            raise ValueError(f"{option.name} must be {limit.must}, but is {value!r}.")

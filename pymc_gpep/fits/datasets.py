@@ -1,0 +1,70 @@
+"""Parts of a fit as xarray Datasets, with the dims and coords of the model."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.mixture import total_covariance
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["history", "hyperparameters", "latent", "nodes"]
+
+Array = NDArray[np.float64]
+
+
+def hyperparameters(fit: Fit) -> xr.Dataset:
+    """Hyperparameters at the maximum on their natural scale."""
+    return _natural(fit, fit.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
+
+
+def nodes(fit: Fit) -> xr.Dataset:
+    """Hyperparameters at the nodes on their natural scale, with weight, evidence and log posterior of each."""
+    hyper = fit.hyper_posterior
+    coords = {name: ("node", [getattr(e, name) for e in hyper.nodes]) for name in ("evidence", "log_posterior")}
+    return _natural(fit, hyper.theta).assign_coords({"weight": ("node", hyper.weights)} | coords)
+
+
+def latent(fit: Fit) -> xr.Dataset:
+    """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
+    parts = ((solution.mean.T, solution.cov) for _, solution in fit.hyper_posterior.solutions())
+    mean, cov = total_covariance(fit.hyper_posterior.weights, parts)
+    classifier = fit.classifier
+    point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
+    other = f"{class_dim}_other"
+    classes = list(classifier.class_labels or range(classifier.n_functions))
+    return xr.Dataset(
+        {
+            "mean": ((point_dim, class_dim), mean),
+            "cov": ((point_dim, class_dim, other), cov),
+        },
+        coords={class_dim: classes, other: classes, **_coords(classifier, [point_dim])},
+    )
+
+
+def history(fit: Fit) -> xr.Dataset:
+    """Evidence, log posterior and solver iterations at each iteration of the optimiser."""
+    evaluations = fit.optimum.history
+    columns = ("evidence", "log_posterior", "iterations")
+    return xr.Dataset(
+        {name: ("iteration", [getattr(e, name) for e in evaluations]) for name in columns},
+        coords={"iteration": np.arange(len(evaluations))},
+    )
+
+
+def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
+    """Coordinates that the model has for the given dims."""
+    coords = classifier.model.coords
+    return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
+
+
+def _natural(fit: Fit, thetas: Array) -> xr.Dataset:
+    """Hyperparameters on their natural scale for flat vectors (s, d)."""
+    arrays = {}
+    for name, value in fit.log_posterior.natural(thetas).items():
+        dims = fit.classifier.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
+        arrays[name] = (("node", *dims), value)
+    return xr.Dataset(arrays, coords=_coords(fit.classifier, [dim for dims, _ in arrays.values() for dim in dims]))

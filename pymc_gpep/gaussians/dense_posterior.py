@@ -1,0 +1,74 @@
+"""The posterior that sites make of a prior with a dense covariance: prediction, joint covariances, draws."""
+
+from abc import abstractmethod
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.kernels.linalg.lapack import multiply_classes
+
+__all__ = ["NO_COVARIANCE", "DensePosterior", "scaled_symmetric"]
+
+Array = NDArray[np.float64]
+
+NO_COVARIANCE = "The prior covariance is not positive semi-definite."
+
+
+class DensePosterior(Posterior[DensePrior]):
+    """q(f) = N(m + K b, K − K M K), where M is what the sites make of K."""
+
+    @cached_property
+    def mean(self) -> Array:
+        shift = np.empty_like(self.weights)
+        multiply_classes(self.prior.k, self.weights, shift)
+        return self.prior.mean + shift
+
+    def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:
+        # Equations 26 and 27 of the nested EP paper.
+        shape = (*prior_mean.shape, self.prior.k.shape[-1])
+        mean = prior_mean + np.einsum("kmn,kn->km", np.broadcast_to(k_cross, shape), self.weights)
+        return mean, self._covariance_at(k_cross, np.broadcast_to(k_new, prior_mean.shape))
+
+    @abstractmethod
+    def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
+        """Covariance between classes (m, c, c) at new points, from prior variances (c, m)."""
+
+    @abstractmethod
+    def joint_covariance(self, left: Array, prior: Array) -> Array:
+        """Prior − leftᵀ M left, (c, n, c, n), for a factor `left` and a prior covariance (1 or c, n, n) it belongs to.
+
+        With both the prior covariance K this is the covariance of f; with L, K = L Lᵀ, and the identity it is that of
+        z = L⁻¹ (f − m).
+        """
+
+    @abstractmethod
+    def marginal_variance(self, left: Array, prior: Array) -> Array:
+        """Diagonal (c, n) of `joint_covariance`, cheaper where that is possible."""
+
+    @abstractmethod
+    def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
+        """Draws (draws, c, n) of z where f = m + L z and K = L Lᵀ: exact, by perturbation.
+
+        With f₀ ~ N(0, K) and ε from a normal distribution whose covariance is the precision of the sites,
+        f₀ + K (ε − M (f₀ + K ε)) has the posterior covariance.
+        """
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        return self.prior.latent(self.draw_whitened(rng, count))
+
+    @abstractmethod
+    def derivatives(self) -> tuple[Array, Array]:
+        """Derivatives of `log_normaliser` at fixed sites: ½ (b_k b_kᵀ − M_kk) (1 or c, n, n), and b (c, n).
+
+        They are with respect to prior covariance and mean; summed over classes where there is one covariance.
+        """
+
+
+def scaled_symmetric(lower: Array, root: Array) -> Array:
+    """D S D, where the lower triangle of `lower` (n, n) holds the symmetric S and D = diag(root)."""
+    triangle = np.tril(lower)
+    full: Array = (triangle + np.tril(triangle, -1).T) * root[:, None] * root
+    return full

@@ -1,0 +1,45 @@
+"""Gaussian priors of latent functions: what those who sample and check ask of one, whatever its form."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["NotPositiveDefiniteError", "Prior"]
+
+Array = NDArray[np.float64]
+
+
+class NotPositiveDefiniteError(np.linalg.LinAlgError):
+    """A matrix that should be a covariance has no Cholesky factor to working precision."""
+
+    @classmethod
+    def of(cls, covariance: str, where: str = "") -> "NotPositiveDefiniteError":
+        """What is said of a prior covariance, `covariance` with its article, and of where it is."""
+        return cls(
+            f"{covariance} is not positive definite to working precision{where}. Give the prior a larger jitter, "
+            "gp.prior(..., jitter=...), or the hyperparameters priors that hold them; a magnitude that grows without "
+            "limit is the usual cause."
+        )
+
+
+class Prior(ABC):
+    """p(f) = N(m, K) of c latent functions at n points, independent of each other.
+
+    Attributes
+    ----------
+    mean : array (c, n)
+        m.
+    """
+
+    mean: Array
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of latent functions, and of points: (c, n)."""
+        c, n = self.mean.shape
+        return c, n
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Draws (count, c, n) of f."""

@@ -1,0 +1,137 @@
+"""Sites: the Gaussian factors exp(νᵀf − ½ fᵀΠf) that stand for a likelihood, in the forms that their precision has.
+
+Π is block-diagonal, with a matrix Π_i over the latent functions of each point. Precisions and locations say all of a
+site but its scale.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.kernels.gaussians.block_sites import block_roots
+
+__all__ = ["FLOOR", "BlockSites", "CoupledSites", "IndependentSites", "SiteForm", "Sites"]
+
+Array = NDArray[np.float64]
+
+FLOOR = 1e-200
+"""A site precision below this one does nothing."""
+
+
+class SiteForm(StrEnum):
+    """What the precisions of sites look like at a point."""
+
+    COUPLED = "coupled"
+    """diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: blind to what is added to all latent functions."""
+    BLOCK = "block"
+    """Any semi-definite matrix whose rows sum to zero."""
+    INDEPENDENT = "independent"
+    """diag(π_i): each latent function has a site of its own."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sites(ABC):
+    """Factors exp(νᵀf − ½ fᵀΠf) of c latent functions at n points.
+
+    Attributes
+    ----------
+    precision : array (c, n) or (n, c, c)
+        What Π is made of, in the shape of the form.
+    location : array (c, n)
+        ν.
+    """
+
+    precision: Array
+    location: Array
+
+    form: ClassVar[SiteForm]
+
+    @classmethod
+    def through(cls, precision: Array, mean: Array, weights: Array) -> Self:
+        """The sites that pull with the force b = ν − Πμ at a posterior mean μ.
+
+        Parameters
+        ----------
+        precision : array
+        mean, weights : array (c, n)
+            μ and b.
+        """
+        return cls(precision, weights + cls(precision, weights).product(mean))
+
+    @abstractmethod
+    def product(self, f: Array) -> Array:
+        """Πf (..., c, n), of f of that shape."""
+
+    @abstractmethod
+    def quadratic(self, x: Array) -> Array:
+        """xᵀΠx (...), of x (..., c, n): a sum of squares, in which nothing cancels."""
+
+    def slope(self, f: Array) -> Array:
+        """ν − Πf (..., c, n): the derivative of the log of the sites."""
+        return self.location - self.product(f)
+
+    def value_and_slope(self, f: Array) -> tuple[float, Array]:
+        """Log of the sites at one f (c, n), and its derivative (c, n), for little more than either."""
+        pull = self.product(f)
+        return float(np.vdot(f, self.location - 0.5 * pull)), self.location - pull
+
+    def log_density(self, f: Array) -> Array:
+        """νᵀf − ½ fᵀΠf (...), of f (..., c, n)."""
+        return np.asarray((self.location * f).sum((-2, -1)) - 0.5 * self.quadratic(f))
+
+
+class CoupledSites(Sites):
+    """Sites with π in `precision` (c, n), of which at least one is positive at each point; ν sums to zero there."""
+
+    form = SiteForm.COUPLED
+
+    @cached_property
+    def _total(self) -> Array:
+        """1ᵀπ_i, (n,)."""
+        return np.asarray(self.precision.sum(0))
+
+    def product(self, f: Array) -> Array:
+        pull = self.precision * f
+        pull -= self.precision * (pull.sum(-2, keepdims=True) / self._total)
+        return pull
+
+    def quadratic(self, x: Array) -> Array:
+        level = (self.precision * x).sum(-2, keepdims=True) / self._total
+        return np.asarray((self.precision * (x - level) ** 2).sum((-2, -1)))
+
+
+class BlockSites(Sites):
+    """Sites with the Π_i themselves in `precision` (n, c, c)."""
+
+    form = SiteForm.BLOCK
+
+    @cached_property
+    def roots(self) -> Array:
+        """R_i (n, c, c − 1) with Π_i = R_i R_iᵀ."""
+        n, c, _ = self.precision.shape
+        roots = np.empty((n, c, c - 1))
+        block_roots(self.precision, roots)
+        return roots
+
+    def product(self, f: Array) -> Array:
+        return np.asarray(np.einsum("iab,...bi->...ai", self.precision, f))
+
+    def quadratic(self, x: Array) -> Array:
+        return np.asarray((np.einsum("iap,...ai->...ip", self.roots, x) ** 2).sum((-2, -1)))
+
+
+class IndependentSites(Sites):
+    """Sites with π ≥ 0 in `precision` (c, n)."""
+
+    form = SiteForm.INDEPENDENT
+
+    def product(self, f: Array) -> Array:
+        return np.asarray(self.precision * f)
+
+    def quadratic(self, x: Array) -> Array:
+        return np.asarray((self.precision * x**2).sum((-2, -1)))

@@ -1,0 +1,38 @@
+"""The rewrite that brings JAX support along: where JAX compiles one of our Ops, it imports `jax_dispatch`.
+
+Rewrites tagged "jax" run only there, so that JAX is imported by nobody else. Our Ops are known by the package that
+defines them, since importing them would bring numba.
+"""
+
+from importlib import import_module
+
+from pytensor.compile import optdb
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.op import HasInnerGraph, Op
+from pytensor.graph.rewriting.basic import graph_rewriter
+from pytensor.tensor.blockwise import Blockwise
+
+__all__ = ["load_jax_dispatch"]
+
+_PACKAGE = __name__.partition(".")[0]
+_DISPATCH = f"{_PACKAGE}.graph.jax_dispatch"
+_POSITION = 100  # after the other rewrites
+
+
+def _is_ours(op: Op) -> bool:
+    """Whether an Op, the one that it repeats, or one inside of it is of this package."""
+    if isinstance(op, Blockwise):
+        return _is_ours(op.core_op)
+    if isinstance(op, HasInnerGraph) and any(_is_ours(node.op) for node in op.fgraph.apply_nodes):
+        return True
+    return type(op).__module__.partition(".")[0] == _PACKAGE
+
+
+@graph_rewriter
+def load_jax_dispatch(fgraph: FunctionGraph) -> None:
+    """Rewrite nothing, but import what JAX needs if a node is ours."""
+    if any(_is_ours(node.op) for node in fgraph.apply_nodes):
+        import_module(_DISPATCH)
+
+
+optdb.register("load_jax_dispatch_of_pymc_gpep", load_jax_dispatch, "jax", position=_POSITION)

@@ -1,0 +1,127 @@
+"""The contract of a likelihood: how it is read in a model, what may be observed, densities, local computations."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["Likelihood"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Likelihood(ABC):
+    """A distribution of one observation given the c latent values of its point; all instances of a class are equal."""
+
+    name: ClassVar[str]
+    """What approximations, messages and files call it."""
+    written: ClassVar[str]
+    """What a user writes for it."""
+    guide: ClassVar[str]
+    """Name of the approximation whose sites guide a sampler if none is asked for."""
+    ways: ClassVar[tuple[str, ...]]
+    """How predictive probabilities can be computed from a Gaussian, the default first."""
+    sees_common: ClassVar[bool]
+    """Whether a number that is added to all latent values of a point changes anything."""
+    largest_precision: ClassVar[float]
+    """The precisions π of sites are at least zero and less than this."""
+    local: ClassVar[tuple[object, ...]]
+    """What it computes at points, each of another type of `pymc_gpep.likelihoods.local_computations`."""
+
+    def offers(self, kind: type) -> bool:
+        """Whether a local computation of this type is among those that it has."""
+        return any(isinstance(one, kind) for one in self.local)
+
+    def computation[T](self, kind: type[T]) -> T:
+        """Its local computation of a type.
+
+        Raises
+        ------
+        ValueError
+            If it has none.
+        """
+        for one in self.local:
+            if isinstance(one, kind):
+                return one
+        has = ", ".join(type(one).__name__ for one in self.local) or "none"
+        raise ValueError(f"A {self.name} likelihood has no {kind.__name__}; of local computations it has {has}.")
+
+    def check_way(self, how: str | None, name: str = "how") -> str:
+        """The way to compute predictive probabilities that is meant, the default for None.
+
+        Raises
+        ------
+        ValueError
+            If there is no such way; the message calls it by `name`.
+        """
+        if how is not None and how not in self.ways:
+            names = " or ".join(map(repr, self.ways))
+            raise ValueError(f"{name} is {how!r}, but must be {names} for a {self.name} likelihood.")
+        return how or self.ways[0]
+
+    @abstractmethod
+    def read(self, variable: TensorVariable) -> TensorVariable | None:
+        """The latent values (n, c) that a random variable is given; None if its likelihood is another one."""
+
+    @abstractmethod
+    def n_classes(self, n_functions: int) -> int:
+        """How many classes there are with so many latent functions; 0 where observations are no classes."""
+
+    @abstractmethod
+    def check_functions(self, n_functions: int) -> None:
+        """Raise a ValueError unless a point may have so many latent functions."""
+
+    @abstractmethod
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        """Observations (n,) in the form that kernels want.
+
+        Parameters
+        ----------
+        observed : array_like (n,)
+        n_functions : int
+            c.
+        n_points : int
+            n.
+        name : str
+            What the caller calls them.
+
+        Raises
+        ------
+        ValueError
+            If their shape does not fit, or if they are none that the likelihood allows.
+        """
+
+    @abstractmethod
+    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        """Exact log p(y | f) (...) of all observations (n,) together, for latent values (..., c, n)."""
+
+    @abstractmethod
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        """Predictive probability (m, classes) of each class, the latent values integrated out; estimated errors (m,).
+
+        Parameters
+        ----------
+        mean : array (m, c)
+            Means of the latent values at m points.
+        cov : array (m, c, c)
+            Their covariances, which may be singular.
+        how : str, optional
+            One of `ways`, the first if not given.
+        tolerance : float
+            Absolute error wanted of each probability, where they are integrated by sampling.
+
+        Raises
+        ------
+        ValueError
+            If the shapes do not agree, or if there is no such way.
+        """
+
+    @abstractmethod
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) where it is so small that an absolute error says nothing."""

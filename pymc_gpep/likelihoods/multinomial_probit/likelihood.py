@@ -1,0 +1,73 @@
+"""The multinomial probit as a likelihood: what PyMC's graphs, approximations and predictions ask of it."""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood
+from pymc_gpep.kernels.methods.full_qep import full_qep_update
+from pymc_gpep.kernels.methods.iep import iep_update
+from pymc_gpep.kernels.methods.qep import qep_update
+from pymc_gpep.kernels.methods.qiep import qiep_update
+from pymc_gpep.kernels.methods.variational_bayes import bound_terms
+from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
+from pymc_gpep.kernels.schemes.energy_descent import site_energies
+from pymc_gpep.likelihoods.local_computations import (
+    BlockCurvature,
+    DifferenceFactors,
+    DifferenceQuadrature,
+    IndependentQuadrature,
+    UtilityBound,
+)
+from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbitRV
+from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
+from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
+
+__all__ = ["MultinomialProbitLikelihood"]
+
+Array = NDArray[np.float64]
+
+_INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
+
+
+@dataclass(frozen=True)
+class MultinomialProbitLikelihood(OneFunctionPerClass):
+    """The class of the largest of the latent values, each with unit normal noise."""
+
+    name: ClassVar[str] = "multinomial_probit"
+    written: ClassVar[str] = "gpep.MultinomialProbit"
+    guide: ClassVar[str] = "nested_ep"
+    ways: ClassVar[tuple[str, ...]] = ("orthant", "inner_ep")
+    largest_precision: ClassVar[float] = 1.0
+    local: ClassVar[tuple[object, ...]] = (
+        DifferenceFactors(inner_ep_update, iep_update, site_energies),
+        DifferenceQuadrature(qep_update, full_qep_update),
+        IndependentQuadrature(qiep_update),
+        BlockCurvature(log_likelihood, curvature, curvature_slope),
+        UtilityBound(bound_terms),
+    )
+
+    def read(self, variable: TensorVariable) -> TensorVariable | None:
+        op = variable.owner.op
+        if not isinstance(op, MultinomialProbitRV):
+            return None
+        (latent,) = op.dist_params(variable.owner)
+        return cast(TensorVariable, latent)
+
+    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        log_p: Array = log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0].sum(axis=-1)
+        return log_p
+
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        return class_probabilities(mean, cov, method=self.check_way(how), tolerance=tolerance)
+
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        # With two classes there is one factor, and inner EP is exact.
+        log_z: Array = tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE)
+        return log_z[range(len(observed)), observed]

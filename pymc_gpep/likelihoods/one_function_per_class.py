@@ -1,0 +1,45 @@
+"""Likelihoods of class labels 0…c−1 that have a latent function for each class, and see differences of these only."""
+
+from abc import ABC
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.likelihoods.contract import Likelihood
+
+__all__ = ["OneFunctionPerClass"]
+
+
+@dataclass(frozen=True)
+class OneFunctionPerClass(Likelihood, ABC):
+    """A likelihood of c classes with c latent functions."""
+
+    sees_common: ClassVar[bool] = False
+
+    def n_classes(self, n_functions: int) -> int:
+        """As many as functions."""
+        return n_functions
+
+    def check_functions(self, n_functions: int) -> None:
+        if n_functions < 2:
+            raise ValueError(
+                f"A {self.name} of c classes needs c ≥ 2 latent functions, gp.prior(..., n_outputs=c), and a prior "
+                f"mean (c, n), but there is {n_functions}."
+            )
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        self.check_functions(n_functions)
+        given = np.asarray(observed)
+        if given.shape != (n_points,):
+            raise ValueError(f"{name} must be ({n_points},), one for each point, but have shape {given.shape}.")
+        classes = f"{name} must be integers 0…{n_functions - 1}"
+        if given.dtype.kind not in "biuf":
+            raise ValueError(f"{classes}, but are of type {given.dtype}.")
+        if not ((given >= 0) & (given < n_functions)).all() or (given.astype(np.int64) != given).any():
+            raise ValueError(
+                f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0, or give "
+                "the prior as many outputs (n_outputs=c) as there are classes."
+            )
+        return np.ascontiguousarray(given, np.int64)

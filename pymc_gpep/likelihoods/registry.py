@@ -1,0 +1,13 @@
+"""The likelihoods that models may have, in the order in which they are looked for."""
+
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+
+__all__ = ["LIKELIHOODS"]
+
+LIKELIHOODS: tuple[Likelihood, ...] = (
+    MultinomialProbitLikelihood(),
+    SoftmaxLikelihood(),
+)
+"""All there are; a new one is a line here."""

@@ -1,0 +1,69 @@
+"""The softmax as a likelihood: what PyMC's graphs, approximations and predictions ask of it."""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pytensor.compile.ops import ViewOp
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.special import Softmax
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import log_softmax
+
+from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
+from pymc_gpep.likelihoods.local_computations import CoupledCurvature
+from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
+from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.likelihoods.softmax.tail import log_tail
+
+__all__ = ["SoftmaxLikelihood"]
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class SoftmaxLikelihood(OneFunctionPerClass):
+    """Class probabilities in proportion to the exponentials of the latent values."""
+
+    name: ClassVar[str] = "softmax"
+    written: ClassVar[str] = "pm.Categorical(logit_p=...)"
+    guide: ClassVar[str] = "laplace"
+    ways: ClassVar[tuple[str, ...]] = ("average",)
+    largest_precision: ClassVar[float] = 1.0
+    local: ClassVar[tuple[object, ...]] = (CoupledCurvature(softmax, along_line, curvature_slope),)
+
+    def read(self, variable: TensorVariable) -> TensorVariable | None:
+        """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
+        if not isinstance(variable.owner.op, CategoricalRV):
+            return None
+        (p,) = variable.owner.op.dist_params(variable.owner)
+        transposed = False
+        while not isinstance(p.owner and p.owner.op, Softmax):
+            match p.owner and p.owner.op:
+                case DimShuffle(new_order=(1, 0)):
+                    transposed = not transposed
+                case ViewOp():  # of pm.Deterministic
+                    pass
+                case _:
+                    return None
+            p = p.owner.inputs[0]
+        (argument,) = p.owner.inputs
+        if transposed:
+            argument = argument.T
+        over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
+        return cast(TensorVariable, argument) if over_classes else None
+
+    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        log_p: Array = log_softmax(f, axis=-2)[..., observed, np.arange(len(observed))].sum(axis=-1)
+        return log_p
+
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        self.check_way(how)
+        return softmax_probabilities(mean, cov, tolerance=tolerance)
+
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        return log_tail(mean, cov, observed)

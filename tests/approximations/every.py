@@ -1,0 +1,65 @@
+"""Every approximation on every likelihood that it fits, for tests of what holds whatever they are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from pymc_gpep.approximations import APPROXIMATIONS, QEP, Approximator, Solution
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+
+__all__ = ["EVERY", "Case", "approximations"]
+
+VARIANTS = [QEP(full=True)]
+"""Those whose options make other approximations of them."""
+
+
+class Case(NamedTuple):
+    """An approximation with its likelihood."""
+
+    approximator: Approximator
+    likelihood: Likelihood
+
+    def __str__(self) -> str:
+        changed = [name for name, value in self.options.items() if value is True]
+        return "-".join([type(self.approximator).__name__, *changed, self.likelihood.name])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options that are not the default."""
+        default = type(self.approximator)()
+        return {name: value for name, value in vars(self.approximator).items() if value != getattr(default, name)}
+
+    @property
+    def by_quadrature(self) -> bool:
+        """Whether it takes tilted moments by a quadrature in several dimensions, in an order of the classes.
+
+        That needs cavities of full rank and few classes.
+        """
+        return DifferenceQuadrature in self.approximator.needs
+
+    def __call__(self, **options: Any) -> "Case":
+        """The same with other options."""
+        return self._replace(approximator=replace(self.approximator, **options))
+
+    def solve(self, *arguments: Any, **keywords: Any) -> Solution:
+        return self.approximator.solve(*arguments, likelihood=self.likelihood, **keywords)
+
+    def run(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.approximator.run(*arguments, likelihood=self.likelihood, **keywords)
+
+    @property
+    def start_size(self) -> Callable[[int, int], int]:
+        return self.approximator.start_size
+
+
+EVERY = [
+    Case(approximator, likelihood)
+    for likelihood in LIKELIHOODS
+    for approximator in [*(kind() for kind in APPROXIMATIONS), *VARIANTS]
+    if approximator.approximates(likelihood)
+]
+approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)

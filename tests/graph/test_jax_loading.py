@@ -1,0 +1,55 @@
+"""What brings JAX support along where JAX compiles our Ops; JAX itself is not needed here."""
+
+import numpy as np
+import pytensor.tensor as pt
+import pytest
+from pytensor.compile.mode import get_mode
+from pytensor.graph.fg import FunctionGraph
+
+import pymc_gpep as gpep
+from pymc_gpep.graph import jax_loading
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
+
+F, Y = pt.dmatrix("f"), pt.lvector("y")
+
+
+def evidence():
+    return Evidence(gpep.NestedEP())(pt.dtensor3("k"), np.zeros((3, 4)), np.zeros(4, int))
+
+
+OURS = {
+    "log probability": lambda: multinomial_probit_log_probability(Y, F).sum(),
+    "gradient": lambda: pt.grad(multinomial_probit_log_probability(Y, F).sum(), F),
+    "Hessian": lambda: pt.grad(pt.grad(multinomial_probit_log_probability(Y, F).sum(), F)[0, 0], F),
+    "evidence": evidence,
+}
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """Names of modules that the rewrite imports; they need not exist."""
+    names = []
+    monkeypatch.setattr(jax_loading, "import_module", names.append)
+    return names
+
+
+def rewrite(output, mode):
+    graph = FunctionGraph(outputs=[output], clone=True)
+    get_mode(mode).optimizer.rewrite(graph)
+
+
+@pytest.mark.parametrize("make", OURS.values(), ids=OURS)
+def test_support_is_loaded_where_jax_compiles_our_ops(make, loaded):
+    rewrite(make(), "JAX")
+    assert loaded == ["pymc_gpep.graph.jax_dispatch"]
+
+
+def test_support_is_not_loaded_by_other_backends(loaded):
+    rewrite(OURS["log probability"](), "NUMBA")
+    assert loaded == []
+
+
+def test_support_is_not_loaded_for_other_graphs(loaded):
+    rewrite(pt.exp(F).sum(), "JAX")
+    assert loaded == []

@@ -1,0 +1,37 @@
+"""Integrals of a likelihood over Gaussian latent values by a product rule, from its log density alone."""
+
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import logsumexp
+
+from pymc_gpep.likelihoods.contract import Likelihood
+
+__all__ = ["integral_and_derivatives", "integrate"]
+
+Array = NDArray[np.float64]
+
+_NODES = {2: 60, 3: 28}  # by the number of latent values
+
+
+def integrate(likelihood: Likelihood, mean: Array, cov: Array, y: int) -> float:
+    """log ∫ p(y | f) N(f | mean, cov) df of one point, for 2 or 3 latent values of a moderate variance."""
+    c = len(mean)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES[c])
+    z = np.array(list(product(nodes, repeat=c)))
+    log_weight = np.log(np.array(list(product(weights, repeat=c))) / np.sqrt(2 * np.pi)).sum(1)
+    f = mean + z @ np.linalg.cholesky(cov + 1e-14 * np.eye(c)).T
+    return float(logsumexp(log_weight + likelihood.log_density(f[..., None], np.array([y]))))
+
+
+def integral_and_derivatives(
+    likelihood: Likelihood, mean: Array, cov: Array, y: int, direction: Array, step: float = 1e-2
+) -> tuple[float, float, float]:
+    """The log integral, and its first two derivatives as the mean moves in a direction, to about 1e-8."""
+    low2, low, middle, high, high2 = (
+        integrate(likelihood, mean + t * direction, cov, y) for t in step * np.arange(-2, 3)
+    )
+    slope = (8 * (high - low) - (high2 - low2)) / (12 * step)
+    bend = (16 * (high + low) - (high2 + low2) - 30 * middle) / (12 * step**2)
+    return middle, slope, bend

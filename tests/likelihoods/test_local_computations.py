@@ -1,0 +1,219 @@
+"""Every local computation that a likelihood offers against differences and integrals of its log density."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations.qep import quadrature_rule
+from pymc_gpep.likelihoods.local_computations import (
+    BlockCurvature,
+    CoupledCurvature,
+    DifferenceFactors,
+    DifferenceQuadrature,
+    IndependentQuadrature,
+    UtilityBound,
+)
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from tests.likelihoods.integrals import integral_and_derivatives
+
+C, N = 3, 4
+RNG = np.random.default_rng(6)
+F, LABELS = 1.5 * RNG.normal(size=(C, N)), np.array([2, 0, 1, 1])
+ROOT = RNG.normal(size=(N, C, C))
+COV = ROOT @ ROOT.swapaxes(1, 2)
+STEP = 1e-4
+
+
+def difference(function, f, i, a, step=STEP):
+    """Derivative of a function of all latent values with respect to one."""
+    up, down = f.copy(), f.copy()
+    up[a, i] += step
+    down[a, i] -= step
+    return (function(up) - function(down)) / (2 * step)
+
+
+def check_derivatives(likelihood, value, gradient, curvature, curvature_slope):
+    """Values, gradients (c, n), curvatures (n, c, c), and how those change (c, n), as functions of f (c, n)."""
+    assert value(F) == pytest.approx(likelihood.log_density(F, LABELS), rel=1e-13)
+    w, slope = curvature(F), curvature_slope(F)
+    for i in range(N):
+        for a in range(C):
+            expected = difference(lambda f: likelihood.log_density(f, LABELS), F, i, a)
+            assert gradient(F)[a, i] == pytest.approx(expected, abs=1e-8)
+            assert_allclose(w[i, a], -difference(gradient, F, i, a)[:, i], atol=1e-8)
+            bend = difference(curvature, F, i, a)[i]
+            assert slope[a, i] == pytest.approx(-0.5 * (COV[i] * bend).sum(), abs=1e-7)
+
+
+def coupled_curvature(likelihood, kernels):
+    def evaluate(f):
+        pi, gradient = np.empty((2, C, N))
+        return kernels.log_density(f, LABELS, pi, gradient), pi, gradient
+
+    def curvature(f):
+        pi = evaluate(f)[1]
+        return np.einsum("ki,kl->ikl", pi, np.eye(C)) - np.einsum("ki,li->ikl", pi, pi)
+
+    def curvature_slope(f):
+        slope = np.empty((C, N))
+        kernels.curvature_slope(evaluate(f)[1], COV, slope)
+        return slope
+
+    check_derivatives(likelihood, lambda f: evaluate(f)[0], lambda f: evaluate(f)[2], curvature, curvature_slope)
+    direction = np.random.default_rng(1).normal(size=(C, N))
+    for t in (0.0, 0.7):
+        slope, bend = kernels.along_line(F, LABELS, direction, t)
+        low, middle, high = (likelihood.log_density(F + (t + h) * direction, LABELS) for h in (-STEP, 0.0, STEP))
+        assert slope == pytest.approx((high - low) / (2 * STEP), abs=1e-7)
+        assert bend == pytest.approx(-(high + low - 2 * middle) / STEP**2, abs=1e-5)
+
+
+def block_curvature(likelihood, kernels):
+    def evaluate(f):
+        gradient = np.empty((C, N))
+        return kernels.log_density(f, LABELS, gradient), gradient
+
+    def filled(kernel, shape, *arguments):
+        result = np.empty(shape)
+        kernel(*arguments, result)
+        return result
+
+    check_derivatives(
+        likelihood,
+        lambda f: evaluate(f)[0],
+        lambda f: evaluate(f)[1],
+        lambda f: filled(kernels.curvature, (N, C, C), f, LABELS),
+        lambda f: filled(kernels.curvature_slope, (C, N), f, LABELS, COV),
+    )
+
+
+def utility_bound(likelihood, kernels):
+    b, mean = np.random.default_rng(1).normal(size=(2, C, N))
+
+    def evaluate(f):
+        r, w = np.empty((C, N)), np.empty((N, C, C))
+        return kernels.terms(LABELS, f, b, mean, r, w), r, w
+
+    value, r, w = evaluate(F)
+    assert value == pytest.approx(likelihood.log_density(F, LABELS) - 0.5 * (b * (F - mean)).sum(), rel=1e-12)
+    for i in range(N):
+        for a in range(C):
+            slope = difference(lambda f: likelihood.log_density(f, LABELS), F, i, a)
+            assert r[a, i] == pytest.approx(slope - b[a, i], abs=1e-8)
+            assert_allclose(w[i, a], -difference(lambda f: evaluate(f)[1], F, i, a)[:, i], atol=1e-8)
+
+
+def matching_site(mean, variance, slope, bend):
+    """Precision and location of the site that gives N(mean, variance) the moments of the tilted distribution.
+
+    `slope` and `bend` are derivatives of the log normaliser with respect to the mean.
+    """
+    precision = -bend / (1.0 + variance * bend)
+    return precision, slope + precision * (mean + variance * slope)
+
+
+def check_difference_site(likelihood, update):
+    """The site of g = f_y − f_j + u with two latent values, for `update(mean, cov, y)` → terms, precision, location."""
+    for y in (0, 1):
+        mean, cov = np.array([0.4, -0.3]), np.array([[0.8, 0.2], [0.2, 0.5]])
+        log_z, slope, bend = integral_and_derivatives(likelihood, mean, cov, y, np.eye(2)[y])
+        contrast = 2.0 * np.eye(2)[y] - 1.0
+        site = matching_site(contrast @ mean, contrast @ cov @ contrast + 1.0, slope, bend)
+        terms, *found = update(mean, cov, y)
+        assert terms == pytest.approx(log_z, abs=1e-9)
+        assert_allclose(found, site, atol=1e-6)
+
+
+def check_independent_sites(likelihood, update, c):
+    """Sites of c latent values, for `update(mean, variance, y)` → terms, precisions (c,), locations (c,)."""
+    for y in range(c):
+        mean, variance = np.linspace(-0.6, 0.4, c), np.linspace(0.7, 0.3, c)
+        terms, precisions, locations = update(mean, variance, y)
+        for k in range(c):
+            log_z, slope, bend = integral_and_derivatives(likelihood, mean, np.diag(variance), y, np.eye(c)[k])
+            assert terms == pytest.approx(log_z, abs=1e-7)
+            site = matching_site(mean[k], variance[k], slope, bend)
+            assert_allclose((precisions[k], locations[k]), site, atol=1e-5)
+
+
+def independent(kernel, extra, mean, variance, y):
+    """What a kernel makes of one point without sites; it iterates `extra` numbers of its own besides these."""
+    c = len(mean)
+    sites, target = np.zeros((2, 2, 1, c + extra))
+    nothing = np.zeros((c, 1))
+    ok, terms, _ = kernel(
+        mean[:, None], variance[:, None], nothing, nothing, np.array([y]), sites, target, np.empty((1, c + extra))
+    )
+    assert ok
+    return terms, target[0, 0, :c], target[1, 0, :c]
+
+
+def difference_factors(likelihood, kernels):
+    def coupled(mean, cov, y):
+        nothing, alpha, beta, scale = np.zeros((4, 1, 1))
+        terms, _ = kernels.coupled_update(
+            mean[:, None], cov[None], np.array([y]), nothing, nothing, 1, 1e-10, alpha, beta, scale
+        )
+        # At these sites the energy has its stationary point, where it is that of EP.
+        variance = 1.0 / (1.0 / scale + alpha)
+        contrast = 2.0 * np.eye(2)[y] - 1.0
+        moments = np.stack([variance * (contrast @ mean / scale + beta), variance])
+        cavities, target = np.empty((2, 2, 1, 1))
+        sites = np.stack([alpha, beta])
+        energy, negative_evidence, residual = kernels.energies(sites, moments, cavities, target)
+        assert energy == pytest.approx(negative_evidence, abs=1e-9)
+        assert residual < 1e-9
+        assert_allclose(target, sites, atol=1e-9)
+        return terms, alpha[0, 0], beta[0, 0]
+
+    check_difference_site(likelihood, coupled)
+    check_independent_sites(likelihood, partial(independent, partial(kernels.independent_update, 1, 1e-10), 1), 2)
+
+
+def independent_quadrature(likelihood, kernels):
+    for c in (2, 3):
+        check_independent_sites(likelihood, partial(independent, kernels.update, 0), c)
+
+
+def difference_quadrature(likelihood, kernels):
+    rule, orders = quadrature_rule("truncated", 10), np.full((1, 1), -1)
+
+    def diagonal(mean, cov, y):
+        sites, target = np.zeros((2, 2, 1, 1))
+        terms, _ = kernels.diagonal_update(
+            False, rule, orders, mean[:, None], cov[None], np.array([y]), sites, target, np.empty((1, 1))
+        )
+        return terms, *target[:, 0, 0]
+
+    def full(mean, cov, y):
+        sites, target = np.zeros((2, 2, 1, 1))
+        terms, _ = kernels.full_update(
+            False, rule, orders, mean[:, None], cov[None], np.zeros((1, 1, 1)), np.zeros((1, 1)), np.array([y]),
+            sites, target, np.empty((1, 1)),
+        )  # fmt: skip
+        return terms, *target[:, 0, 0]
+
+    check_difference_site(likelihood, diagonal)
+    check_difference_site(likelihood, full)
+
+
+CHECKS = {
+    BlockCurvature: block_curvature,
+    CoupledCurvature: coupled_curvature,
+    DifferenceFactors: difference_factors,
+    DifferenceQuadrature: difference_quadrature,
+    IndependentQuadrature: independent_quadrature,
+    UtilityBound: utility_bound,
+}
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "computation"),
+    [(likelihood, computation) for likelihood in LIKELIHOODS for computation in likelihood.local],
+    ids=lambda value: getattr(value, "name", type(value).__name__),
+)
+def test_follows_from_the_log_density(likelihood, computation):
+    assert likelihood.computation(type(computation)) is computation
+    CHECKS[type(computation)](likelihood, computation)
