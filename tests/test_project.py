@@ -17,6 +17,7 @@ ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 # From the ground upwards: a module imports from its own room and from those before it.
 ROOMS = (
+    "array_types",
     "kernels",
     "solvers",
     "gaussians",

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import check_limits
-from pymc_gpep.approximations.solution import Array, Convergence, Solution
+from pymc_gpep.approximations.solution import Convergence, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.registry import make_posterior

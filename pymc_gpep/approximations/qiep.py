@@ -6,11 +6,12 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.linear_response import tilted_response
 from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors, IndependentQuadrature
-from pymc_gpep.solvers.contract import Array, Found, Problem
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_ep import independent_ep
 

@@ -5,13 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.contract import Likelihood
 
 __all__ = ["Convergence", "Solution"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -6,16 +6,15 @@ the Gaussian instead takes the Gaussian's errors as they are.
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.solvers.tierney_kadane import evidences_with_new_point
 
 __all__ = ["tierney_kadane_probabilities"]
 
-Array = NDArray[np.float64]
 
 _TOLERANCE = 1e-7  # of the modes; an evidence is about as accurate
 _MAX_ITERATIONS = 200

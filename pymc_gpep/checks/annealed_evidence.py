@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 from pymc.initial_point import make_initial_point_fn
 from pymc.progress_bar import CustomProgress, default_progress_theme
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.progress import Progress, TimeElapsedColumn
 
 from pymc_gpep.approximations import METHODS, approximator
+from pymc_gpep.array_types import Array
 from pymc_gpep.checks.annealing import (
     Base,
     anneal,
@@ -35,7 +36,6 @@ from pymc_gpep.structure.assembly import evaluate
 
 __all__ = ["AnnealedEvidence", "annealed_evidence"]
 
-Array = NDArray[np.float64]
 
 _FEW = 5.0  # effective runs below which neither the estimate nor its error means anything
 _APART = 4.0  # standard errors between the two estimates that chance does not explain

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.sampling.ellipse import elliptical_slice
@@ -33,8 +33,6 @@ __all__ = [
     "prior_base",
     "thermodynamic_estimate",
 ]
-
-Array = NDArray[np.float64]
 
 
 class Base(NamedTuple):

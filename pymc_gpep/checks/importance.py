@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.checks.annealing import importance_estimate
 from pymc_gpep.fits.datasets import latent
 from pymc_gpep.fits.fit import Fit
@@ -28,7 +29,6 @@ __all__ = [
     "smooth",
 ]
 
-Array = NDArray[np.float64]
 
 _FEWEST = 100  # with fewer draws the tail, a fifth of them, is too short to fit
 _GOOD, _USABLE = 0.5, 0.7  # Pareto k below which the variance is finite; below which smoothing makes up for it

@@ -11,16 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 
 __all__ = ["CavityELPD", "leave_one_out", "leave_one_out_moments"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(kw_only=True, repr=False)

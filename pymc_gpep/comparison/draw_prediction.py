@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
@@ -18,8 +18,6 @@ from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
 
 __all__ = ["predict_draws"]
-
-Array = NDArray[np.float64]
 
 
 def predict_draws(

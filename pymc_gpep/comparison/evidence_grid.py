@@ -6,19 +6,18 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-from pymc_gpep.approximations import Approximator, Solution, approximator
-from pymc_gpep.fits.prediction import predict_at
+from pymc_gpep.approximations import approximator
+from pymc_gpep.array_types import Array
+from pymc_gpep.comparison.scores import scores_at
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
+from pymc_gpep.structure.prior_functions import prior_moments
 
-__all__ = ["evidence_grid", "held_out_labels", "serpentine"]
-
-Array = NDArray[np.float64]
+__all__ = ["evidence_grid", "serpentine"]
 
 
 def evidence_grid(
@@ -86,7 +85,7 @@ def evidence_grid(
     )
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)
-    score = _held_out(classifier, solver, gp, Xnew, ynew)
+    score = scores_at(classifier, solver, gp, Xnew, ynew)
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
 
     shape = tuple(map(len, axes.values()))
@@ -125,22 +124,6 @@ def serpentine(shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
         forward = not forward
 
 
-def held_out_labels(ynew: ArrayLike, m: int, n_classes: int) -> NDArray[np.int64]:
-    """Labels (m,) of held-out points.
-
-    Raises
-    ------
-    ValueError
-        If they are not one of 0...c-1 for each point.
-    """
-    labels = np.asarray(ynew)
-    if labels.shape != (m,):
-        raise ValueError(f"ynew must be one label for each of the {m} points of Xnew, but has shape {labels.shape}.")
-    if not np.isin(labels, np.arange(n_classes)).all():
-        raise ValueError(f"ynew must be classes 0...{n_classes - 1}, but has others: {np.unique(labels).tolist()}.")
-    return labels.astype(np.int64)
-
-
 def _elsewhere(
     classifier: GPClassifier, axes: Mapping[str, Array], at: Mapping[str, ArrayLike] | None
 ) -> dict[str, Array]:
@@ -163,32 +146,3 @@ def _elsewhere(
         name: np.zeros(shapes[name]) if name in axes else np.asarray((at or {})[name], dtype=np.float64)
         for name in known
     }
-
-
-def _held_out(
-    classifier: GPClassifier,
-    solver: Approximator,
-    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
-    Xnew: ArrayLike | None,
-    ynew: ArrayLike | None,
-) -> Any:
-    """Return the function of a solution and a point that gives mean log predictive density and accuracy, or None."""
-    given = [gp is not None, Xnew is not None, ynew is not None]
-    if not any(given):
-        return None
-    if Xnew is None or ynew is None or gp is None:
-        raise ValueError("Predictions of held-out points need all of gp, Xnew and ynew.")
-    labels = held_out_labels(ynew, len(np.asarray(Xnew)), classifier.n_classes)
-    prior = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
-
-    def score(solution: Solution, point: Any) -> tuple[float, float]:
-        predicted = predict_at(
-            classifier, solver, prior, solution, point, Xnew,
-            probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
-        )  # fmt: skip
-        p = predicted["p"].values
-        with np.errstate(divide="ignore"):
-            density = np.log(p[np.arange(len(labels)), labels])
-        return float(density.mean()), float((p.argmax(axis=1) == labels).mean())
-
-    return score

@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["Result", "by_name", "classifier_of", "hyperparameter_draws", "latent_draws", "latent_moments"]
 
-Array = NDArray[np.float64]
 Result = GPApproximation | xr.DataTree
 
 

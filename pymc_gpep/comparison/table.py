@@ -9,16 +9,15 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
-from pymc_gpep.comparison.evidence_grid import held_out_labels
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
+from pymc_gpep.comparison.scores import held_out_labels
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["compare_methods"]
-
-Array = NDArray[np.float64]
 
 
 def compare_methods(

@@ -3,18 +3,16 @@
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.latent_draws import draw_latents
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.structure import GPClassifier
 
 __all__ = ["Conditional"]
-
-Array = NDArray[np.float64]
 
 
 class Conditional:

@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import total_covariance
 from pymc_gpep.structure import GPClassifier
 
 __all__ = ["history", "hyperparameters", "latent", "nodes"]
-
-Array = NDArray[np.float64]
 
 
 def hyperparameters(fit: Fit) -> xr.Dataset:

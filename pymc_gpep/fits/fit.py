@@ -6,10 +6,10 @@ from functools import cached_property
 
 import numpy as np
 import pymc as pm
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Convergence, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.conditional import Conditional
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper import HyperPosterior
@@ -19,8 +19,6 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
 __all__ = ["Fit"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

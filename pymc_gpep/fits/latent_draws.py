@@ -1,14 +1,12 @@
 """Draws of latent values, under the names that the variables of the model have."""
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.structure import GPClassifier
 
 __all__ = ["draw_latents"]
-
-Array = NDArray[np.float64]
 
 
 def draw_latents(

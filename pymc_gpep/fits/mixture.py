@@ -4,11 +4,10 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
 
 __all__ = ["average_predictions", "total_covariance", "total_variance"]
-
-Array = NDArray[np.float64]
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:

@@ -6,11 +6,12 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
 from pymc_gpep.approximations.contract import Correction
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import average_predictions
 from pymc_gpep.structure import GPClassifier
@@ -18,7 +19,6 @@ from pymc_gpep.structure.prior_functions import CrossCovariance
 
 __all__ = ["labelled", "new_inputs", "predict", "predict_at"]
 
-Array = NDArray[np.float64]
 
 _ENTRIES = 4_000_000  # of a cross-covariance matrix held at a time, over all functions: 32 MB
 

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import NDArray
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -14,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.latent_draws import draw_latents
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.solvers.team import one_blas_thread
@@ -21,8 +21,6 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["recover"]
-
-Array = NDArray[np.float64]
 
 
 @one_blas_thread()

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
@@ -21,11 +21,9 @@ from pymc_gpep.kernels.gaussians.block_sites import (
     project,
     smooth_blocks,
 )
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 
 __all__ = ["BlockPosterior"]
-
-Array = NDArray[np.float64]
 
 
 class BlockPosterior(DensePosterior):
@@ -41,7 +39,7 @@ class BlockPosterior(DensePosterior):
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
         pull = sites.slope(prior.mean)
         image = np.empty_like(pull)
-        multiply_classes(prior.k, pull, image)
+        multiply_functions(prior.k, pull, image)
         project(prior.k, posterior._roots, posterior._factorised[0], pull, image, posterior.weights)
         posterior.sites = sites
         return posterior

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
@@ -22,8 +22,6 @@ from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_mom
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["CoupledPosterior"]
-
-Array = NDArray[np.float64]
 
 
 class CoupledPosterior(DensePosterior):

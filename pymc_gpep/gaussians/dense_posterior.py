@@ -4,15 +4,14 @@ from abc import abstractmethod
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posterior import Posterior
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 
 __all__ = ["NO_COVARIANCE", "DensePosterior", "scaled_symmetric"]
 
-Array = NDArray[np.float64]
 
 NO_COVARIANCE = "The prior covariance is not positive semi-definite."
 
@@ -23,7 +22,7 @@ class DensePosterior(Posterior[DensePrior]):
     @cached_property
     def mean(self) -> Array:
         shift = np.empty_like(self.weights)
-        multiply_classes(self.prior.k, self.weights, shift)
+        multiply_functions(self.prior.k, self.weights, shift)
         return self.prior.mean + shift
 
     def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:

@@ -3,14 +3,14 @@
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import cho_solve, solve_triangular
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
 
 __all__ = ["DensePrior"]
 
-Array = NDArray[np.float64]
 
 _SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
 

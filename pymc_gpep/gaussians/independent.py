@@ -4,19 +4,22 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import FLOOR, IndependentSites, Sites
 from pymc_gpep.gaussians.whitening import IndependentWhitening
-from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, class_weights, factorise_class
+from pymc_gpep.kernels.gaussians.independent import (
+    add_function_gradient,
+    factorise_function,
+    function_variance,
+    function_weights,
+)
 from pymc_gpep.solvers.contract import own_matrix
 
 __all__ = ["IndependentPosterior"]
-
-Array = NDArray[np.float64]
 
 
 class IndependentPosterior(DensePosterior):
@@ -33,7 +36,7 @@ class IndependentPosterior(DensePosterior):
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
         inverses, _ = posterior._factorised
         for a, own in enumerate(zip(posterior.precision, sites.location, prior.mean, posterior.weights, strict=True)):
-            class_weights(own_matrix(inverses, a), *own)
+            function_weights(own_matrix(inverses, a), *own)
         posterior.sites = sites
         return posterior
 
@@ -46,7 +49,7 @@ class IndependentPosterior(DensePosterior):
         inverses = np.empty((len(precision), n, n))
         log_det = 0.0
         for a, (matrix, pi) in enumerate(zip(inverses, precision, strict=True)):
-            ok, own = factorise_class(own_matrix(self.prior.k, a), pi, matrix)
+            ok, own = factorise_function(own_matrix(self.prior.k, a), pi, matrix)
             if not ok:
                 raise NotPositiveDefiniteError(NO_COVARIANCE)
             log_det += own
@@ -67,14 +70,14 @@ class IndependentPosterior(DensePosterior):
         inverses, _ = self._factorised
         variance = np.empty_like(self.precision)
         for a, (pi, own) in enumerate(zip(self.precision, variance, strict=True)):
-            class_variance(own_matrix(self.prior.k, a), pi, own_matrix(inverses, a), own)
+            function_variance(own_matrix(self.prior.k, a), pi, own_matrix(inverses, a), own)
         return self.mean, variance.T[:, :, None] * np.eye(len(variance))
 
     def derivatives(self) -> tuple[Array, Array]:
         inverses, _ = self._factorised
         gradient = np.zeros_like(self.prior.k)
         for a, (pi, b) in enumerate(zip(self.precision, self.weights, strict=True)):
-            add_class_gradient(pi, own_matrix(inverses, a), b, own_matrix(gradient, a))
+            add_function_gradient(pi, own_matrix(inverses, a), b, own_matrix(gradient, a))
         return gradient, self.weights.copy()
 
     def whitening(self) -> IndependentWhitening:

@@ -5,15 +5,13 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import Whitening
 
 __all__ = ["Posterior"]
-
-Array = NDArray[np.float64]
 
 
 class Posterior[P: Prior](ABC):

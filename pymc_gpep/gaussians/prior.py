@@ -3,11 +3,10 @@
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
 
 __all__ = ["NotPositiveDefiniteError", "Prior"]
-
-Array = NDArray[np.float64]
 
 
 class NotPositiveDefiniteError(np.linalg.LinAlgError):

@@ -1,8 +1,6 @@
 """The posteriors by the forms of prior and sites that they are of."""
 
-import numpy as np
-from numpy.typing import NDArray
-
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
@@ -13,7 +11,6 @@ from pymc_gpep.gaussians.sites import SiteForm, Sites
 
 __all__ = ["make_posterior", "posterior_class", "posterior_of"]
 
-Array = NDArray[np.float64]
 
 _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.COUPLED): CoupledPosterior,

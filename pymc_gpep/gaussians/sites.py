@@ -11,13 +11,12 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
 
 __all__ = ["FLOOR", "BlockSites", "CoupledSites", "IndependentSites", "SiteForm", "Sites"]
 
-Array = NDArray[np.float64]
 
 FLOOR = 1e-200
 """A site precision below this one does nothing."""

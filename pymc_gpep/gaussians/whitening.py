@@ -11,16 +11,14 @@ normal whatever θ is. Without sites this is the usual whitening by the prior. D
 from abc import ABC, abstractmethod
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 
 __all__ = ["CoupledWhitening", "IndependentWhitening", "PriorWhitening", "Whitening"]
-
-Array = NDArray[np.float64]
 
 
 class Whitening(ABC):

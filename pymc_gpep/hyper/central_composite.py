@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -15,7 +15,6 @@ from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["CentralComposite", "sphere_design"]
 
-Array = NDArray[np.float64]
 
 _REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
 _NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping

@@ -5,20 +5,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.approximations.limits import check_limits
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["HyperMethod", "evaluate_nodes", "failures"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

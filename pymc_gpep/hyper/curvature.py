@@ -3,14 +3,13 @@
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["Gaussian", "gaussian_at", "hessian", "second_derivatives"]
 
-Array = NDArray[np.float64]
 
 _FIRST_STEP = 1e-2  # in units of the unconstrained space, before its scale is known
 _STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square

@@ -4,11 +4,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import qmc
 
 from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -16,8 +16,6 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["LaplaceNodes", "standard_normal_nodes"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["HyperPosterior"]
 
-Array = NDArray[np.float64]
 
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.structure import GPClassifier
@@ -25,8 +25,6 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.prior_functions import check_moments, frozen_data, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
-
-Array = NDArray[np.float64]
 
 
 class Evaluation(NamedTuple):

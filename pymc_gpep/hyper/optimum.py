@@ -4,15 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
 __all__ = ["Optimum", "maximise"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

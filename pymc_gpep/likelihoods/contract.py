@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["Likelihood"]
+from pymc_gpep.array_types import Array
 
-Array = NDArray[np.float64]
+__all__ = ["Likelihood"]
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ anything, so that small probabilities are asked for again more precisely, and ti
 """
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 
 __all__ = ["log_predictive"]
 
-Array = NDArray[np.float64]
 
 _RELATIVE = 1e-2  # error of a probability to accept
 _TINY = 1e-7  # below this, absolute errors of 1e-10 would be felt

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import gaussian_kde
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.plots.style import NEUTRAL
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MASSES", "draw_density", "draw_gaussian", "same_frame"]
 
-Array = NDArray[np.float64]
 
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
 """Probability inside each contour, those of the nested EP paper."""

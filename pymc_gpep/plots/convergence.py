@@ -15,8 +15,6 @@ from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["plot_convergence"]
 
-Array = NDArray[np.float64]
-
 
 def plot_convergence(
     results: Any,

@@ -9,6 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours, label_of
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_evidence_grid"]
 
-Array = NDArray[np.float64]
 
 _TITLES = {
     "evidence": "log evidence",

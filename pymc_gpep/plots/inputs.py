@@ -5,11 +5,10 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
 
 __all__ = ["column_names", "input_grid", "regular", "varying"]
-
-Array = NDArray[np.float64]
 
 
 def input_grid(

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_latent_pair", "plot_latent_pairs"]
 
-Array = NDArray[np.float64]
-
 
 def plot_latent_pair(
     results: Mapping[str, Result] | Result,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.inputs import column_names, input_grid, regular, varying
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours, label_of
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["class_probability_array", "plot_probabilities"]
-
-Array = NDArray[np.float64]
 
 
 def plot_probabilities(

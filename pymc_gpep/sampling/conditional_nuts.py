@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import PointType, StatsDict
 from pymc.model.core import ValueGradFunction
 from pymc.step_methods.hmc.nuts import NUTS
@@ -22,11 +21,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg import cho_solve, cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.sampling.latent_model import LatentModel
 
 __all__ = ["ConditionalDensity", "centred", "collapsed", "conditional_nuts", "move_hyperparameters", "whitened"]
 
-Array = NDArray[np.float64]
 
 _GIVEN = "<held fixed>"  # no name of a variable that a user would choose
 

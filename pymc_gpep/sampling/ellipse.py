@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
 
 __all__ = ["elliptical_slice"]
 
-Array = NDArray[np.float64]
 
 _NOTHING = 1e-10  # a bracket of this width, in radians, moves nothing: what is left of it is the current state
 

@@ -3,16 +3,14 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.sampling.ellipse import elliptical_slice
 from pymc_gpep.sampling.guided import GuidedStep
 
 __all__ = ["EllipticalSlice"]
-
-Array = NDArray[np.float64]
 
 
 class EllipticalSlice(GuidedStep):

@@ -13,7 +13,6 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.model import modelcontext
 from pymc.step_methods.compound import StepMethodState
@@ -21,6 +20,7 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.registry import posterior_class, posterior_of
@@ -32,8 +32,6 @@ from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
 
 __all__ = ["GuidedStep", "GuidedStepState"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass_state

@@ -3,17 +3,16 @@
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.sampling.guided import GuidedStep, GuidedStepState
 
 __all__ = ["GuidedHMC"]
 
-Array = NDArray[np.float64]
 
 _FIRST_STEP = 0.3
 _SPREAD = 0.2  # relative, of step sizes about the one that was tuned, against periodic orbits

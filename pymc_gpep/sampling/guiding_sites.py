@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.hyper.curvature import second_derivatives
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
@@ -21,7 +21,6 @@ from pymc_gpep.structure import GPClassifier
 
 __all__ = ["SiteModel", "fit_sites", "solution_sites"]
 
-Array = NDArray[np.float64]
 
 _WIDEST = 2.0  # largest standard deviation of an unconstrained hyperparameter that is believed
 _DIFFERENCE = 0.05  # for the curvature of the log posterior
@@ -46,6 +45,8 @@ class SiteModel:
         At the centre.
     slopes, bends : array (d, 2, c, n)
         Of log π and ν, for one standard deviation along each axis and for its square.
+    largest_precision : float
+        What no π exceeds, however far the parabolas go.
     """
 
     centre: Array
@@ -53,6 +54,7 @@ class SiteModel:
     sites: Sites
     slopes: Array
     bends: Array
+    largest_precision: float
 
     @property
     def covariance(self) -> Array:
@@ -63,7 +65,7 @@ class SiteModel:
         """The sites at given hyperparameters."""
         u = np.clip(np.linalg.solve(self.axes, theta - self.centre), -_REACH, _REACH)
         log_pi, nu = _coordinates(self.sites) + np.tensordot(u, self.slopes, 1) + np.tensordot(u * u, self.bends, 1)
-        return replace(self.sites, precision=np.exp(np.minimum(log_pi, 0.0)), location=nu)
+        return replace(self.sites, precision=np.exp(np.minimum(log_pi, np.log(self.largest_precision))), location=nu)
 
 
 def fit_sites(
@@ -94,7 +96,7 @@ def fit_sites(
             low, high = _coordinates(below), _coordinates(above)
             slopes[j] = (high - low) / (2.0 * _SIDE)
             bends[j] = (high + low - 2.0 * middle) / (2.0 * _SIDE**2)
-    return SiteModel(centre, axes, sites, slopes, bends)
+    return SiteModel(centre, axes, sites, slopes, bends, classifier.likelihood_model.largest_precision)
 
 
 def solution_sites(solution: Solution) -> Sites | None:

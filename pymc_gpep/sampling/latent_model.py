@@ -10,19 +10,17 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["LatentModel"]
-
-Array = NDArray[np.float64]
 
 
 class LatentModel:

@@ -13,6 +13,7 @@ from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
@@ -29,7 +30,6 @@ from pymc_gpep.structure import read_classifier
 
 __all__ = ["ProbitGibbs"]
 
-Array = NDArray[np.float64]
 
 _DENSITIES = {"centred": centred, "collapsed": collapsed, "whitened": whitened}
 _OF_THE_MODEL = {"model_logp", "energy"}  # statistics that would be taken for those of the joint density

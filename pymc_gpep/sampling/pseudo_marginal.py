@@ -24,6 +24,7 @@ from pymc.step_methods.state import dataclass_state
 from scipy.special import logsumexp, softmax
 
 from pymc_gpep.approximations import approximator
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import Whitening
@@ -35,8 +36,6 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.prior_functions import prior_moments
 
 __all__ = ["Estimate", "PseudoMarginal"]
-
-Array = NDArray[np.float64]
 
 
 class Estimate(NamedTuple):

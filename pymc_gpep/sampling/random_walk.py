@@ -4,9 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pymc.step_methods.state import DataClassState, WithSamplingState, dataclass_state
 
+from pymc_gpep.array_types import Array
+
 __all__ = ["RandomWalk"]
 
-Array = NDArray[np.float64]
 
 _TARGET = 0.3  # acceptance; 0.44 is best in one dimension and 0.23 in many
 _GAIN = 3.0  # a draw is forgotten as the cube of how far back it is

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -17,7 +16,6 @@ from pymc_gpep.structure import read_processes
 
 __all__ = ["ScaledMetropolis"]
 
-Array = NDArray[np.float64]
 
 _FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning moves log ε by at most k^-0.6
 

@@ -6,7 +6,6 @@ from inspect import Parameter, signature
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import get_random_generator
@@ -14,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from rich.progress import TextColumn
 from rich.table import Column
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.sampling.latent_model import LatentModel
@@ -21,8 +21,6 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPModel
 
 __all__ = ["LatentStep"]
-
-Array = NDArray[np.float64]
 
 
 class LatentStep(BlockedStep):

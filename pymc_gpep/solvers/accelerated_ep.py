@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.schemes.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Array
 from pymc_gpep.solvers.history import History
 
 __all__ = ["Sweep", "accelerated_ep"]

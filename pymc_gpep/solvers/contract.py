@@ -6,13 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.definite import is_covariance
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["Array", "Found", "Problem", "check_problem", "own_matrix", "relative_problem"]
-
-type Array = NDArray[np.float64]
+__all__ = ["Found", "Problem", "check_problem", "own_matrix", "relative_problem"]
 
 
 class Problem(NamedTuple):

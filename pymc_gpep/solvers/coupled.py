@@ -7,9 +7,10 @@ from functools import cache
 
 import numpy as np
 
-from pymc_gpep.kernels.gaussians.coupled import add_gradient, class_moments, factorise_sum, mirror, shared_moments
-from pymc_gpep.kernels.gaussians.independent import factorise_class
-from pymc_gpep.solvers.contract import Array, own_matrix
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.coupled import add_gradient, factorise_sum, function_moments, mirror, shared_moments
+from pymc_gpep.kernels.gaussians.independent import factorise_function
+from pymc_gpep.solvers.contract import own_matrix
 from pymc_gpep.solvers.team import ALONE, Team
 
 __all__ = ["evidence_gradient", "factorise", "marginal_moments"]
@@ -40,7 +41,7 @@ def factorise(k: Array, pi: Array, inverses: Array, p: Array, team: Team = ALONE
     """
 
     def one(a: int) -> tuple[bool, float]:
-        return factorise_class(own_matrix(k, a), pi[a], inverses[a])
+        return factorise_function(own_matrix(k, a), pi[a], inverses[a])
 
     c, n = pi.shape
     count = c if n > _LONG else _shared_out(c)
@@ -60,7 +61,7 @@ def marginal_moments(
     """
     c, n = pi.shape
     team.each(
-        lambda a: class_moments(own_matrix(k, a), inverses[a], p, pi[a], b[a], work[a], mean[a], cov, a), range(c)
+        lambda a: function_moments(own_matrix(k, a), inverses[a], p, pi[a], b[a], work[a], mean[a], cov, a), range(c)
     )
     half = (n + 1) // 2
     team.each(lambda low: shared_moments(work, cov, low, min(low + half, n)), range(0, n, half))

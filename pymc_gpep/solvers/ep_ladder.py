@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.solvers.accelerated_ep import Sweep, accelerated_ep
-from pymc_gpep.solvers.contract import Array
 from pymc_gpep.solvers.history import History
 
 __all__ = ["SCHEMES", "ep_ladder"]

@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from pymc_gpep.kernels.gaussians.independent import add_class_gradient
-from pymc_gpep.solvers.contract import Array, Found, Problem, own_matrix
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.independent import add_function_gradient
+from pymc_gpep.solvers.contract import Found, Problem, own_matrix
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.shifted_posterior import shifted_posterior, shifted_posterior_space
@@ -43,7 +44,7 @@ def independent_ep(
     def derivatives() -> tuple[Array, Array]:
         gradient = np.zeros_like(problem.k)
         for a in range(c):
-            add_class_gradient(pi[a], inverses[a], b[a], own_matrix(gradient, a))
+            add_function_gradient(pi[a], inverses[a], b[a], own_matrix(gradient, a))
         return gradient, b.copy()
 
     evidence, status, rung = ep_ladder(sweep, sites, history, **options)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import (
     block_gradient,
     block_marginals,
@@ -16,9 +17,9 @@ from pymc_gpep.kernels.gaussians.block_sites import (
     smooth_blocks,
 )
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS, TOO_LARGE
-from pymc_gpep.solvers.contract import Array, Found, Problem
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import log_posterior, newton
 
@@ -52,7 +53,7 @@ class _BlockAscent:
         return ok, log_det
 
     def solve(self, residual: Array, step: Array) -> None:
-        multiply_classes(self._problem.k, residual, self._image)
+        multiply_functions(self._problem.k, residual, self._image)
         project(self._problem.k, self.roots, self.lower, residual, self._image, step)
 
     def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
@@ -93,7 +94,7 @@ def laplace_block(
     def derivatives() -> tuple[Array, Array]:
         slope, image, of_mean = np.empty((3, c, n))
         curvature_slope(ascent.f, problem.labels, cov, slope)
-        multiply_classes(k, slope, image)
+        multiply_functions(k, slope, image)
         project(k, ascent.roots, ascent.lower, slope, image, of_mean)
         gradient = np.empty_like(k)
         block_gradient(ascent.roots, ascent.lower, b, smooth[0], gradient)

@@ -10,10 +10,11 @@ from typing import Protocol
 
 import numpy as np
 
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Array, Problem
+from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.history import History
 
 __all__ = ["Ascent", "log_posterior", "newton"]
@@ -64,7 +65,7 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
         evidence = value - 0.5 * log_det
         slope = ascent.gradient - b
         ascent.solve(slope, step)
-        multiply_classes(problem.k, step, image)
+        multiply_functions(problem.k, step, image)
         residual = float(max(np.abs(slope).max(), np.abs(image).max()))
         history.add(evidence, residual)
         if not np.isfinite(evidence + residual):
@@ -78,7 +79,7 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
 
 def log_posterior(problem: Problem, b: Array, ascent: Ascent, image: Array) -> float:
     """log p(y | f) − ½ bᵀ K b at f = m + K b, which `ascent` is left with; K b into `image`."""
-    multiply_classes(problem.k, b, image)
+    multiply_functions(problem.k, b, image)
     np.add(problem.mean, image, out=ascent.f)
     return ascent.log_density() - 0.5 * float(np.vdot(b, image))
 

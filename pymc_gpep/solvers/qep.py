@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import (
     block_gradient,
     block_marginals,
@@ -13,10 +14,10 @@ from pymc_gpep.kernels.gaussians.block_sites import (
     project,
     smooth_blocks,
 )
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
-from pymc_gpep.solvers.contract import Array, Found, Problem
+from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
@@ -97,9 +98,9 @@ def full_qep(
         pull = np.einsum("iae,ei->ai", w, prior_mean)
         relative = location - pull
         evidence = -0.5 * log_det + float(np.vdot(prior_mean, location - 0.5 * pull))
-        multiply_classes(k, relative, image)
+        multiply_functions(k, relative, image)
         project(k, roots, lower, relative, image, b)
-        multiply_classes(k, b, image)
+        multiply_functions(k, b, image)
         evidence += 0.5 * float(np.vdot(relative, image))
         np.add(prior_mean, image, out=mean)
         smooth_blocks(k, roots, lower, smooth)

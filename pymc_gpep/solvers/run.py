@@ -5,8 +5,9 @@ from typing import NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
-from pymc_gpep.solvers.contract import Array, Found, Problem, check_problem, relative_problem
+from pymc_gpep.solvers.contract import Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.team import gather, one_blas_thread
 

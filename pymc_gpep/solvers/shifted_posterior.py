@@ -14,9 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_gpep.kernels.gaussians.independent import class_variance, class_weights
-from pymc_gpep.kernels.linalg.lapack import multiply_classes, solve_with_cholesky
-from pymc_gpep.solvers.contract import Array, Problem, own_matrix
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.independent import function_variance, function_weights
+from pymc_gpep.kernels.linalg.lapack import multiply_functions, solve_with_cholesky
+from pymc_gpep.solvers.contract import Problem, own_matrix
 from pymc_gpep.solvers.coupled import factorise
 
 __all__ = ["ShiftedPosterior", "shifted_posterior", "shifted_posterior_space"]
@@ -60,13 +61,13 @@ def shifted_posterior(problem: Problem, sites: Array, space: ShiftedPosterior) -
     if not ok:
         return False, np.nan
     for a in range(c):
-        class_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
+        function_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
     nu -= pi * solve_with_cholesky(p, b.sum(0))
     sites[1, :, :c] = nu.T
     for a in range(c):
-        class_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
-    multiply_classes(k, b, mean)
-    team.each(lambda a: class_variance(own_matrix(k, a), pi[a], inverses[a], variance[a]), range(c))
+        function_weights(inverses[a], pi[a], nu[a], prior_mean[a], b[a])
+    multiply_functions(k, b, mean)
+    team.each(lambda a: function_variance(own_matrix(k, a), pi[a], inverses[a], variance[a]), range(c))
     # The log determinant is that of the A_k and P. Relative to the prior mean the location is ν − π m, and the sites
     # have a value at m.
     location = nu - pi * prior_mean

@@ -4,9 +4,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
-from pymc_gpep.solvers.contract import Array, Problem
+from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 
 __all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]

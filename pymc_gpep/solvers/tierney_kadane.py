@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.contract import Array, Problem
+from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import CoupledAscent
 from pymc_gpep.solvers.newton import newton

@@ -33,11 +33,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, factorise_class
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.independent import add_function_gradient, factorise_function, function_variance
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Array, Found, Problem, own_matrix
+from pymc_gpep.solvers.contract import Found, Problem, own_matrix
 from pymc_gpep.solvers.history import History
 
 __all__ = ["variational_bayes"]
@@ -71,18 +72,18 @@ def variational_bayes(
     def derivatives() -> tuple[Array, Array]:
         gradient = np.zeros_like(k)
         for a in range(c):
-            add_class_gradient(pi[a], own_matrix(inverses, a), b[a], own_matrix(gradient, a))
+            add_function_gradient(pi[a], own_matrix(inverses, a), b[a], own_matrix(gradient, a))
         return gradient, b.copy()
 
-    factors = team.each(lambda a: factorise_class(k[a], pi[a], inverses[a]), range(len(k)))
+    factors = team.each(lambda a: factorise_function(k[a], pi[a], inverses[a]), range(len(k)))
     if not all(ok for ok, _ in factors):
         return Found(np.nan, NOT_POSITIVE_DEFINITE, np.full_like(b, np.nan), mean, cov, pi, derivatives)
     log_det = sum(own for _, own in factors) * (c // len(k))
-    multiply_classes(k, b, mean)
+    multiply_functions(k, b, mean)
     mean += prior_mean
     evidence, status = _ascend(problem, terms, inverses, -0.5 * log_det, tolerance, max_products, mean, b, history)
     variance = np.empty((len(k), n))
-    team.each(lambda a: class_variance(k[a], pi[a], inverses[a], variance[a]), range(len(k)))
+    team.each(lambda a: function_variance(k[a], pi[a], inverses[a], variance[a]), range(len(k)))
     cov[:] = np.broadcast_to(variance, (c, n)).T[:, :, None] * np.eye(c)
     return Found(evidence, status, b, mean, cov, pi, derivatives)
 
@@ -110,8 +111,8 @@ def _ascend(
     while not history.is_full():
         largest = float(np.abs(r).max())
         newton_direction(k, w, r, min(_REDUCTION, math.sqrt(largest)), products, d, pull, left)
-        multiply_classes(inverses, left, smooth)
-        multiply_classes(k, smooth, left)
+        multiply_functions(inverses, left, smooth)
+        multiply_functions(k, smooth, left)
         pull += smooth
         d += left
         slope = float(np.vdot(r, d))
@@ -137,8 +138,8 @@ def _ascend(
         else:
             f[:], b[:] = old_f, old_b
             terms(y, f, b, prior_mean, r, w)
-            multiply_classes(inverses, r, smooth)
-            multiply_classes(k, smooth, d)
+            multiply_functions(inverses, r, smooth)
+            multiply_functions(k, smooth, d)
             f += d
             b += smooth
             value = terms(y, f, b, prior_mean, r, w)

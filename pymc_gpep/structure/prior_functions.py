@@ -12,6 +12,7 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
@@ -19,8 +20,6 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 
 __all__ = ["CrossCovariance", "check_moments", "frozen_data", "prior_moments"]
-
-Array = NDArray[np.float64]
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.backends.base import MultiTrace
 from pymc.variational.approximations import SingleGroupApproximation
 
 from pymc_gpep.approximations import Convergence, Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from pymc_gpep.checks.leave_one_out import CavityELPD
 
 __all__ = ["GPApproximation", "warn_unless_converged"]
-
-Array = NDArray[np.float64]
 
 
 class GPApproximation(SingleGroupApproximation):

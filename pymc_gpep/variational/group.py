@@ -6,16 +6,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.solvers.team import one_blas_thread
 
 __all__ = ["GPGroup"]
-
-Array = NDArray[np.float64]
 
 
 @Group.register

@@ -4,18 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytensor
-from numpy.typing import NDArray
 from pymc.backends.ndarray import NDArray as Trace
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["Recorder"]
-
-Array = NDArray[np.float64]
 
 
 class Recorder:

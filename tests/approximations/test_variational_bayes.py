@@ -191,7 +191,7 @@ def test_iterations_factorise_nothing():
     """The ascent has the prior covariance and the inverses made before it, and no means to make others."""
     for step in (solver._ascend, solver.newton_direction.py_func):
         names = step.__code__.co_names
-        assert "multiply_classes" in names
+        assert "multiply_functions" in names
         assert not [name for name in names if "factorise" in name or "cholesky" in name or "solve" in name]
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.gaussians.independent import add_class_gradient, class_variance, factorise_class
+from pymc_gpep.kernels.gaussians.independent import add_function_gradient, factorise_function, function_variance
 from tests.reference.data import squared_exponential
 
 N = 6
@@ -25,10 +25,10 @@ def dense(prior, pi):
 def solve(prior, pi):
     inverse, variance, gradient = np.empty((N, N)), np.empty(N), np.zeros((N, N))
     b = np.random.default_rng(1).normal(size=N)
-    ok, log_det = factorise_class(prior, pi, inverse)
+    ok, log_det = factorise_function(prior, pi, inverse)
     assert ok
-    class_variance(prior, pi, inverse, variance)
-    add_class_gradient(pi, inverse, b, gradient)
+    function_variance(prior, pi, inverse, variance)
+    add_function_gradient(pi, inverse, b, gradient)
     return log_det, variance, np.outer(b, b) - 2.0 * gradient, gradient
 
 
@@ -54,12 +54,12 @@ def test_equals_dense(variance, lowest):
 def test_gradient_is_added():
     prior, pi = np.eye(N), np.ones(N)
     inverse, gradient = np.empty((N, N)), np.full((N, N), 3.0)
-    factorise_class(prior, pi, inverse)
-    add_class_gradient(pi, inverse, np.ones(N), gradient)
+    factorise_function(prior, pi, inverse)
+    add_function_gradient(pi, inverse, np.ones(N), gradient)
     assert_allclose(gradient, 3.5 - 0.25 * np.eye(N))
 
 
 @pytest.mark.parametrize("eigenvalue", [-2.0, np.nan])
 def test_what_is_no_covariance_is_refused(eigenvalue):
-    ok, log_det = factorise_class(np.diag([1.0, 2.0, eigenvalue]), np.ones(3), np.empty((3, 3)))
+    ok, log_det = factorise_function(np.diag([1.0, 2.0, eigenvalue]), np.ones(3), np.empty((3, 3)))
     assert not (ok and np.isfinite(log_det))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.kernels.linalg.lapack import multiply_classes
+from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.schemes.newton_direction import inner_product, newton_direction
 from tests.reference.data import random_problem
 
@@ -65,5 +65,5 @@ def test_without_prior_variance_there_is_no_direction():
 def test_products_use_the_lower_triangle(per_class):
     k, _, r, prior, _ = setting(3, per_class)
     out = np.empty((C, N))
-    multiply_classes(np.tril(k), r, out)
+    multiply_functions(np.tril(k), r, out)
     assert_allclose(out.ravel(), prior @ r.ravel(), rtol=1e-12, atol=1e-12)

@@ -33,8 +33,8 @@ from pymc_gpep.kernels.linalg.lapack import (
 
 __all__ = [
     "add_gradient",
-    "class_moments",
     "factorise_sum",
+    "function_moments",
     "latent_weights",
     "mirror",
     "shared_moments",
@@ -118,7 +118,7 @@ def _smoother(inverse, root, out):
 
 
 @kernel
-def class_moments(prior, inverse, p, pi, b, work, mean, cov, a):
+def function_moments(prior, inverse, p, pi, b, work, mean, cov, a):
     """Of class a the posterior means K b into `mean` (n,), and what it has of `cov` (n, c, c) without P.
 
     `work` (n, n) is left holding K B L⁻ᵀ, P = LLᵀ.

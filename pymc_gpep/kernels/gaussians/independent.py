@@ -18,13 +18,13 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.gaussians.coupled import site_roots
 from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky, multiply_symmetric
 
-__all__ = ["add_class_gradient", "class_variance", "class_weights", "factorise_class"]
+__all__ = ["add_function_gradient", "factorise_function", "function_variance", "function_weights"]
 
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 
 
 @kernel
-def factorise_class(prior, pi, inverse):
+def factorise_function(prior, pi, inverse):
     """A⁻¹ into `inverse`. Returns whether A was positive definite, and log|A|."""
     n = pi.shape[0]
     root = site_roots(pi)
@@ -42,7 +42,7 @@ def factorise_class(prior, pi, inverse):
 
 
 @kernel
-def class_variance(prior, pi, inverse, variance):
+def function_variance(prior, pi, inverse, variance):
     """Posterior variances of the latent values into `variance` (n,)."""
     n = pi.shape[0]
     root = site_roots(pi)
@@ -60,7 +60,7 @@ def class_variance(prior, pi, inverse, variance):
 
 
 @kernel
-def add_class_gradient(pi, inverse, b, gradient):
+def add_function_gradient(pi, inverse, b, gradient):
     """Add ½ (b bᵀ − B) to `gradient` (n, n), all of it; `b` is (n,).
 
     This is the derivative of the log evidence with respect to K where the sites may be taken as constants.
@@ -76,7 +76,7 @@ def add_class_gradient(pi, inverse, b, gradient):
 
 
 @kernel
-def class_weights(inverse, pi, nu, prior_mean, b):
+def function_weights(inverse, pi, nu, prior_mean, b):
     """b = D^½ A⁻¹ D^{-½} (ν − D m) into `b` (n,)."""
     n = pi.shape[0]
     root = site_roots(pi)

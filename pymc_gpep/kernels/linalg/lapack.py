@@ -16,7 +16,7 @@ __all__ = [
     "copy_into",
     "dot",
     "inverse_from_cholesky",
-    "multiply_classes",
+    "multiply_functions",
     "multiply_symmetric",
     "multiply_triangular",
     "solve_right_transposed",
@@ -137,7 +137,7 @@ def multiply_symmetric(lower, b, out):
 
 
 @kernel
-def multiply_classes(matrices, x, out):
+def multiply_functions(matrices, x, out):
     """S_k x_k of each class into `out` (c, n); `matrices` (1 or c, n, n) are used through their lower triangles."""
     for a in range(x.shape[0]):
         multiply_symmetric(matrices[a if matrices.shape[0] > 1 else 0], x[a], out[a])

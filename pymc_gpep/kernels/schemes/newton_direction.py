@@ -7,7 +7,7 @@ W (n, c, c) holds minus the second derivatives of the log likelihood at each poi
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.linalg.lapack import copy_into, multiply_classes
+from pymc_gpep.kernels.linalg.lapack import copy_into, multiply_functions
 
 __all__ = ["inner_product", "newton_direction"]
 
@@ -47,7 +47,7 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
     pull[:] = 0.0
     copy_into(left, r)
     conditioned = np.empty((c, n))
-    multiply_classes(k, left, conditioned)
+    multiply_functions(k, left, conditioned)
     search = conditioned.copy()
     search_pull = left.copy()
     curved = np.empty((c, n))
@@ -71,7 +71,7 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
                 d[a, i] += length * search[a, i]
                 pull[a, i] += length * search_pull[a, i]
                 left[a, i] -= length * curved[a, i]
-        multiply_classes(k, left, conditioned)
+        multiply_functions(k, left, conditioned)
         new_size = inner_product(left, conditioned)
         ratio = new_size / size
         size = new_size

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood
 from pymc_gpep.kernels.methods.full_qep import full_qep_update
 from pymc_gpep.kernels.methods.iep import iep_update
@@ -29,7 +30,6 @@ from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 
 __all__ = ["MultinomialProbitLikelihood"]
 
-Array = NDArray[np.float64]
 
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 

@@ -12,6 +12,7 @@ from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import log_softmax
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
@@ -19,8 +20,6 @@ from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
 
 __all__ = ["SoftmaxLikelihood"]
-
-Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

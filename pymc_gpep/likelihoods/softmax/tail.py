@@ -4,9 +4,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, log_softmax, logsumexp
 
+from pymc_gpep.array_types import Array
+
 __all__ = ["log_tail"]
 
-Array = NDArray[np.float64]
 
 _DRAWS, _DEGREES, _SEED = 8192, 5.0, 20_160_601  # the same input has the same answer
 _NEWTON_STEPS = 100
