@@ -67,6 +67,7 @@ def test_evidence_on_real_data(data, log_variance, log_lengthscale, evidence):
     assert solution.evidence == pytest.approx(evidence, abs=6e-5 if data is iris else 6e-6)
 
 
+@pytest.mark.slow
 def test_wine_agrees_with_gibbs():
     k, mean, y = standardised(wine, 1, 1)
     solution = NestedEP().solve(k, mean, y)

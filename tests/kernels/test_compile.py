@@ -112,7 +112,7 @@ print(pytensor.function([x], Line()(x), mode="NUMBA")(3.0))
 """
 
 
-@pytest.mark.parametrize("module", ["callee", "folder.callee"])
+@pytest.mark.parametrize("module", [pytest.param("callee", marks=pytest.mark.slow), "folder.callee"])
 def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package, module):
     """PyTensor caches compiled nodes as well, under the key that it is given."""
     file = package.kernels.joinpath(*module.split(".")).with_suffix(".py")

@@ -203,12 +203,12 @@ def test_samples_the_conditional_density():
     nuts = conditional_nuts(latent_model, latent_model.value_vars, density, rng=2)
     nuts = cloudpickle.loads(cloudpickle.dumps(nuts))
     drawn = []
-    for i in range(1500):
-        if i == 500:
+    for i in range(900):
+        if i == 300:
             nuts.stop_tuning()
         point, _ = move_hyperparameters(nuts, point, v)
         drawn.append(point[name])
-    kept = np.array(drawn[500:]).reshape(20, -1)
+    kept = np.array(drawn[300:]).reshape(20, -1)
     expected = weights @ grid
     assert abs(kept.mean() - expected) < 4.5 * kept.mean(axis=1).std(ddof=1) / np.sqrt(20)
     spread = weights @ (grid - expected) ** 2

@@ -150,7 +150,7 @@ def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal,
         np.testing.assert_array_equal(hidden.sample_stats[name].values, original.sample_stats[name].values)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_draws_from_a_marginal_model_depend_on_the_seed_alone(marginal, step, context):
     one = draw(marginal, step, chains=2, cores=1)
     two = draw(marginal, step, chains=2, cores=2, mp_ctx=context)

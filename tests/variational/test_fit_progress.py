@@ -123,7 +123,11 @@ def test_seconds_are_those_of_the_fit_without_compiling():
     assert 0.0 < result.compile_seconds < 60.0
 
 
-@pytest.mark.parametrize("kwargs", [{"backend": "numba"}, {"compile_kwargs": {"mode": "FAST_COMPILE"}}], ids=str)
+@pytest.mark.parametrize(
+    "kwargs",
+    [pytest.param({"backend": "numba"}, marks=pytest.mark.slow), {"compile_kwargs": {"mode": "FAST_COMPILE"}}],
+    ids=str,
+)
 def test_values_do_not_depend_on_how_graphs_are_evaluated(kwargs):
     model, _ = models.shared()
     interpreted, other = fit(model), fit(model, **kwargs)

@@ -201,7 +201,7 @@ def test_progress_is_shown(shared, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
-def test_any_backend(shared):
-    with shared.model:
+def test_any_backend(fixed):
+    with fixed.model:
         fit = pm.fit(method="nested_ep", backend="c", progressbar=False)
-    assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
+    assert fit.log_evidence == pytest.approx(fixed.fit.log_evidence, abs=1e-8)
