@@ -195,6 +195,8 @@ class Approximator(ABC):
     def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
-        It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself.
+        It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself. An
+        approximation whose means move otherwise than its covariance says must say how: leave-one-out takes the means
+        of cavities from here.
         """
         return solution.posterior

@@ -62,7 +62,7 @@ class LaplaceProbit(Approximator):
         if size > self.max_size:
             raise ValueError(
                 f"{n_functions} latent functions at {n_points} points are {size} latent values, and a dense Laplace "
-                f"approximation of so many is slow: use nested_ep, which is made for this, or allow it with "
-                f"max_size={size} (now {self.max_size})."
+                f"approximation of so many is slow: use a method that is made for this, such as nested_ep for the "
+                f"multinomial probit, or allow it with max_size={size} (now {self.max_size})."
             )
         return size

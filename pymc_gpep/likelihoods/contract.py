@@ -15,22 +15,28 @@ __all__ = ["Likelihood"]
 
 @dataclass(frozen=True)
 class Likelihood(ABC):
-    """A distribution of one observation given the c latent values of its point; all instances of a class are equal."""
+    """A distribution of one observation given the c latent values of its point.
+
+    It has no parameters: all instances of a class are equal, and a model says no more of it than its latent values.
+    """
 
     name: ClassVar[str]
     """What approximations, messages and files call it."""
     written: ClassVar[str]
     """What a user writes for it."""
     guide: ClassVar[str]
-    """Name of the approximation whose sites guide a sampler if none is asked for."""
+    """What guides a sampler if nothing is asked for: the name of an approximation that does, or "prior"."""
     ways: ClassVar[tuple[str, ...]]
     """How predictive probabilities can be computed from a Gaussian, the default first."""
     sees_common: ClassVar[bool]
     """Whether a number that is added to all latent values of a point changes anything."""
     largest_precision: ClassVar[float]
-    """The precisions π of sites are at least zero and less than this."""
+    """Scalar sites of EP have precisions of at least zero and less than this; 1 where EP has no such sites."""
     local: ClassVar[tuple[object, ...]]
-    """What it computes at points, each of another type of `pymc_gpep.likelihoods.local_computations`."""
+    """What it computes at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
+
+    Kernels there are functions of arrays; they are compiled for speed, and need not be.
+    """
 
     def offers(self, kind: type) -> bool:
         """Whether a local computation of this type is among those that it has."""

@@ -20,7 +20,7 @@ type Kernel = Callable[..., Any]
 
 
 class CoupledCurvature(NamedTuple):
-    """Log density with a curvature of the form diag(π) − ππᵀ, 1ᵀπ = 1."""
+    """Log-concave density with a curvature of the form diag(π) − ππᵀ, 1ᵀπ = 1."""
 
     log_density: Kernel
     """`(f, y, pi, gradient)`: Σ log p(y_i | f_i), returned; π and the gradient, written (c, n)."""
@@ -31,7 +31,10 @@ class CoupledCurvature(NamedTuple):
 
 
 class BlockCurvature(NamedTuple):
-    """Log density with a curvature W of any positive semi-definite blocks whose rows sum to zero."""
+    """Log-concave density with a curvature W of any positive semi-definite blocks whose rows sum to zero.
+
+    What is not log-concave must not offer this: solvers take a semi-definite W for granted.
+    """
 
     log_density: Kernel
     """`(f, y, gradient)`: Σ log p(y_i | f_i), returned; the gradient, written (c, n)."""

@@ -209,15 +209,18 @@ def _guided_classifier(model: pm.Model, guide: str | None, name: str | None) -> 
             return None, "prior"
         raise
     likelihood = classifier.likelihood_model
+    guide = guide or likelihood.guide
+    if guide == "prior":
+        return None, "prior"
     guides = [
         kind.name
         for kind in APPROXIMATIONS
         if kind.approximates(likelihood)
         and posterior_class(DensePrior, approximator(kind.name, likelihood, {}).site_form).whitens
     ]
-    if guide is not None and guide not in guides:
+    if guide not in guides:
         raise ValueError(
             f"guide is {guide!r}, but for a {classifier.kind} likelihood it must be one of "
             f"{', '.join(map(repr, [*guides, 'prior']))}."
         )
-    return classifier, guide or likelihood.guide
+    return classifier, guide

@@ -117,6 +117,7 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, Ten
                 found[rv.name] = likelihood, rv, argument
             else:
                 unobserved.append(rv)
+            break  # the first that reads it
     wanted = f"an observed {written}" + ("" if name is None else f" named {name!r}")
     if name is not None:
         found = {key: triple for key, triple in found.items() if key == name}

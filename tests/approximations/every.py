@@ -51,6 +51,9 @@ class Case(NamedTuple):
     def run(self, *arguments: Any, **keywords: Any) -> Any:
         return self.approximator.run(*arguments, likelihood=self.likelihood, **keywords)
 
+    def response(self, solution: Solution) -> Any:
+        return self.approximator.response(solution)
+
     @property
     def start_size(self) -> Callable[[int, int], int]:
         return self.approximator.start_size

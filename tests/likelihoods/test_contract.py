@@ -10,6 +10,8 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import posterior_class
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.integrals import integrate
@@ -36,6 +38,7 @@ def test_names_are_different():
 
 @likelihoods
 def test_reads_its_own_model_and_no_other(likelihood):
+    assert set(OBSERVED) == {each.name for each in LIKELIHOODS}
     for name, observe in OBSERVED.items():
         with pm.Model() as model:
             f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(6.0)[:, None], n_outputs=C)
@@ -110,8 +113,13 @@ def test_log_predictive_is_the_log_of_probabilities_that_are_not_tiny(likelihood
 
 
 @likelihoods
-def test_an_approximation_guides_samplers_by_default(likelihood):
-    assert likelihood.guide in [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
+def test_what_guides_samplers_by_default_can(likelihood):
+    guides = [
+        kind.name
+        for kind in APPROXIMATIONS
+        if kind.approximates(likelihood) and posterior_class(DensePrior, kind().site_form).whitens
+    ]
+    assert likelihood.guide in [*guides, "prior"]
 
 
 @likelihoods

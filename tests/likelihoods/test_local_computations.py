@@ -38,6 +38,7 @@ def check_derivatives(likelihood, value, gradient, curvature, curvature_slope):
     """Values, gradients (c, n), curvatures (n, c, c), and how those change (c, n), as functions of f (c, n)."""
     assert value(F) == pytest.approx(likelihood.log_density(F, LABELS), rel=1e-13)
     w, slope = curvature(F), curvature_slope(F)
+    assert np.linalg.eigvalsh(w).min() > -1e-12
     for i in range(N):
         for a in range(C):
             expected = difference(lambda f: likelihood.log_density(f, LABELS), F, i, a)
