@@ -250,7 +250,7 @@ def test_prediction_is_a_mixture(pair, kind):
     prior = CrossCovariance(fit.classifier, [pair.gp], {})
     parts = [
         predict_at(
-            fit.classifier, prior, solution, point, x,
+            fit.classifier, fit.log_posterior.approximator, prior, solution, point, x,
             probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
         )
         for point, solution in fit.hyper_posterior.solutions()
