@@ -99,6 +99,21 @@ def test_imports_go_one_way():
     assert upwards == []
 
 
+def test_kernels_are_called_where_arrays_are_worked_on():
+    """Above the approximations a status is all that is known of them, but for a sampler with kernels of its own."""
+    upper = ROOMS[ROOMS.index("approximations") + 1 :]
+    own = {"graph/evidence.py": {"kernels.compile"}, "sampling/probit_gibbs.py": {"kernels.sampling"}}
+    calls = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in MODULES
+        if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) in upper
+        for name, line in imports(ast.parse(path.read_text()))
+        if name.startswith("pymc_gpep.kernels.") and name != "pymc_gpep.kernels.status"
+        if ".".join(name.split(".")[1:3]) not in own.get(str(path.relative_to(ROOT / "pymc_gpep")), ())
+    ]
+    assert calls == []
+
+
 def brings(name: str) -> set[str]:
     """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
     path = (ROOT / name.replace(".", "/")).with_suffix(".py")

@@ -62,14 +62,14 @@ def recover(
             f"marginal must be what gpep.marginalize returned, not a {type(marginal).__name__}; a copy that PyMC makes "
             "of it does not know the original model."
         )
-    classifier = marginal._classifier
+    classifier = marginal.classifier
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     names = [rv.name for rv in classifier.hyperparameters]
     if missing := [name for name in names if name not in posterior]:
         raise ValueError(f"idata has no posterior draws of {', '.join(map(repr, missing))}.")
     sampled = [posterior[name].transpose("chain", "draw", ...).values for name in names]
     latent_values = _LatentValues(
-        classifier, marginal._approximator, marginal._dependent, np.random.default_rng(random_seed)
+        classifier, marginal.approximator, marginal.dependent, np.random.default_rng(random_seed)
     )
     shape = posterior.sizes["chain"], posterior.sizes["draw"]
     values: dict[str, Array] = {}

@@ -29,13 +29,13 @@ class MarginalModel(pm.Model):
     def __init__(self, classifier: GPClassifier, approximator: Approximator) -> None:
         model = classifier.model
         super().__init__(check_bounds=model.check_bounds, model=None)
-        self._classifier = classifier
-        self._approximator = approximator
+        self.classifier = classifier
+        self.approximator = approximator
         self.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
         integrated = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
-        self._dependent = tuple(dependent)
+        self.dependent = tuple(dependent)
         left_out = integrated.union(dependent)
         for name, variable in model.named_vars.items():
             if variable in left_out:

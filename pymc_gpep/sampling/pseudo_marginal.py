@@ -155,7 +155,7 @@ class PseudoMarginal(EllipticalSlice):
         model = modelcontext(model)
         marginal = isinstance(model, MarginalModel)
         if marginal:
-            classifier = model._classifier
+            classifier = model.classifier
             model, likelihood = classifier.model, classifier.likelihood.name
             if vars is not None:
                 given = [vars] if not isinstance(vars, list | tuple) else vars

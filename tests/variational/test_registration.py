@@ -173,7 +173,7 @@ def test_a_callback_costs_nothing_but_itself(counted):
 def test_refine_keeps_graph_and_sites(counted):
     model, _ = models.shared()
     inference = GPInference("nested_ep", model)
-    inference.fit(100, progressbar=False, include_transformed=True, compile_kwargs={"mode": "FAST_RUN"})
+    inference.fit(100, progressbar=False, include_transformed=True, compile_kwargs={"mode": "FAST_COMPILE"})
     kept = inference.approx.log_posterior
     before = dict(counted)
     inference.refine(1, progressbar=False)
