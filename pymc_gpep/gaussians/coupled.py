@@ -19,7 +19,7 @@ from pymc_gpep.gaussians.whitening import CoupledWhitening
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.solvers.contract import own_matrix
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
-from pymc_gpep.solvers.team import gather, one_blas_thread
+from pymc_gpep.solvers.team import gather
 
 __all__ = ["CoupledPosterior"]
 
@@ -83,7 +83,7 @@ class CoupledPosterior(DensePosterior):
         b, p = self._factors
         c, m = k_new.shape
         n = p.shape[0]
-        with one_blas_thread(), gather(n) as team:
+        with gather(n) as team:
             smoothed = np.stack(team.each(lambda a: own_matrix(k_cross, a) @ b[a], range(c)))
         variance = k_new - np.einsum("kmn,kmn->km", smoothed, np.broadcast_to(k_cross, (c, m, n)))
         shared = solve_triangular(p, smoothed.reshape(c * m, n).T, lower=True).T.reshape(c, m, n)

@@ -9,6 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
+from pymc_gpep.solvers.team import one_blas_thread
 
 __all__ = ["NO_COVARIANCE", "DensePosterior", "scaled_symmetric"]
 
@@ -25,6 +26,7 @@ class DensePosterior(Posterior[DensePrior]):
         multiply_functions(self.prior.k, self.weights, shift)
         return self.prior.mean + shift
 
+    @one_blas_thread()
     def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:
         # Equations 26 and 27 of the nested EP paper.
         shape = (*prior_mean.shape, self.prior.k.shape[-1])
