@@ -8,6 +8,7 @@ from scipy.stats import qmc
 
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.kernels.special.orthant import BITS, LAST_LEVEL, SHIFTS, largest_of_four, largest_probabilities
+from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 
 __all__ = ["class_probabilities"]
 
@@ -52,14 +53,7 @@ def class_probabilities(
         If the shapes do not agree, if there are fewer than two classes, if `tolerance` is not positive, or if
         `method` is unknown.
     """
-    mean = np.ascontiguousarray(mean, np.float64)
-    cov = np.ascontiguousarray(cov, np.float64)
-    if mean.ndim != 2 or cov.shape != (*mean.shape, mean.shape[-1]):
-        raise ValueError(f"mean and cov must have shapes (m, c) and (m, c, c), but have {mean.shape} and {cov.shape}")
-    if mean.shape[1] < 2:
-        raise ValueError(f"there must be at least 2 classes, but mean has shape {mean.shape}, which is (m, c)")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, but is {tolerance}")
+    mean, cov = gaussian_moments(mean, cov, tolerance)
     if method == "inner_ep":
         unnormalised = np.exp(tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE))
         total = unnormalised.sum(axis=1, keepdims=True)

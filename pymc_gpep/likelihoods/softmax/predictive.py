@@ -8,6 +8,7 @@ from scipy.stats import qmc
 
 from pymc_gpep.kernels.special.orthant import BITS, LAST_LEVEL, SHIFTS
 from pymc_gpep.kernels.special.softmax_average import softmax_average
+from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 
 __all__ = ["softmax_probabilities"]
 
@@ -43,14 +44,7 @@ def softmax_probabilities(
     ValueError
         If the shapes do not agree, if there are fewer than two classes, or if `tolerance` is not positive.
     """
-    mean = np.ascontiguousarray(mean, np.float64)
-    cov = np.ascontiguousarray(cov, np.float64)
-    if mean.ndim != 2 or cov.shape != (*mean.shape, mean.shape[-1]):
-        raise ValueError(f"mean and cov must have shapes (m, c) and (m, c, c), but have {mean.shape} and {cov.shape}")
-    if mean.shape[1] < 2:
-        raise ValueError(f"there must be at least 2 classes, but mean has shape {mean.shape}, which is (m, c)")
-    if not tolerance > 0:
-        raise ValueError(f"tolerance must be positive, but is {tolerance}")
+    mean, cov = gaussian_moments(mean, cov, tolerance)
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     softmax_average(mean, cov, _normals(mean.shape[1]), tolerance, probabilities, errors)
     return probabilities, errors
