@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
@@ -59,7 +58,7 @@ class MarginalModel(pm.Model):
             self.add_named_variable(variable, dims=model.named_vars_to_dims.get(name))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
-        k = pt.atleast_3d(classifier.covariance(), left=True)
+        k = classifier.covariances()
         evidence = Evidence(approximator, classifier.likelihood_model)(k, classifier.mean(), classifier.labels, start)
         pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
 

@@ -74,8 +74,7 @@ class LogPosterior:
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
         self.data = frozen_data(model)
-        covariance = classifier.covariance()
-        moments = [pt.atleast_3d(covariance, left=True), classifier.mean()]
+        moments = [classifier.covariances(), classifier.mean()]
         k, mean = model.replace_rvs_by_values(moments)
         labels = classifier.labels
         self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]

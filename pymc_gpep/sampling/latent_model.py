@@ -55,9 +55,7 @@ class LatentModel:
         self._compile_kwargs = compile_kwargs or {}
         model = processes.model
         self.value_vars = [model.rvs_to_values[rv] for rv in processes.hyperparameters]
-        self.k, self.mean = model.replace_rvs_by_values(
-            [pt.atleast_3d(processes.covariance(), left=True), processes.mean().astype("float64")]
-        )
+        self.k, self.mean = model.replace_rvs_by_values([processes.covariances(), processes.mean().astype("float64")])
         free = {latent.free for latent in processes.latents}
         terms = [*(rv for rv in model.basic_RVs if rv not in free), *model.potentials]
         self._dependent = [term for term in terms if not free.isdisjoint(ancestors([term]))]

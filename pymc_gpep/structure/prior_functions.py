@@ -36,7 +36,7 @@ def prior_moments(
     With the data given, as of `frozen_data`, else with those that the model has when the function is called.
     """
     model = classifier.model
-    moments = [pt.atleast_3d(classifier.covariance(), left=True), classifier.mean()]
+    moments = [classifier.covariances(), classifier.mean()]
     outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))

@@ -58,6 +58,10 @@ class GPModel:
             return self.latents[0].cov
         return pt.stack(self._by_function([[latent.cov] * len(latent.classes) for latent in self.latents]))
 
+    def covariances(self) -> TensorVariable:
+        """Return `covariance` as matrices of functions, (1, n, n) if all share one, else (c, n, n)."""
+        return pt.atleast_3d(self.covariance(), left=True)
+
     def mean(self) -> TensorVariable:
         """Return the prior mean, (c, n) in the order of the functions."""
         return pt.stack(self._by_function([rows(latent, latent.mean) for latent in self.latents]))
