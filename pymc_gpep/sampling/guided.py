@@ -5,6 +5,7 @@ z are nearly independent, and a random walk in θ crosses its whole posterior; w
 sampler, it would move within the little that these leave open.
 """
 
+import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,8 @@ from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
 
 __all__ = ["GuidedStep", "GuidedStepState"]
+
+_log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
 
 
 @dataclass_state
@@ -94,6 +97,7 @@ class GuidedStep(LatentStep):
         self.site_model: SiteModel | None = None
         if classifier is not None and guide != "prior":
             solver = approximator(guide, classifier.likelihood_model, {})
+            _log.info(f"Fitting {solver.name} to guide {type(self).__name__}")
             self.site_model = fit_sites(classifier, solver, compile_kwargs)
         f = pt.dmatrix("f")
         log_likelihood = self.latent_model.log_likelihood(f)

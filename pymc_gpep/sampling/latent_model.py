@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
+from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["LatentModel"]
@@ -48,11 +49,14 @@ class LatentModel:
     ------
     StructureError
         If a free variable depends on latent values, or a term on what rotates them.
+    ModuleNotFoundError
+        If a mode compiles with what is not installed.
     """
 
     def __init__(self, processes: GPModel, compile_kwargs: dict[str, Any] | None = None) -> None:
         self.processes = processes
         self._compile_kwargs = compile_kwargs or {}
+        check_installed(self._compile_kwargs)
         model = processes.model
         self.value_vars = [model.rvs_to_values[rv] for rv in processes.hyperparameters]
         self.k, self.mean = model.replace_rvs_by_values([processes.covariances(), processes.mean().astype("float64")])

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from pymc_gpep.hyper.optimum import Optimum, maximise
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.variational.approximation import GPApproximation, warn_unless_converged
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
@@ -130,13 +132,22 @@ class GPInference(Inference):
         compile_kwargs : dict, optional
             For `pytensor.function`, such as another `mode`.
 
+        Raises
+        ------
+        TypeError
+            If `n` is no whole number.
+        ModuleNotFoundError
+            If the backend is JAX, and JAX is not installed.
+
         Notes
         -----
         An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
         so far; a second one, while the posterior there is computed, ends everything.
         """
+        _check_iterations(n)
         self._include_transformed = include_transformed
         self._kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        check_installed(self._kwargs)
         self._log_posterior = None  # the model may have other data than in an earlier fit
         return self._run(n, callbacks or (), progressbar, progressbar_theme)
 
@@ -147,9 +158,12 @@ class GPInference(Inference):
 
         Raises
         ------
+        TypeError
+            If `n` is no whole number.
         ValueError
             If there was no fit yet.
         """
+        _check_iterations(n)
         self._run(n, (), progressbar, progressbar_theme, self._approx.optimum.best)
 
     def _run(
@@ -213,3 +227,8 @@ class GPInference(Inference):
         _log.info(str(self._approx))
         warn_unless_converged(self._approx)
         return self._approx
+
+
+def _check_iterations(n: Any) -> None:
+    if not isinstance(n, Integral):
+        raise TypeError(f"n, the limit on iterations of the optimiser, must be a whole number, but is {n!r}.")

@@ -112,6 +112,17 @@ def test_guide_is_chosen_by_the_likelihood():
             assert gpep.EllipticalSlice().guide == guide
 
 
+def test_what_is_waited_for_is_said_where_pymc_speaks(caplog):
+    """Once, before the guide is fitted; who silences `pm.sample` hears nothing."""
+    with models.probit()[0]:
+        with caplog.at_level("INFO", logger="pymc"):
+            gpep.EllipticalSlice()
+            gpep.EllipticalSlice(guide="prior")
+        with caplog.at_level("WARNING", logger="pymc"):
+            gpep.EllipticalSlice()
+    assert caplog.messages == ["Fitting nested_ep to guide EllipticalSlice"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -27,6 +27,14 @@ def test_names_are_case_insensitive_and_positional(shared):
     assert fit.log_evidence == pytest.approx(shared.fit.log_evidence, abs=1e-8)
 
 
+@pytest.mark.parametrize("n", [2.5, 2.0, "2", None])
+def test_a_limit_on_iterations_that_is_no_whole_number_is_refused(n, shared):
+    with shared.model, pytest.raises(TypeError, match=f"^n, .* must be a whole number, but is {n!r}"):
+        pm.fit(n, "nested_ep", progressbar=False)
+    with pytest.raises(TypeError, match=r"^n, .* must be a whole number"):
+        GPInference("nested_ep", shared.model).refine(n)
+
+
 def test_an_inference_instance_is_the_same(shared):
     with shared.model:
         fit = pm.fit(method=GPInference("nested_ep"), progressbar=False)

@@ -1,0 +1,34 @@
+"""What is not installed is missed before any work."""
+
+import importlib.util
+
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import backends
+from tests import models
+
+
+@pytest.fixture
+def no_jax(monkeypatch):
+    monkeypatch.setattr(backends, "find_spec", lambda name: None if name == "jax" else importlib.util.find_spec(name))
+
+
+@pytest.mark.parametrize("how", [{"backend": "jax"}, {"compile_kwargs": {"mode": "JAX"}}], ids=str)
+def test_a_fit_says_what_to_install(how, no_jax, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.variational.inference.LogPosterior", None)  # nothing is made yet
+    with models.probit()[0], pytest.raises(ModuleNotFoundError, match="JAX, which is not installed: pip install jax"):
+        pm.fit(method="nested_ep", progressbar=False, **how)
+
+
+def test_a_sampler_says_what_to_install(no_jax, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.sampling.guided.fit_sites", None)
+    with models.probit()[0], pytest.raises(ModuleNotFoundError, match="pip install jax"):
+        gpep.GuidedHMC(compile_kwargs={"mode": "JAX"})
+
+
+def test_other_backends_need_nothing(no_jax):
+    for mode in (None, "NUMBA", "CVM", "FAST_COMPILE"):
+        backends.check_installed({"mode": mode})
+    backends.check_installed({})
