@@ -2,17 +2,25 @@
 
 A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. Arrays:
 latent values `f` (c, n), labels `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
+
+Those of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous, `y` (n,) holds classes,
+counts or categories as int64, and `parameters` (p, n) is what else the density is given at each point, with p = 0 where
+there is nothing. They write NaN where a number cannot be had, an observation that cannot occur among it.
 """
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 __all__ = [
+    "AverageLogDensity",
     "BlockCurvature",
     "CoupledCurvature",
     "DifferenceFactors",
     "DifferenceQuadrature",
+    "GaussianAverage",
     "IndependentQuadrature",
+    "QuadraticBound",
+    "ScalarDensity",
     "UtilityBound",
 ]
 
@@ -76,3 +84,34 @@ class DifferenceQuadrature(NamedTuple):
     """New scalar sites, see `pymc_gpep.kernels.methods.qep.qep_update`."""
     full_update: Kernel
     """New full sites, see `pymc_gpep.kernels.methods.full_qep.full_qep_update`."""
+
+
+class ScalarDensity(NamedTuple):
+    """Density of one latent value."""
+
+    derivatives: Kernel
+    """`(f, y, parameters, out)`: log p(y_i | f_i) and its first three derivatives in f, written (4, n)."""
+
+
+class GaussianAverage(NamedTuple):
+    """The density averaged over a normal latent value, h(μ, D) = log ∫ p(y | f) N(f | μ, D) df."""
+
+    terms: Kernel
+    """`(mean, variance, y, parameters, out)`: h and its first four derivatives in μ, written (5, n).
+
+    D = 0 is allowed. Derivatives in D follow by the heat equation, ∂h/∂D = ½ (h″ + h′²).
+    """
+
+
+class AverageLogDensity(NamedTuple):
+    """The log density averaged over a normal latent value, g(m, v) = ∫ log p(y | f) N(f | m, v) df."""
+
+    terms: Kernel
+    """`(mean, variance, y, parameters, out)`: g, ∂g/∂m and ∂g/∂v, written (3, n). ∂²g/∂m² is 2 ∂g/∂v."""
+
+
+class QuadraticBound(NamedTuple):
+    """A lower bound of `AverageLogDensity` in closed form, by a quadratic function of f below the log density."""
+
+    terms: Kernel
+    """`(mean, variance, y, parameters, out)`: the bound and its derivatives in m and in v, written (3, n)."""

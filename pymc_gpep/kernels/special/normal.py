@@ -7,7 +7,7 @@ from numba.core import types
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 
-__all__ = ["LOG_2PI", "hazard", "log_ndtr", "log_ndtr_and_hazard", "probit_moments"]
+__all__ = ["LOG_2PI", "hazard", "log_ndtr", "log_ndtr_and_hazard", "log_ndtr_derivatives", "probit_moments"]
 
 LOG_2PI = math.log(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -59,3 +59,31 @@ def probit_moments(z):
     k2 = 2.0 / (t + k3)
     k1 = 1.0 / (t + k2)
     return log_p, h, h * k1, k1 * k1 * (t + 2.0 * k2 - k3) / (t + k3)
+
+
+@kernel
+def log_ndtr_derivatives(z):
+    """log Φ(z) and its first four derivatives.
+
+    The third and the fourth are cumulants of what a standard normal truncated to x > −z has beyond −z. In the tail that
+    is nearly exponential, so that they follow from its raw moments without a loss of digits; ratios kᵢ of successive
+    moments are the continued fraction of `probit_moments`.
+    """
+    log_p, h = log_ndtr_and_hazard(z)
+    if z > -4.0:
+        mean = h + z
+        curvature = h * mean
+        slope = curvature * mean - h * (1.0 - curvature)  # of −curvature
+        fourth = curvature * (1.0 - curvature) * 2.0 - slope * (h + mean)
+        return log_p, h, -curvature, slope, fourth
+    t = -z
+    k5 = 0.0
+    for i in range(_MILLS_DEPTH, 4, -1):
+        k5 = i / (t + k5)
+    k4 = 4.0 / (t + k5)
+    k3 = 3.0 / (t + k4)
+    k2 = 2.0 / (t + k3)
+    k1 = 1.0 / (t + k2)
+    third = k1 * (k2 * (k3 - 3.0 * k1) + 2.0 * k1 * k1)
+    fourth = k1 * (k2 * (k3 * (k4 - 4.0 * k1) - 3.0 * k1 * (k2 - 4.0 * k1)) - 6.0 * k1 * k1 * k1)
+    return log_p, h, -h * k1, third, fourth

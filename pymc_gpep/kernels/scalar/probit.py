@@ -1,0 +1,88 @@
+"""The probit likelihood of two classes, p(y | f) = Φ((2y − 1) f), and its averages over a normal f.
+
+Arrays as in `pymc_gpep.likelihoods.local_computations`; classes are 0 and 1, and there are no parameters. Write Φ(sf),
+s = 2y − 1: a change of the sign of f turns one class into the other.
+"""
+
+import math
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives, probit_moments
+
+__all__ = ["average", "average_log", "bound", "derivatives"]
+
+_LOG_ERROR = math.log(1e-14)
+_RANGE = 8.5  # of a standard normal variable, to 1e-16
+_STRIP = 2.8  # Φ has no zeros this near to the real line
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+
+@kernel
+def _sign(label):
+    """1 for class 1, −1 for class 0, NaN for what is no class."""
+    return math.nan if label < 0 or label > 1 else 2.0 * label - 1.0
+
+
+@kernel
+def derivatives(f, y, parameters, out):
+    """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
+    for i in range(len(f)):
+        sign = _sign(y[i])
+        value, first, second, third, _ = log_ndtr_derivatives(sign * f[i])
+        out[0, i] = value
+        out[1, i] = sign * first
+        out[2, i] = second
+        out[3, i] = sign * third
+
+
+@kernel
+def average(mean, variance, y, parameters, out):
+    """log ∫ Φ(sf) N(f | μ, D) df = log Φ(sμ / √(1 + D)) and its first four derivatives in μ into `out` (5, n)."""
+    for i in range(len(mean)):
+        slope = _sign(y[i]) / math.sqrt(1.0 + variance[i])
+        value, first, second, third, fourth = log_ndtr_derivatives(slope * mean[i])
+        square = 1.0 / (1.0 + variance[i])
+        out[0, i] = value
+        out[1, i] = slope * first
+        out[2, i] = square * second
+        out[3, i] = slope * square * third
+        out[4, i] = square * square * fourth
+
+
+@kernel
+def average_log(mean, variance, y, parameters, out):
+    """∫ log Φ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
+    for i in range(len(mean)):
+        sign = _sign(y[i])
+        sd = math.sqrt(variance[i])
+        strip = min(_STRIP / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))
+        step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
+        nodes = int(_RANGE / step) + 1
+        value = 0.0
+        first = 0.0
+        second = 0.0
+        for k in range(-nodes, nodes + 1):
+            z = k * step
+            weight = math.exp(-0.5 * z * z)
+            log_p, hazard, curvature, _ = probit_moments(sign * mean[i] + sd * z)
+            value += weight * log_p
+            first += weight * hazard
+            second += weight * curvature
+        factor = step * _INV_SQRT_2PI
+        out[0, i] = factor * value
+        out[1, i] = factor * sign * first
+        out[2, i] = -0.5 * factor * second
+
+
+@kernel
+def bound(mean, variance, y, parameters, out):
+    """log Φ(sm) − ½ v, a lower bound since log Φ has a curvature of at most 1, and derivatives into `out` (3, n).
+
+    It is the bound of Nickisch and Rasmussen (2008), eq. 14, at the best quadratic function.
+    """
+    for i in range(len(mean)):
+        sign = _sign(y[i])
+        log_p, hazard = log_ndtr_and_hazard(sign * mean[i])
+        out[0, i] = log_p - 0.5 * variance[i]
+        out[1, i] = sign * hazard
+        out[2, i] = -0.5 * sign * sign
