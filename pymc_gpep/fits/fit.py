@@ -87,10 +87,9 @@ class Fit:
         name = self.approximator.name
         if self.log_posterior.value_vars:
             plural = "" if steps == 1 else "s"
-            ended = (
-                f"Hyperparameters {how} after {steps} iteration{plural}{why}; {name}, started near "
-                f"its solution, {self.convergence}."
-            )
+            ended = f"Hyperparameters {how} after {steps} iteration{plural}{why}"
+            # Who interrupts a fit does not wait for another solve.
+            ended += "." if self.optimum.interrupted else f"; {name}, started near its solution, {self.convergence}."
         else:
             ended = f"No hyperparameters; {name} {self.convergence}."
         hyper = self.hyper_posterior

@@ -19,6 +19,7 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import graph_function
@@ -191,6 +192,7 @@ class LogPosterior:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
         check_moments(self.classifier, *self._moments(self.point(theta)))
 
+    @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
         """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
         likelihood = self.classifier.likelihood_model

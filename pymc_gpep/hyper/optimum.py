@@ -23,7 +23,7 @@ class Optimum:
     history: tuple[Evaluation, ...]
     """One for every iteration of the optimiser, the initial point first."""
     interrupted: bool = False
-    """Whether it was by Ctrl-C."""
+    """Whether it was by Ctrl-C, then or while hyperparameters were integrated over."""
 
 
 def maximise(

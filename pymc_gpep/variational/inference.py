@@ -142,7 +142,7 @@ class GPInference(Inference):
         Notes
         -----
         An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
-        so far; a second one, while the posterior there is computed, ends everything.
+        so far; the posterior there is computed when it is first asked for.
         """
         _check_iterations(n)
         self._include_transformed = include_transformed
@@ -205,7 +205,7 @@ class GPInference(Inference):
             # With nothing to integrate over, all ways to do it are the same.
             hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
             if optimum.interrupted:
-                progress.stage("interrupted: finishing at the best point so far")
+                progress.stage("interrupted: keeping the best point so far")
             elif not isinstance(hyper, Maximum):
                 progress.stage(f"integrating over hyperparameters (hyper={hyper.name!r})")
             try:
@@ -213,18 +213,19 @@ class GPInference(Inference):
             except KeyboardInterrupt:
                 progress.stage("interrupted: hyperparameters stay at their maximum")
                 why = f"the maximum was reached, but hyper={hyper.name!r} was interrupted"
-                optimum = replace(optimum, converged=False, message=why)
+                optimum = replace(optimum, converged=False, message=why, interrupted=True)
                 nodes = Maximum().integrate(log_posterior, optimum)
             fit = Fit(log_posterior, optimum, nodes)
             self._approx.show(fit)
-            self._approx.groups[0].settle()
+            if not optimum.interrupted:  # then nobody waits for what takes work until it is asked for
+                self._approx.groups[0].settle()
         compile_seconds = of_graph + compiled.seconds
         seconds = time.perf_counter() - began - compile_seconds
         self._approx.show(replace(fit, seconds=seconds, compile_seconds=compile_seconds))
         self.hist = self._approx.hist
         for group in self._approx.groups:
             group.include_transformed = self._include_transformed
-        _log.info(str(self._approx))
+        _log.info("%s", self._approx)
         warn_unless_converged(self._approx)
         return self._approx
 

@@ -66,7 +66,8 @@ def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
     seen = interrupt(60)
     with pytest.warns(RuntimeWarning, match="Interrupted"):
         stopped = fit(model)
-    assert len(seen) < 80  # what is left is the posterior at the best point, solved from where it was left
+    assert len(seen) == 60  # nothing is solved that nobody has asked for
+    assert stopped.convergence.iterations < 5  # and then from where it was left
     assert not stopped.converged
     assert "Interrupted" in stopped.message
     history = stopped.history.log_posterior.values
@@ -78,13 +79,6 @@ def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
 def test_an_interrupt_before_anything_is_known_is_raised(interrupt):
     model, _ = models.shared()
     interrupt(2)
-    with pytest.raises(KeyboardInterrupt):
-        fit(model)
-
-
-def test_a_second_interrupt_ends_everything(interrupt):
-    model, _ = models.shared()
-    interrupt(60, 61)
     with pytest.raises(KeyboardInterrupt):
         fit(model)
 
