@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
     from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+    from pymc_gpep.likelihoods.probit.distribution import Probit
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
@@ -47,6 +48,7 @@ _HOME = {
     "MarginalModel": "graph.marginal_model",
     "MultinomialProbit": "likelihoods.multinomial_probit.distribution",
     "NestedEP": "approximations",
+    "Probit": "likelihoods.probit.distribution",
     "ProbitGibbs": "sampling.probit_gibbs",
     "PseudoMarginal": "sampling.pseudo_marginal",
     "QEP": "approximations",
@@ -84,6 +86,7 @@ __all__ = [
     "MarginalModel",
     "MultinomialProbit",
     "NestedEP",
+    "Probit",
     "ProbitGibbs",
     "PseudoMarginal",
     "ScaledMetropolis",

@@ -26,6 +26,8 @@ class Likelihood(ABC):
     """What a user writes for it."""
     guide: ClassVar[str]
     """What guides a sampler if nothing is asked for: the name of an approximation that does, or "prior"."""
+    function_axis: ClassVar[bool] = True
+    """Whether its argument in a model is (n, c), with an axis for the latent functions, or (n,), for one function."""
     ways: ClassVar[tuple[str, ...]]
     """How predictive probabilities can be computed from a Gaussian, the default first."""
     sees_common: ClassVar[bool]
@@ -71,7 +73,14 @@ class Likelihood(ABC):
 
     @abstractmethod
     def read(self, variable: TensorVariable) -> TensorVariable | None:
-        """The latent values (n, c) that a random variable is given; None if its likelihood is another one."""
+        """The latent values that a random variable is given, (n, c), or (n,) where there is no axis for functions.
+
+        None if its likelihood is another one.
+        """
+
+    def why_not(self, variable: TensorVariable) -> str | None:
+        """Why a random variable that has this distribution is not read; None if it has another one."""
+        return None
 
     @abstractmethod
     def n_classes(self, n_functions: int) -> int:

@@ -8,20 +8,21 @@ from pymc_gpep.array_types import Array
 __all__ = ["gaussian_moments"]
 
 
-def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float) -> tuple[Array, Array]:
+def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
     """Mean (m, c) and covariance (m, c, c) as contiguous arrays.
 
     Raises
     ------
     ValueError
-        If the shapes do not agree, if there are fewer than two classes, or if `tolerance` is not positive.
+        If the shapes do not agree, if there are fewer latent functions than `at_least`, or if `tolerance` is not
+        positive.
     """
     mean = np.ascontiguousarray(mean, np.float64)
     cov = np.ascontiguousarray(cov, np.float64)
     if mean.ndim != 2 or cov.shape != (*mean.shape, mean.shape[-1]):
         raise ValueError(f"mean and cov must have shapes (m, c) and (m, c, c), but have {mean.shape} and {cov.shape}")
-    if mean.shape[1] < 2:
-        raise ValueError(f"there must be at least 2 classes, but mean has shape {mean.shape}, which is (m, c)")
+    if mean.shape[1] < at_least:
+        raise ValueError(f"there must be at least {at_least} classes, but mean has shape {mean.shape}, which is (m, c)")
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, but is {tolerance}")
     return mean, cov

@@ -1,7 +1,9 @@
 """The likelihoods that models may have, in the order in which they are looked for."""
 
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 
 __all__ = ["LIKELIHOODS"]
@@ -9,5 +11,7 @@ __all__ = ["LIKELIHOODS"]
 LIKELIHOODS: tuple[Likelihood, ...] = (
     MultinomialProbitLikelihood(),
     SoftmaxLikelihood(),
+    ProbitLikelihood(),
+    LogitLikelihood(),
 )
 """All there are; a new one is a line here."""

@@ -77,12 +77,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
         If the model is none. It says what was looked for, what was found instead, and what to change.
     """
     likelihood_model, rv, argument = _find_likelihood(model, likelihood)
-    if argument.ndim != 2:
-        raise StructureError(
-            f"The argument of {rv.name!r} must have two axes, (points, classes), but its number of axes is "
-            f"{argument.ndim}. Give it f.T, where f has one row per class."
-        )
-    assembly = read_assembly(argument, rv, model)
+    assembly = read_assembly(_by_functions(likelihood_model, argument, rv), rv, model)
     n_functions = sum(map(len, assembly.classes))
     labels = model.rvs_to_values[rv]
     _check_labels(likelihood_model, rv, labels, n_functions, assembly.n_points)
@@ -109,6 +104,7 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, Ten
     written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
     found: dict[str, tuple[Likelihood, TensorVariable, TensorVariable]] = {}
     unobserved = []
+    near: dict[str, None] = {}
     for rv in model.basic_RVs:
         for likelihood in LIKELIHOODS:
             if (argument := likelihood.read(rv)) is None:
@@ -118,6 +114,10 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, Ten
             else:
                 unobserved.append(rv)
             break  # the first that reads it
+        else:
+            if rv in model.observed_RVs:
+                near |= {why: None for each in LIKELIHOODS if (why := each.why_not(rv)) is not None}
+    _check_missing(model)
     wanted = f"an observed {written}" + ("" if name is None else f" named {name!r}")
     if name is not None:
         found = {key: triple for key, triple in found.items() if key == name}
@@ -128,9 +128,35 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, Ten
         advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
         raise StructureError(
             f"The model has no likelihood to read. Looked for {wanted}; found as observed variables "
-            f"{listing(model.observed_RVs)}.{advice}"
+            f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near)}"
         )
     return next(iter(found.values()))
+
+
+def _check_missing(model: pm.Model) -> None:
+    """Refuse labels that are missing: PyMC makes of such a variable an observed and an unobserved one."""
+    for rv in model.free_RVs:
+        name = rv.name.removesuffix("_unobserved")
+        if name != rv.name and f"{name}_observed" in {each.name for each in model.observed_RVs}:
+            raise StructureError(
+                f"Values of {name!r} are missing. Leave those points out, of the prior's X as well; draw or predict "
+                "them from the fitted model instead."
+            )
+
+
+def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVariable) -> TensorVariable:
+    """The argument of a likelihood as (n, c)."""
+    wanted = 2 if likelihood.function_axis else 1
+    if argument.ndim != wanted:
+        expected, advice = (
+            ("two axes, (points, classes)", "Give it f.T, where f has one row per class.")
+            if likelihood.function_axis
+            else ("one axis, over points", "Give it the latent values of gp.prior(...) as they are, (n,).")
+        )
+        raise StructureError(
+            f"The argument of {rv.name!r} must have {expected}, but its number of axes is {argument.ndim}. {advice}"
+        )
+    return argument if likelihood.function_axis else argument[:, None]
 
 
 def _check_labels(
@@ -147,9 +173,10 @@ def _check_labels(
             f"{rv.name!r} has labels of shape {values.shape}, but its latent functions have {n_points} points. Observe "
             "one label per point."
         )
+    plural = "" if n_functions == 1 else "s"
     try:
         likelihood.check(
-            values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent functions,"
+            values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent function{plural},"
         )
     except ValueError as error:
         raise StructureError(str(error)) from None

@@ -12,11 +12,11 @@ __all__ = ["integral_and_derivatives", "integrate"]
 
 Array = NDArray[np.float64]
 
-_NODES = {2: 60, 3: 28}  # by the number of latent values
+_NODES = {1: 100, 2: 60, 3: 28}  # by the number of latent values
 
 
 def integrate(likelihood: Likelihood, mean: Array, cov: Array, y: int) -> float:
-    """log ∫ p(y | f) N(f | mean, cov) df of one point, for 2 or 3 latent values of a moderate variance."""
+    """log ∫ p(y | f) N(f | mean, cov) df of one point, for 1 to 3 latent values of a moderate variance."""
     c = len(mean)
     nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES[c])
     z = np.array(list(product(nodes, repeat=c)))

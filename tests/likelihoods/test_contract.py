@@ -16,16 +16,28 @@ from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.integrals import integrate
 
-C, N = 3, 6
-LABELS = np.array([0, 1, 2, 1, 0, 2])
+N = 6
+LABELS = {2: np.array([0, 1, 1, 1, 0, 0]), 3: np.array([0, 1, 2, 1, 0, 2])}  # by the number of classes
 likelihoods = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
 OBSERVED = {
     "multinomial_probit": lambda f, y: gpep.MultinomialProbit("y", f.T, observed=y),
     "softmax": lambda f, y: pm.Categorical("y", logit_p=f.T, observed=y),
+    "probit": lambda f, y: gpep.Probit("y", f, observed=y),
+    "logit": lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y),
 }
 
 
-def points(c=C):
+def n_functions(likelihood):
+    """A number of latent functions that a point may have."""
+    return 3 if likelihood.function_axis else 1
+
+
+def observed(likelihood):
+    """A few labels, of every class."""
+    return LABELS[likelihood.n_classes(n_functions(likelihood))]
+
+
+def points(c):
     """Means (m, c) and covariances (m, c, c) of latent values at a few points."""
     rng = np.random.default_rng(4)
     root = 0.5 * rng.normal(size=(4, c, c))
@@ -39,14 +51,18 @@ def test_names_are_different():
 @likelihoods
 def test_reads_its_own_model_and_no_other(likelihood):
     assert set(OBSERVED) == {each.name for each in LIKELIHOODS}
-    for name, observe in OBSERVED.items():
+    for other in LIKELIHOODS:
         with pm.Model() as model:
-            f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(6.0)[:, None], n_outputs=C)
-            observe(f, LABELS)
-        assert (likelihood.read(model["y"]) is not None) == (name == likelihood.name)
+            gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
+            f = gp.prior("f", X=np.arange(6.0)[:, None], n_outputs=n_functions(other))
+            OBSERVED[other.name](f, observed(other))
+        argument = likelihood.read(model["y"])
+        assert (argument is not None) == (other == likelihood)
+        if argument is not None:
+            assert argument.ndim == 1 + likelihood.function_axis
         classifier = gpep.read_classifier(model)
-        assert (classifier.kind == likelihood.name) == (classifier.likelihood_model == likelihood)
-        assert classifier.n_classes == classifier.likelihood_model.n_classes(C)
+        assert classifier.likelihood_model == other
+        assert (classifier.n_functions, classifier.n_classes) == (n_functions(other), observed(other).max() + 1)
 
 
 @likelihoods
@@ -59,27 +75,33 @@ def test_instances_are_equal(likelihood):
 
 @likelihoods
 def test_density_sums_to_one_over_the_classes(likelihood):
-    f = 3 * np.random.default_rng(1).normal(size=(20, C, 1))
-    density = [np.exp(likelihood.log_density(f, np.array([y]))) for y in range(likelihood.n_classes(C))]
+    c = n_functions(likelihood)
+    f = 3 * np.random.default_rng(1).normal(size=(20, c, 1))
+    density = [np.exp(likelihood.log_density(f, np.array([y]))) for y in range(likelihood.n_classes(c))]
     assert_allclose(np.sum(density, axis=0), 1.0, rtol=1e-12)
 
 
 @likelihoods
 def test_density_of_all_points_is_the_product(likelihood):
-    f = np.random.default_rng(1).normal(size=(2, 5, C, N))
-    each = sum(likelihood.log_density(f[..., [i]], LABELS[[i]]) for i in range(N))
-    assert_allclose(likelihood.log_density(f, LABELS), each, rtol=1e-12)
+    f = np.random.default_rng(1).normal(size=(2, 5, n_functions(likelihood), N))
+    labels = observed(likelihood)
+    each = sum(likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(N))
+    assert_allclose(likelihood.log_density(f, labels), each, rtol=1e-12)
 
 
 @likelihoods
 def test_sees_what_is_added_to_all_functions_as_it_says(likelihood):
-    f = np.random.default_rng(1).normal(size=(C, N))
-    seen = abs(likelihood.log_density(f + 2.0, LABELS) - likelihood.log_density(f, LABELS)) > 1e-10
+    f = np.random.default_rng(1).normal(size=(n_functions(likelihood), N))
+    labels = observed(likelihood)
+    seen = abs(likelihood.log_density(f + 2.0, labels) - likelihood.log_density(f, labels)) > 1e-10
     assert seen == likelihood.sees_common
 
 
-@likelihoods
-@pytest.mark.parametrize("c", [2, 3])
+@pytest.mark.parametrize(
+    ("likelihood", "c"),
+    [(each, c) for each in LIKELIHOODS for c in ((2, 3) if each.function_axis else (1,))],
+    ids=lambda value: getattr(value, "name", value),
+)
 def test_probabilities_are_averages_of_the_density(likelihood, c):
     mean, cov = points(c)
     p, error = likelihood.probabilities(mean, cov)
@@ -91,7 +113,7 @@ def test_probabilities_are_averages_of_the_density(likelihood, c):
 
 @likelihoods
 def test_every_way_gives_probabilities(likelihood):
-    mean, cov = points()
+    mean, cov = points(n_functions(likelihood))
     default, _ = likelihood.probabilities(mean, cov)
     for how in likelihood.ways:
         p, error = likelihood.probabilities(mean, cov, how=how)
@@ -104,9 +126,9 @@ def test_every_way_gives_probabilities(likelihood):
 
 @likelihoods
 def test_log_predictive_is_the_log_of_probabilities_that_are_not_tiny(likelihood):
-    mean, cov = points()
+    mean, cov = points(n_functions(likelihood))
     p, _ = likelihood.probabilities(mean, cov)
-    for y in range(C):
+    for y in range(likelihood.n_classes(n_functions(likelihood))):
         labels = np.full(len(mean), y)
         assert_allclose(log_predictive(likelihood, mean, cov, labels), np.log(p[:, y]), atol=1e-12)
         assert_allclose(likelihood.log_tail(mean, cov, labels), np.log(p[:, y]), atol=0.03)
@@ -136,26 +158,33 @@ def test_computation_that_there_is_not(likelihood):
 
 
 @likelihoods
-@pytest.mark.parametrize("labels", [LABELS, LABELS.astype(float), LABELS.astype("int8"), LABELS.tolist()], ids=repr)
-def test_labels_are_given_as_kernels_want_them(likelihood, labels):
-    classes = likelihood.check(labels, C, N)
+@pytest.mark.parametrize("of_type", [np.asarray, np.float64, np.int8, list], ids=lambda of_type: of_type.__name__)
+def test_labels_are_given_as_kernels_want_them(likelihood, of_type):
+    labels = observed(likelihood)
+    classes = likelihood.check(of_type(labels), n_functions(likelihood), N)
     assert (classes.shape, classes.dtype, classes.flags.c_contiguous) == ((N,), np.int64, True)
-    assert (classes == LABELS).all()
+    assert (classes == labels).all()
 
 
 @likelihoods
 @pytest.mark.parametrize(
-    ("functions", "labels", "message"),
+    ("change", "message"),
     [
-        (1, 0 * LABELS, "c ≥ 2"),
-        (C, LABELS[:3], r"labels must be \(6,\).*have shape \(3,\)"),
-        (C, LABELS[:, None], r"labels must be \(6,\)"),
-        (C, LABELS + 1, "labels must be integers 0…2, but run from 1 to 3"),
-        (C, LABELS - 1, "labels must be integers 0…2, but run from -1 to 1"),
-        (C, LABELS / 2, "labels must be integers"),
-        (C, ["a"] * N, "labels must be integers"),
+        (lambda y: y[:3], r"labels must be \(6,\).*have shape \(3,\)"),
+        (lambda y: y[:, None], r"labels must be \(6,\)"),
+        (lambda y: y + 1, r"labels must be .*0.*, but .* 1.* (2|3)"),
+        (lambda y: y - 1, r"labels must be .*0.*, but .* -1"),
+        (lambda y: y / 2, "labels must be"),
+        (lambda y: ["a"] * N, "labels must be"),
     ],
 )
-def test_labels_that_are_refused(likelihood, functions, labels, message):
+def test_labels_that_are_refused(likelihood, change, message):
     with pytest.raises(ValueError, match=message):
-        likelihood.check(labels, functions, N)
+        likelihood.check(change(observed(likelihood)), n_functions(likelihood), N)
+
+
+@likelihoods
+def test_numbers_of_functions_that_are_refused(likelihood):
+    wrong, message = (1, "c ≥ 2") if likelihood.function_axis else (2, "has one latent function.*there are 2")
+    with pytest.raises(ValueError, match=message):
+        likelihood.check(np.zeros(N, int), wrong, N)

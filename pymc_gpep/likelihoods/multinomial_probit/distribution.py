@@ -4,25 +4,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytensor.tensor as pt
 from pymc.distributions.distribution import Discrete
 from pymc.distributions.shape_utils import rv_size_is_none
-from pymc.pytensorf import constant_fold
-from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.basic import Apply, Variable
 from pytensor.link.numba.dispatch.basic import numba_njit
 from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
+from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes, shape_text
 
 __all__ = ["MultinomialProbit", "MultinomialProbitRV", "multinomial_probit"]
-
-_SHOWN = 5  # offending labels that an error message lists
 
 
 class MultinomialProbitRV(RandomVariable):
@@ -123,18 +117,6 @@ class MultinomialProbit(Discrete):
         return multinomial_probit_log_probability(value, f)
 
 
-def _known_shape(x: TensorVariable) -> tuple[int | None, ...]:
-    """The shape of `x` as far as it is known without drawing random variables; shared data count as they are."""
-    if None not in x.type.shape:
-        return x.type.shape
-    shape = [x.shape[i] for i in range(x.ndim)]
-    current = {
-        v: pt.constant(v.get_value(borrow=True)) for v in ancestors(shape) if isinstance(v, TensorSharedVariable)
-    }
-    folded = constant_fold(clone_replace(shape, current), raise_not_constant=False)
-    return tuple(int(s) if isinstance(s, np.ndarray | np.integer | int) else None for s in folded)
-
-
 def _as_latent(f: Any, name: str) -> TensorVariable:
     f = pt.as_tensor_variable(f)
     if f.ndim == 0:
@@ -145,82 +127,23 @@ def _as_latent(f: Any, name: str) -> TensorVariable:
     if classes is not None and classes < 2:
         raise ValueError(
             f"{name}: the last axis of f is the class axis and needs at least 2 classes, but f has shape "
-            f"{_shape_text(f.type.shape)}. Give each class a latent function: gp.prior(..., n_outputs=c), and then f.T"
+            f"{shape_text(f.type.shape)}. Give each class a latent function: gp.prior(..., n_outputs=c), and then f.T"
         )
     return f
 
 
 def _as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Variable:
-    """`observed`, checked against `f`; as int64 where it is not symbolic."""
-    *batch, c = _known_shape(f)
-    match observed:
-        case TensorSharedVariable():
-            values = observed.get_value(borrow=True)
-        case Constant():
-            values = observed.data
-        case Variable():
-            _check_shape(_known_shape(observed), tuple(batch), name)
-            return observed
-        case _:
-            values = observed
-    labels = _whole_numbers(values, name)
-    _check_shape(labels.shape, tuple(batch), name)
-    top = "c−1" if c is None else c - 1
-    wrong = labels < 0 if c is None else (labels < 0) | (labels >= c)
-    _refuse(wrong, labels, name, "out of range", f"Code the classes as 0 ... {top}, in the order of f's last axis")
-    return observed if isinstance(observed, Variable) else labels
-
-
-def _whole_numbers(values: Any, name: str) -> np.ndarray:
-    """`values` as int64, or an error that says which are not whole numbers."""
-    if np.ma.isMaskedArray(values):
-        mask = np.ma.getmaskarray(values)
-        array = np.ma.getdata(values)
-    else:
-        array = np.asarray(values)
-        mask = np.zeros(array.shape, bool)
-    advice = "Leave those points out; draw or predict their labels from the fitted model instead"
-    _refuse(mask | pd.isna(array), array, name, "missing", advice)
-    try:
-        numbers = array.astype(np.float64)
-    except (TypeError, ValueError):
-        numbers = None
-    if numbers is None or array.dtype.kind in "USMmc":
-        raise ValueError(
-            f"{name}: observed labels must be whole numbers 0 ... c−1, but they are of type {array.dtype}, "
-            f"such as {array.ravel()[0]!r}. Code them, for example with pandas.factorize(labels, sort=True); a "
-            "categorical has them as labels.cat.codes"
-        )
-    whole = np.isfinite(numbers) & (numbers == np.round(numbers))
-    _refuse(~whole, array, name, "not whole numbers", "Code the classes as 0 ... c−1")
-    return numbers.astype(np.int64)
-
-
-def _refuse(wrong: np.ndarray, values: np.ndarray, name: str, what: str, advice: str) -> None:
-    """Raise a ValueError that lists the first labels for which `wrong` is true, if any is."""
-    where = np.argwhere(wrong)
-    if len(where) == 0:
-        return
-    shown = [f"{', '.join(map(str, i)) or '()'}: {values[tuple(i)]}" for i in where[:_SHOWN]]
-    if len(where) > _SHOWN:
-        shown.append("...")
-    raise ValueError(
-        f"{name}: {len(where)} of {values.size} observed labels are {what} (position: value is {'; '.join(shown)}). "
-        f"{advice}"
+    """`observed`, checked against `f`."""
+    *batch, c = known_shape(f)
+    return observed_classes(
+        observed,
+        tuple(batch),
+        c,
+        name,
+        given="one vector of latent values",
+        coding="Code the classes as 0 ... {top}, in the order of f's last axis",
+        shaping=(
+            "The class axis of f is its last: pass f.T for latent values of shape (c, n). Labels are one number per "
+            "point: pass labels.ravel() for a column, labels.argmax(axis=-1) for indicators (n, c)"
+        ),
     )
-
-
-def _check_shape(labels: tuple[int | None, ...], batch: tuple[int | None, ...], name: str) -> None:
-    """Raise a ValueError unless the batch dimensions of f can broadcast to the labels' shape; None is not known."""
-    pairs = zip(labels[::-1], batch[::-1], strict=False)
-    if len(labels) >= len(batch) and all(n is None or m is None or m in (1, n) for n, m in pairs):
-        return
-    raise ValueError(
-        f"{name}: observed labels have shape {_shape_text(labels)}, but f has one vector of latent values for each of "
-        f"{_shape_text(batch)}. The class axis of f is its last: pass f.T for latent values of shape (c, n). Labels "
-        "are one number per point: pass labels.ravel() for a column, labels.argmax(axis=-1) for indicators (n, c)"
-    )
-
-
-def _shape_text(shape: tuple[int | None, ...]) -> str:
-    return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"

@@ -1,0 +1,1 @@
+"""The logistic function of one latent value, `pm.Bernoulli(logit_p=...)`."""

@@ -1,0 +1,42 @@
+"""The logistic function as a likelihood of two classes."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from scipy.special import expit, log_expit
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import logit
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    QuadraticBound,
+    ScalarDensity,
+)
+from pymc_gpep.likelihoods.two_classes import TwoClasses
+
+__all__ = ["LogitLikelihood"]
+
+
+@dataclass(frozen=True)
+class LogitLikelihood(TwoClasses):
+    """p(y = 1 | f) = σ(f) = 1 / (1 + e⁻ᶠ)."""
+
+    name: ClassVar[str] = "logit"
+    written: ClassVar[str] = "pm.Bernoulli(logit_p=...)"
+    guide: ClassVar[str] = "prior"
+    largest_precision: ClassVar[float] = 0.25
+    local: ClassVar[tuple[object, ...]] = (
+        ScalarDensity(logit.derivatives),
+        GaussianAverage(logit.average),
+        AverageLogDensity(logit.average_log),
+        QuadraticBound(logit.bound),
+    )
+
+    def link(self, f: Array) -> Array:
+        p: Array = expit(f)
+        return p
+
+    def log_link(self, f: Array) -> Array:
+        log_p: Array = log_expit(f)
+        return log_p

@@ -1,0 +1,137 @@
+"""Observed classes as distributions are given them, checked before anything is added to a model."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytensor.tensor as pt
+from pymc.pytensorf import constant_fold
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.sharedvar import TensorSharedVariable
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["known_shape", "observed_classes", "shape_text"]
+
+_SHOWN = 5  # offending labels that an error message lists
+
+
+def known_shape(x: TensorVariable) -> tuple[int | None, ...]:
+    """The shape of `x` as far as it is known without drawing random variables; shared data count as they are."""
+    if None not in x.type.shape:
+        return x.type.shape
+    shape = [x.shape[i] for i in range(x.ndim)]
+    current = {
+        v: pt.constant(v.get_value(borrow=True)) for v in ancestors(shape) if isinstance(v, TensorSharedVariable)
+    }
+    folded = constant_fold(clone_replace(shape, current), raise_not_constant=False)
+    return tuple(int(s) if isinstance(s, np.ndarray | np.integer | int) else None for s in folded)
+
+
+def observed_classes(
+    observed: Any,
+    batch: tuple[int | None, ...],
+    n_classes: int | None,
+    name: str,
+    *,
+    given: str,
+    coding: str,
+    shaping: str,
+) -> np.ndarray | Variable:
+    """Labels, checked; as int64 where they are not symbolic.
+
+    Those in `pm.Data` are checked by their present values, those in other symbolic expressions by their shape only.
+
+    Parameters
+    ----------
+    observed : array_like or Variable
+    batch : tuple of int or None
+        Shape that the labels must fit, as far as it is known.
+    n_classes : int or None
+        Number of classes, None if unknown.
+    name : str
+        Of the variable, for messages.
+    given : str
+        What the distribution has for each label, in words.
+    coding, shaping : str
+        What to do about labels out of range, where {top} is the last class, and about a shape that does not fit.
+
+    Raises
+    ------
+    ValueError
+        If labels are missing, not whole numbers, not among the classes, or of a shape that does not fit.
+    """
+    match observed:
+        case TensorSharedVariable():
+            values = observed.get_value(borrow=True)
+        case Constant():
+            values = observed.data
+        case Variable():
+            _check_shape(known_shape(observed), batch, name, given, shaping)
+            return observed
+        case _:
+            values = observed
+    top = "c−1" if n_classes is None else n_classes - 1
+    labels = _whole_numbers(values, name)
+    _check_shape(labels.shape, batch, name, given, shaping)
+    wrong = labels < 0 if n_classes is None else (labels < 0) | (labels >= n_classes)
+    _refuse(wrong, labels, name, "out of range", coding.format(top=top))
+    return observed if isinstance(observed, Variable) else labels
+
+
+def _whole_numbers(values: Any, name: str) -> np.ndarray:
+    """`values` as int64, or an error that says which are not whole numbers."""
+    if np.ma.isMaskedArray(values):
+        mask = np.ma.getmaskarray(values)
+        array = np.ma.getdata(values)
+    else:
+        array = np.asarray(values)
+        mask = np.zeros(array.shape, bool)
+    advice = "Leave those points out; draw or predict their labels from the fitted model instead"
+    _refuse(mask | pd.isna(array), array, name, "missing", advice)
+    try:
+        numbers = array.astype(np.float64)
+    except (TypeError, ValueError):
+        numbers = None
+    if numbers is None or array.dtype.kind in "USMmc":
+        raise ValueError(
+            f"{name}: observed labels must be whole numbers 0 ... c−1, but they are of type {array.dtype}, "
+            f"such as {array.ravel()[0]!r}. Code them, for example with pandas.factorize(labels, sort=True); a "
+            "categorical has them as labels.cat.codes"
+        )
+    whole = np.isfinite(numbers) & (numbers == np.round(numbers))
+    _refuse(~whole, array, name, "not whole numbers", "Code the classes as 0 ... c−1")
+    return numbers.astype(np.int64)
+
+
+def _refuse(wrong: np.ndarray, values: np.ndarray, name: str, what: str, advice: str) -> None:
+    """Raise a ValueError that lists the first labels for which `wrong` is true, if any is."""
+    where = np.argwhere(wrong)
+    if len(where) == 0:
+        return
+    shown = [f"{', '.join(map(str, i)) or '()'}: {values[tuple(i)]}" for i in where[:_SHOWN]]
+    if len(where) > _SHOWN:
+        shown.append("...")
+    raise ValueError(
+        f"{name}: {len(where)} of {values.size} observed labels are {what} (position: value is {'; '.join(shown)}). "
+        f"{advice}"
+    )
+
+
+def _check_shape(
+    labels: tuple[int | None, ...], batch: tuple[int | None, ...], name: str, given: str, shaping: str
+) -> None:
+    """Raise a ValueError unless the batch dimensions of f can broadcast to the labels' shape; None is not known."""
+    pairs = zip(labels[::-1], batch[::-1], strict=False)
+    if len(labels) >= len(batch) and all(n is None or m is None or m in (1, n) for n, m in pairs):
+        return
+    raise ValueError(
+        f"{name}: observed labels have shape {shape_text(labels)}, but f has {given} for each of {shape_text(batch)}. "
+        f"{shaping}"
+    )
+
+
+def shape_text(shape: tuple[int | None, ...]) -> str:
+    """A shape in words, ? where it is not known."""
+    return "(" + ", ".join("?" if s is None else str(s) for s in shape) + ("," if len(shape) == 1 else "") + ")"

@@ -1,0 +1,130 @@
+"""The probit of one latent value as a PyMC distribution."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.distributions.distribution import Discrete
+from pymc.distributions.shape_utils import rv_size_is_none
+from pytensor.graph.basic import Apply, Variable
+from pytensor.link.numba.dispatch.basic import numba_njit
+from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes
+
+__all__ = ["Probit", "ProbitRV", "log_normal_cdf", "probit"]
+
+
+class ProbitRV(RandomVariable):
+    """y = 1 if f + ε > 0, else 0, with ε ~ N(0, 1)."""
+
+    name = "probit"
+    signature = "()->()"
+    dtype = "int64"
+    _print_name = ("Probit", "\\operatorname{Probit}")
+
+    @classmethod
+    def rng_fn(cls, rng: np.random.Generator, f: np.ndarray, size: tuple[int, ...] | None) -> np.ndarray:
+        """Draw labels of shape `size`, or that of `f`."""
+        return np.asarray(f + rng.standard_normal(np.shape(f) if size is None else size) > 0.0, np.int64)
+
+
+@numba_core_rv_funcify.register(ProbitRV)
+def _numba_probit(op: ProbitRV, node: Apply) -> Callable[..., Any]:
+    @numba_njit
+    def random(rng: np.random.Generator, f: float) -> int:
+        return 1 if f + rng.standard_normal() > 0.0 else 0
+
+    return random
+
+
+probit = ProbitRV()
+
+
+class Probit(Discrete):
+    r"""One of two classes by a probit: whether a latent value with unit normal noise is positive.
+
+    .. math:: p(y = 1 \mid f) = \Phi(f)
+
+    ========  ======================
+    Support   :math:`y \in \{0, 1\}`
+    ========  ======================
+
+    Parameters
+    ----------
+    f : tensor_like
+        Latent values, one for each label: those from ``pm.gp.Latent(...).prior(...)`` as they are.
+
+    Raises
+    ------
+    ValueError
+        If `observed` labels are missing, not 0 or 1 (or bool), or of a shape that does not fit `f`. Labels in
+        ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
+        shape only. Nothing has been added to the model then.
+
+    Notes
+    -----
+    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model, but its log probability is −∞ from f = 8.3 on, where the
+    label is 0, and its derivatives are not numbers there. Here they are right far into both tails.
+
+    Examples
+    --------
+    .. code-block:: python
+
+        with pm.Model():
+            gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+            f = gp.prior("f", X=X)
+            gpep.Probit("y", f, observed=y)
+    """
+
+    rv_op = probit
+
+    def __new__(cls, name: str, f: Any, *args: Any, observed: Any = None, **kwargs: Any) -> TensorVariable:
+        """Check the labels, then add the variable to the model on the context stack."""
+        f = pt.as_tensor_variable(f)
+        if observed is not None:
+            observed = observed_classes(
+                observed,
+                known_shape(f),
+                2,
+                name,
+                given="one latent value",
+                coding="Code the classes as 0 and 1: (labels > 0) does so for -1 and 1",
+                shaping="Labels are one number per point: pass labels.ravel() for a column",
+            )
+        return super().__new__(cls, name, f, *args, observed=observed, **kwargs)
+
+    @classmethod
+    def dist(cls, f: Any, **kwargs: Any) -> TensorVariable:
+        """A random variable outside any model; arguments as for the class."""
+        return super().dist([pt.as_tensor_variable(f).astype("float64")], **kwargs)
+
+    def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
+        """The more probable label."""
+        likely = pt.cast(f > 0.0, "int64")
+        return likely if rv_size_is_none(size) else pt.full(size, likely)
+
+    def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
+        """log Φ(f) for the label 1, log Φ(−f) for 0, −∞ for any other."""
+        legal = pt.or_(pt.eq(value, 0), pt.eq(value, 1))
+        return pt.switch(legal, log_normal_cdf((2.0 * value - 1.0) * f), -np.inf)
+
+
+def log_normal_cdf(x: TensorVariable) -> TensorVariable:
+    """log Φ(x), with first and second derivatives right far into both tails.
+
+    PyMC's own is right to single precision only, as its √2 is.
+    """
+    # Each form sees values that it is good for alone, or derivatives of the other would be infinity times zero.
+    in_tail = x < _CHANGE
+    low, high = pt.switch(in_tail, x, _CHANGE), pt.switch(in_tail, _CHANGE, x)
+    tail = pt.log(0.5 * pt.erfcx(-low * _SQRT_HALF)) - 0.5 * low**2
+    body = pt.log1p(-0.5 * pt.erfc(high * _SQRT_HALF))
+    return pt.switch(in_tail, tail, body)
+
+
+_SQRT_HALF = np.sqrt(0.5)  # a Python float would become single precision
+_CHANGE = np.float64(-1.0)

@@ -1,0 +1,52 @@
+"""The probit as a likelihood of two classes."""
+
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import log_ndtr, ndtr
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import probit
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    QuadraticBound,
+    ScalarDensity,
+)
+from pymc_gpep.likelihoods.probit.distribution import ProbitRV
+from pymc_gpep.likelihoods.two_classes import TwoClasses
+
+__all__ = ["ProbitLikelihood"]
+
+
+@dataclass(frozen=True)
+class ProbitLikelihood(TwoClasses):
+    """p(y = 1 | f) = Φ(f): the sign of the latent value with unit normal noise."""
+
+    name: ClassVar[str] = "probit"
+    written: ClassVar[str] = "gpep.Probit"
+    guide: ClassVar[str] = "prior"
+    largest_precision: ClassVar[float] = 1.0
+    local: ClassVar[tuple[object, ...]] = (
+        ScalarDensity(probit.derivatives),
+        GaussianAverage(probit.average),
+        AverageLogDensity(probit.average_log),
+        QuadraticBound(probit.bound),
+    )
+
+    def link(self, f: Array) -> Array:
+        p: Array = ndtr(f)
+        return p
+
+    def log_link(self, f: Array) -> Array:
+        log_p: Array = log_ndtr(f)
+        return log_p
+
+    def read(self, variable: TensorVariable) -> TensorVariable | None:
+        """Read gpep.Probit, or pm.Bernoulli with a probability that is Φ of something, however it is written."""
+        op = variable.owner.op
+        if isinstance(op, ProbitRV):
+            (latent,) = op.dist_params(variable.owner)
+            return cast(TensorVariable, latent)
+        return super().read(variable)

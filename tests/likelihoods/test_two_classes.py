@@ -1,0 +1,119 @@
+"""Likelihoods of two classes by one latent function: what is read in models, and what is said of others."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations import approximator
+from pymc_gpep.structure import StructureError
+
+X = np.linspace(0.0, 3.0, 7)[:, None]
+Y = np.array([0, 1, 1, 0, 1, 0, 1])
+
+
+def model_of(observe, y=Y, **prior):
+    """A model of one latent function and what `observe(f, y)` makes of it."""
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X, **prior)
+        observe(f, y)
+    return model
+
+
+def bernoulli(link):
+    return lambda f, y: pm.Bernoulli("y", p=link(f), observed=y)
+
+
+SPELLINGS = {
+    "logit_p": ("logit", lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y)),
+    "invlogit": ("logit", bernoulli(pm.math.invlogit)),
+    "1 / (1 + exp(-f))": ("logit", bernoulli(lambda f: 1 / (1 + pt.exp(-f)))),
+    "exp(f) / (1 + exp(f))": ("logit", bernoulli(lambda f: pt.exp(f) / (1 + pt.exp(f)))),
+    "tanh": ("logit", bernoulli(lambda f: 0.5 * (1 + pt.tanh(f / 2)))),
+    "Probit": ("probit", lambda f, y: gpep.Probit("y", f, observed=y)),
+    "invprobit": ("probit", bernoulli(pm.math.invprobit)),
+    "named": ("probit", bernoulli(lambda f: pm.Deterministic("p", pm.math.invprobit(f)))),
+    "erf": ("probit", bernoulli(lambda f: 0.5 * (1 + pt.erf(f / np.sqrt(2))))),
+    "logcdf": ("probit", bernoulli(lambda f: pt.exp(pm.logcdf(pm.Normal.dist(0, 1), f)))),
+    "of the other sign": ("probit", bernoulli(lambda f: 1 - pm.math.invprobit(-f))),
+    "selected": ("probit", bernoulli(lambda f: pm.math.invprobit(f[np.arange(7)]))),
+}
+
+
+@pytest.mark.parametrize("rotated", [True, False], ids=["rotated", "centred"])
+@pytest.mark.parametrize("spelling", SPELLINGS)
+def test_link_is_known_however_it_is_written(spelling, rotated):
+    kind, observe = SPELLINGS[spelling]
+    model = model_of(observe, reparameterize=rotated)
+    found = gpep.read_classifier(model)
+    (latent,) = found.latents
+    assert (found.kind, found.n_functions, found.n_classes, found.n_points) == (kind, 1, 2, 7)
+    assert latent.f is model["f"]
+    assert latent.classes == (0,)
+
+
+def test_prior_of_one_output_is_a_vector():
+    assert gpep.read_classifier(model_of(SPELLINGS["logit_p"][1], n_outputs=1)).n_functions == 1
+
+
+@pytest.mark.parametrize("y", [Y, Y.astype(bool), Y.astype(float)], ids=["int", "bool", "float"])
+@pytest.mark.parametrize("spelling", ["Probit", "logit_p"])
+def test_labels_of_every_type(spelling, y):
+    found = gpep.read_classifier(model_of(SPELLINGS[spelling][1], y))
+    np.testing.assert_array_equal(found.labels.data, Y)
+
+
+def lapse(f):
+    rate = pm.Beta("rate", 1, 20)
+    return rate + (1 - 2 * rate) * pm.math.invprobit(f)
+
+
+REFUSED = {
+    "offset": (lambda f, y: pm.Bernoulli("y", logit_p=f + pm.Normal("mu"), observed=y), "by 'mu'.*mean_func="),
+    "offset of a probit": (lambda f, y: gpep.Probit("y", f + 0.3, observed=y), "'f' is shifted.*mean_func="),
+    "scale": (lambda f, y: pm.Bernoulli("y", logit_p=2 * f, observed=y), "'f' is scaled.*cov_func="),
+    "lapse rate": (bernoulli(lapse), "Bernoulli, but its probability, made of 'f' and 'rate', is.*logit_p=f"),
+    "fixed lapse rate": (bernoulli(lambda f: 0.01 + 0.98 * pm.math.invlogit(f)), "made of 'f', is.*lapse rates"),
+    "another link": (bernoulli(lambda f: 1 - pt.exp(-pt.exp(f))), "or other links, cannot be read"),
+    "labels -1 and 1": (
+        lambda f, y: pm.Bernoulli("y", logit_p=f, observed=2 * y - 1),
+        r"must be 0 or 1, but among them are -1, 1. Write \(labels > 0\)",
+    ),
+    "three classes": (lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y + 1), "among them are 1, 2.*Multinomial"),
+    "one point": (lambda f, y: pm.Bernoulli("y", logit_p=f[0], observed=y[0]), "must have one axis.*number.*is 0"),
+    "a column": (lambda f, y: gpep.Probit("y", f[:, None], observed=y[:, None]), "must have one axis.*number.*is 2"),
+    "some points": (lambda f, y: gpep.Probit("y", f[:3], observed=y[:3]), "3 points, but its latent functions have 7"),
+    "another order": (lambda f, y: gpep.Probit("y", f[::-1], observed=y), "another order"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_read_is_told_what_to_write(case):
+    observe, message = REFUSED[case]
+    with pytest.raises(StructureError, match=message):
+        gpep.read_classifier(model_of(observe))
+
+
+def test_missing_labels():
+    missing = np.ma.masked_array(Y, [True, *[False] * 6])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
+        model = model_of(SPELLINGS["logit_p"][1], missing)
+    with pytest.raises(StructureError, match=r"Values of 'y' are missing\. Leave those points out"):
+        gpep.read_classifier(model)
+    with pytest.raises(ValueError, match="1 of 7 observed labels are missing"):
+        model_of(SPELLINGS["Probit"][1], missing)
+
+
+def test_two_functions_are_refused():
+    with pytest.raises(StructureError, match="must have one axis"):
+        gpep.read_classifier(model_of(lambda f, y: gpep.Probit("y", f.T, observed=np.stack([y, y], 1)), n_outputs=2))
+
+
+def test_method_of_another_likelihood():
+    classifier = gpep.read_classifier(model_of(SPELLINGS["Probit"][1]))
+    with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*the model has a probit"):
+        approximator("nested_ep", classifier.likelihood_model, {})
