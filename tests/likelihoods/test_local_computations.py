@@ -8,11 +8,15 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
     BlockCurvature,
     CoupledCurvature,
     DifferenceFactors,
     DifferenceQuadrature,
+    GaussianAverage,
     IndependentQuadrature,
+    QuadraticBound,
+    ScalarDensity,
     UtilityBound,
 )
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
@@ -200,7 +204,82 @@ def difference_quadrature(likelihood, kernels):
     check_difference_site(likelihood, full)
 
 
+POINTS = np.array([-3.0, -0.4, 0.3, 2.0])
+VARIANCE = np.array([0.5, 2.0, 1.0, 0.1])
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(120)
+
+
+def of_each_class(likelihood, kernel, size):
+    """A function of numbers (n,) that writes `size` rows, and the log density of one point, for each class."""
+    parameters = np.empty((0, N))
+    for label in range(likelihood.n_classes(1)):
+        y = np.full(N, label)
+
+        def evaluate(*numbers, y=y):
+            out = np.full((size, N), np.nan)
+            kernel(*numbers, y, parameters, out)
+            return out
+
+        def log_density(f, y=y):
+            return np.array([likelihood.log_density(np.array([[each]]), y[:1]) for each in np.ravel(f)]).reshape(
+                f.shape
+            )
+
+        yield evaluate, log_density
+
+
+def slopes_by_differences(function, *numbers, which=0):
+    """Derivatives of a function of numbers (n,) with respect to one of its arguments, to about 1e-8."""
+    moved = [[x + t * STEP * (i == which) for i, x in enumerate(numbers)] for t in (-2, -1, 1, 2)]
+    low2, low, high, high2 = (function(*each) for each in moved)
+    return (8 * (high - low) - (high2 - low2)) / (12 * STEP)
+
+
+def scalar_density(likelihood, kernels):
+    for evaluate, log_density in of_each_class(likelihood, kernels.derivatives, 4):
+        found = evaluate(POINTS)
+        assert_allclose(found[0], log_density(POINTS), rtol=1e-13)
+        assert_allclose(found[1:], slopes_by_differences(evaluate, POINTS)[:3], atol=1e-8)
+
+
+def gaussian_average(likelihood, kernels):
+    nodes = POINTS[:, None] + np.sqrt(VARIANCE)[:, None] * NODES
+    for evaluate, log_density in of_each_class(likelihood, kernels.terms, 5):
+        found = evaluate(POINTS, VARIANCE)
+        expected = np.log(np.exp(log_density(nodes)) @ WEIGHTS / WEIGHTS.sum())
+        assert_allclose(found[0], expected, atol=1e-9)
+        assert_allclose(found[1:], slopes_by_differences(evaluate, POINTS, VARIANCE)[:4], atol=1e-8)
+        by_variance = slopes_by_differences(evaluate, POINTS, VARIANCE, which=1)[0]
+        assert_allclose(0.5 * (found[2] + found[1] ** 2), by_variance, atol=1e-8)
+        assert_allclose(evaluate(POINTS, np.zeros(N))[0], log_density(POINTS), rtol=1e-12)
+
+
+def average_log_density(likelihood, kernels):
+    nodes = POINTS[:, None] + np.sqrt(VARIANCE)[:, None] * NODES
+    for evaluate, log_density in of_each_class(likelihood, kernels.terms, 3):
+        found = evaluate(POINTS, VARIANCE)
+        assert_allclose(found[0], log_density(nodes) @ WEIGHTS / WEIGHTS.sum(), atol=1e-9)
+        for which in (0, 1):
+            slope = slopes_by_differences(evaluate, POINTS, VARIANCE, which=which)
+            assert_allclose(found[1 + which], slope[0], atol=1e-8)
+
+
+def quadratic_bound(likelihood, kernels):
+    exact = likelihood.computation(AverageLogDensity).terms
+    both = zip(of_each_class(likelihood, kernels.terms, 3), of_each_class(likelihood, exact, 3), strict=True)
+    for (evaluate, _), (average, _) in both:
+        found = evaluate(POINTS, VARIANCE)
+        assert (found[0] <= average(POINTS, VARIANCE)[0]).all()
+        for which in (0, 1):
+            slope = slopes_by_differences(evaluate, POINTS, VARIANCE, which=which)
+            assert_allclose(found[1 + which], slope[0], atol=1e-8)
+
+
 CHECKS = {
+    AverageLogDensity: average_log_density,
+    GaussianAverage: gaussian_average,
+    QuadraticBound: quadratic_bound,
+    ScalarDensity: scalar_density,
     BlockCurvature: block_curvature,
     CoupledCurvature: coupled_curvature,
     DifferenceFactors: difference_factors,
