@@ -11,7 +11,7 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import total_covariance
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["history", "hyperparameters", "latent", "nodes"]
+__all__ = ["history", "hyperparameters", "latent", "nodes", "starts"]
 
 
 def hyperparameters(fit: Fit) -> xr.Dataset:
@@ -24,6 +24,13 @@ def nodes(fit: Fit) -> xr.Dataset:
     hyper = fit.hyper_posterior
     coords = {name: ("node", [getattr(e, name) for e in hyper.nodes]) for name in ("evidence", "log_posterior")}
     return _natural(fit, hyper.theta).assign_coords({"weight": ("node", hyper.weights)} | coords)
+
+
+def starts(fit: Fit) -> xr.Dataset:
+    """Hyperparameters where the optimiser ended from each start, on their natural scale, and log posteriors there."""
+    ends = fit.optimum.ends or (fit.optimum.best,)
+    coords = {name: ("start", [getattr(e, name) for e in ends]) for name in ("evidence", "log_posterior")}
+    return _natural(fit, np.array([end.theta for end in ends])).rename_dims(node="start").assign_coords(coords)
 
 
 def latent(fit: Fit) -> xr.Dataset:

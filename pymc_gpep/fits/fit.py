@@ -87,7 +87,8 @@ class Fit:
         name = self.approximator.name
         if self.log_posterior.value_vars:
             plural = "" if steps == 1 else "s"
-            ended = f"Hyperparameters {how} after {steps} iteration{plural}{why}"
+            agreed = f"; {self.optimum.agreement}" if self.optimum.agreement else ""
+            ended = f"Hyperparameters {how} after {steps} iteration{plural}{why}{agreed}"
             # Who interrupts a fit does not wait for another solve.
             ended += "." if self.optimum.interrupted else f"; {name}, started near its solution, {self.convergence}."
         else:

@@ -54,6 +54,7 @@ def to_datatree(fit: Fit) -> xr.DataTree:
                 seconds=fit.seconds,
                 compile_seconds=fit.compile_seconds,
             ),
+            "starts": _table(optimum.ends, "start", parameters),
             "nodes": nodes,
             "observed_data": labels.to_dataset(),
         }
@@ -107,6 +108,8 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         bool(attrs["optimum_converged"]),
         attrs["optimum_message"],
         evaluations,
+        # Earlier versions had one start.
+        ends=_evaluations(tree["starts"].to_dataset(), "start") if "starts" in tree else (),
     )
     _check(log_posterior, optimum.best, tree["observed_data"][attrs["likelihood"]].values)
     expected = method.start_size(classifier.n_functions, classifier.n_points)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
@@ -23,6 +24,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.natural_scale import draw_hyperparameters
 from pymc_gpep.structure.prior_functions import check_moments, frozen_data, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
@@ -188,12 +190,30 @@ class LogPosterior:
             values.append(function(*(point[v.name] for v in self.value_vars)))
         return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
 
+    def draw_prior(self, count: int, random_seed: int = 0) -> Array:
+        """Draws (count, d) from the priors of the hyperparameters, unconstrained.
+
+        Where a prior cannot be drawn from, such as `pm.HalfFlat`, of a standard normal around the initial point.
+        """
+        rng = np.random.default_rng(random_seed)
+        initial = self.initial_point()
+        try:
+            draws = [draw_hyperparameters(self.classifier, seed) for seed in rng.integers(2**30, size=count)]
+        except NotImplementedError:
+            return np.asarray(initial + rng.standard_normal((count, initial.size)))
+        flat = [DictToArrayBijection.map({v.name: draw[v.name] for v in self.value_vars}).data for draw in draws]
+        return np.array(flat, dtype=np.float64).reshape(count, initial.size)
+
+    def moments(self, theta: Array) -> tuple[Array, Array, NDArray[np.int64]]:
+        """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) at one point."""
+        return self._moments(self.point(theta))
+
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(self.classifier, *self._moments(self.point(theta)))
+        check_moments(self.classifier, *self.moments(theta))
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
         """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
         likelihood = self.classifier.likelihood_model
-        return self.approximator.solve_near(*self._moments(self.point(theta)), start, likelihood=likelihood)
+        return self.approximator.solve_near(*self.moments(theta), start, likelihood=likelihood)

@@ -10,7 +10,10 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
-__all__ = ["Optimum", "maximise"]
+__all__ = ["AGREE", "Optimum", "maximise"]
+
+AGREE = 0.1
+"""Largest difference of the log posterior at which two ends are one."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,24 @@ class Optimum:
     """One for every iteration of the optimiser, the initial point first."""
     interrupted: bool = False
     """Whether it was by Ctrl-C, then or while hyperparameters were integrated over."""
+    ends: tuple[Evaluation, ...] = ()
+    """Where searches from several points ended, in their order; NaN where one could not begin."""
+
+    @property
+    def agreement(self) -> str:
+        """How many of several searches ended here, in words; empty if there was one."""
+        if len(self.ends) < 2:
+            return ""
+        below = self.best.log_posterior - np.array([end.log_posterior for end in self.ends])
+        failed, others = int(np.isnan(below).sum()), below[below > AGREE]
+        many = len(below)
+        same = many - failed - others.size
+        words = [f"all {many} starts ended there" if same == many else f"{same} of {many} starts ended there"]
+        if others.size:
+            words.append(f"the others up to {others.max():.2f} below")
+        if failed:
+            words.append(f"{failed} failed")
+        return ", ".join(words)
 
 
 def maximise(

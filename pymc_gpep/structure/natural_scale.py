@@ -4,13 +4,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
+import pymc as pm
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.structure import GPModel
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import INTERPRETED, graph_function
 
-__all__ = ["unconstrain"]
+__all__ = ["draw_hyperparameters", "unconstrain"]
 
 
 def unconstrain(processes: GPModel) -> Callable[[Mapping[str, Any]], PointType]:
@@ -34,3 +35,16 @@ def unconstrain(processes: GPModel) -> Callable[[Mapping[str, Any]], PointType]:
         return dict(zip(names, function(*arguments), strict=True))
 
     return point
+
+
+def draw_hyperparameters(processes: GPModel, random_seed: int) -> PointType:
+    """One draw from the priors of the hyperparameters, as values of the value variables by name.
+
+    Raises
+    ------
+    NotImplementedError
+        If a prior is improper.
+    """
+    rvs = list(processes.hyperparameters)
+    drawn = pm.draw(rvs, random_seed=random_seed, mode=INTERPRETED)
+    return unconstrain(processes)(dict(zip((rv.name for rv in rvs), drawn, strict=True)))

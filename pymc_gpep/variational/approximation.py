@@ -56,7 +56,9 @@ class GPApproximation(SingleGroupApproximation):
     latent : xarray.Dataset
         Posterior `mean` (point, class) and `cov` (point, class, class) of the latent values.
     history : xarray.Dataset
-        Evidence, log posterior and solver iterations at each iteration of the optimiser.
+        Evidence, log posterior and solver iterations at each iteration of the optimiser, from the start that was kept.
+    starts : xarray.Dataset
+        Hyperparameters at which the optimiser ended from each start, and the log posteriors there.
     convergence : Convergence
         How the approximation itself ended, at the maximum.
     converged : bool
@@ -164,6 +166,15 @@ class GPApproximation(SingleGroupApproximation):
     def latent(self) -> xr.Dataset:
         """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
         return datasets.latent(self._fit)
+
+    @property
+    def starts(self) -> xr.Dataset:
+        """Hyperparameters at which the optimiser ended from each start, with dim `start`, on their natural scale.
+
+        With the coordinates `evidence` and `log_posterior` (unconstrained); NaN for starts at which the approximation
+        failed. One for a fit with `starts=1`.
+        """
+        return datasets.starts(self._fit)
 
     @property
     def history(self) -> xr.Dataset:

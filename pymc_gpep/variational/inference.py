@@ -17,7 +17,9 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
-from pymc_gpep.hyper.optimum import Optimum, maximise
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.several_starts import maximise_from
+from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
@@ -29,8 +31,8 @@ from pymc_gpep.variational.fit_progress import FitProgress
 __all__ = ["GPInference"]
 
 _OF_FIT = (
-    ", hyper, hyper_options and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, start, "
-    "random_seed, callbacks and progressbar"
+    ", hyper, hyper_options, starts and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, "
+    "start, random_seed, callbacks and progressbar"
 )
 
 _log = logging.getLogger(__name__)
@@ -50,6 +52,10 @@ class GPInference(Inference):
         For the initial point, and for draws that are given no seed of their own.
     start : dict, optional
         Initial values of hyperparameters, by name.
+    starts : int
+        From how many points the maximum of the hyperparameters is looked for; the best is kept. The first is the
+        model's initial point, or `start`. Others have length scales and magnitudes that the covariances of the data
+        suggest, and after four of these are draws from the prior.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     hyper : {"map", "laplace", "ccd", "nuts"}
@@ -77,6 +83,7 @@ class GPInference(Inference):
         model: pm.Model | None = None,
         random_seed: Any = None,
         start: Mapping[str, Any] | None = None,
+        starts: int = 1,
         likelihood: str | None = None,
         hyper: str = "map",
         hyper_options: Mapping[str, Any] | None = None,
@@ -87,6 +94,10 @@ class GPInference(Inference):
         self._approximator = approximator(method, self._classifier.likelihood_model, options, _OF_FIT)
         self._hyper = hyper_method(hyper, hyper_options)
         self._start = dict(start or {})
+        _check_whole("starts", starts)
+        if starts < 1:
+            raise ValueError(f"starts must be at least 1, but is {starts}.")
+        self._starts = starts
         self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         self._approx = GPApproximation(model=model, random_seed=self._seed)
         self._log_posterior: LogPosterior | None = None
@@ -117,11 +128,12 @@ class GPInference(Inference):
         Parameters
         ----------
         n : int
-            Limit on iterations of the optimiser.
+            Limit on iterations of the optimiser, from each start.
         score : bool, optional
             Taken for compatibility: the loss, the negative log posterior, is always recorded.
         callbacks : list of functions of (approximation, losses, iteration), optional
-            Called after each iteration; StopIteration ends the fit and keeps the best point so far.
+            Called after each iteration; StopIteration ends the fit and keeps the best point so far. With several starts
+            the losses are those since the present one, and iterations are counted on.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         backend : str, optional
@@ -144,7 +156,7 @@ class GPInference(Inference):
         An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
         so far; the posterior there is computed when it is first asked for.
         """
-        _check_iterations(n)
+        _check_whole("n, the limit on iterations of the optimiser,", n)
         self._include_transformed = include_transformed
         self._kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
         check_installed(self._kwargs)
@@ -163,7 +175,7 @@ class GPInference(Inference):
         ValueError
             If there was no fit yet.
         """
-        _check_iterations(n)
+        _check_whole("n, the limit on iterations of the optimiser,", n)
         self._run(n, (), progressbar, progressbar_theme, self._approx.optimum.best)
 
     def _run(
@@ -190,18 +202,26 @@ class GPInference(Inference):
             of_graph = time.perf_counter() - began - compiled.seconds
             progress.stage("first solve")
 
-            def report(history: tuple[Evaluation, ...]) -> None:
+            iterations = 0
+
+            def report(history: tuple[Evaluation, ...], which: int) -> None:
+                nonlocal iterations
                 last = history[-1]
+                iterations += 1
                 state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
-                progress.iteration(len(history) - 1, state)
+                progress.iteration(iterations, state if len(points) == 1 else f"start {which + 1}: {state}")
                 if callbacks:
                     reached = Optimum(last, False, "Still running.", history)
                     self._approx.show(Fit(log_posterior, reached, Maximum().integrate(log_posterior, reached)))
                 for callback in callbacks:
-                    callback(self._approx, self._approx.hist, len(history) - 1)
+                    callback(self._approx, self._approx.hist, iterations)
 
-            theta = log_posterior.initial_point(self._start, self._seed) if begin is None else begin.theta
-            optimum = maximise(log_posterior, theta, n, report, None if begin is None else begin.start)
+            if begin is None:
+                first = log_posterior.initial_point(self._start, self._seed)
+                points = starting_points(log_posterior, first, self._starts, self._seed)
+            else:
+                points = begin.theta[None]
+            optimum = maximise_from(log_posterior, points, n, report, None if begin is None else begin.start)
             # With nothing to integrate over, all ways to do it are the same.
             hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
             if optimum.interrupted:
@@ -230,6 +250,6 @@ class GPInference(Inference):
         return self._approx
 
 
-def _check_iterations(n: Any) -> None:
-    if not isinstance(n, Integral):
-        raise TypeError(f"n, the limit on iterations of the optimiser, must be a whole number, but is {n!r}.")
+def _check_whole(name: str, value: Any) -> None:
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, but is {value!r}.")
