@@ -4,19 +4,41 @@ from dataclasses import fields
 from typing import Any
 
 from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.ep import EP
+from pymc_gpep.approximations.factorial_variational import FactorialVariational
 from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.kl import KL
+from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
 from pymc_gpep.approximations.laplace_probit import LaplaceProbit
+from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qiep import QIEP
+from pymc_gpep.approximations.quadratic_vb import QuadraticVB
+from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
 __all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
 
-APPROXIMATIONS: tuple[type[Approximator], ...] = (NestedEP, QEP, IEP, QIEP, Laplace, LaplaceProbit, VariationalBayes)
+APPROXIMATIONS: tuple[type[Approximator], ...] = (
+    NestedEP,
+    QEP,
+    IEP,
+    QIEP,
+    EP,
+    Laplace,
+    LaplaceProbit,
+    ScalarLaplace,
+    VariationalBayes,
+    KL,
+    QuadraticVB,
+    FactorialVariational,
+    LabelRegression,
+    NaiveTAP,
+)
 """All there are; those of one name are for different likelihoods."""
 
 METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))

@@ -5,6 +5,7 @@ from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
@@ -16,6 +17,7 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.COUPLED): CoupledPosterior,
     (DensePrior, SiteForm.BLOCK): BlockPosterior,
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
+    (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
 }
 
 

@@ -31,6 +31,8 @@ class SiteForm(StrEnum):
     """Any semi-definite matrix whose rows sum to zero."""
     INDEPENDENT = "independent"
     """diag(π_i): each latent function has a site of its own."""
+    FACTORIAL = "factorial"
+    """Not of a point: what makes the latent values of all points independent."""
 
 
 @dataclass(frozen=True, eq=False)

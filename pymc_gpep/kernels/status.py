@@ -8,6 +8,7 @@ __all__ = [
     "OUT_OF_DIGITS",
     "OUT_OF_ITERATIONS",
     "OUT_OF_MEMORY",
+    "SINGULAR",
     "TOO_LARGE",
 ]
 
@@ -18,6 +19,7 @@ NOT_FINITE = 3
 OUT_OF_MEMORY = 4
 TOO_LARGE = 5
 OUT_OF_DIGITS = 6
+SINGULAR = 7
 
 MESSAGES = {
     CONVERGED: "converged",
@@ -26,5 +28,6 @@ MESSAGES = {
     NOT_FINITE: "met values that are not finite",
     OUT_OF_MEMORY: "ran out of memory",
     TOO_LARGE: "met more latent values than its max_size allows",
+    SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes one)",
     OUT_OF_DIGITS: "reached the limit of rounding at so large a prior variance",
 }

@@ -11,7 +11,11 @@ from pymc_gpep.kernels.linalg.definite import is_covariance
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["Found", "Problem", "check_problem", "own_matrix", "relative_problem"]
+__all__ = ["NO_PARAMETERS", "Found", "Problem", "check_problem", "own_matrix", "relative_problem"]
+
+
+NO_PARAMETERS = np.empty((0, 0))
+"""Of a likelihood that is given nothing but latent values."""
 
 
 class Problem(NamedTuple):
@@ -23,6 +27,8 @@ class Problem(NamedTuple):
     """Prior mean, (c, n)."""
     labels: NDArray[np.int64]
     """Classes 0…c−1, (n,)."""
+    parameters: Array = NO_PARAMETERS
+    """What the likelihood is given besides latent values at each point, (p, n)."""
     team: Team = ALONE
     """Who may work on it."""
 

@@ -86,6 +86,7 @@ def laplace_block(
     k = problem.k
     c, n = problem.mean.shape
     b = start.reshape(c, n)
+    b -= b.mean(0)  # the mode has nothing that is common to the functions
     cov = np.full((n, c, c), np.nan)
     size = n * (c - 1) if c * n <= max_size else 0
     ascent = _BlockAscent(problem, log_density, curvature, size)

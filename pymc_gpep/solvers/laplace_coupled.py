@@ -73,6 +73,7 @@ def laplace_coupled(
     """
     c, n = problem.mean.shape
     b = start.reshape(c, n)
+    b -= b.mean(0)  # the mode has nothing that is common to the functions
     ascent = CoupledAscent(problem, log_density, along_line)
     cov = np.full((n, c, c), np.nan)
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)

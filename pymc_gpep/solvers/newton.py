@@ -33,7 +33,11 @@ class Ascent(Protocol):
         ...
 
     def factorise(self) -> tuple[bool, float]:
-        """Factorise I + W K with the curvature at f; returns success and log|I + W K|."""
+        """Factorise I + W K with the curvature at f; returns success and log|I + W K|.
+
+        What is returned is what the evidence loses to the volume of the posterior, twice, and may be another number
+        where that is.
+        """
         ...
 
     def solve(self, residual: Array, step: Array) -> None:
@@ -50,6 +54,8 @@ class Ascent(Protocol):
 
 def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tolerance: float) -> tuple[float, int]:
     """Iterate from the weights `b` (c, n), which are overwritten, until the residual is below `tolerance`.
+
+    Where the likelihood does not see what is added to all functions, those that are given must sum to zero.
 
     The residual is the largest entry of the gradient r and of Newton's step in f; no less is asked of it than rounding
     allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
@@ -85,8 +91,7 @@ def log_posterior(problem: Problem, b: Array, ascent: Ascent, image: Array) -> f
 
 
 def _begin(problem: Problem, b: Array, ascent: Ascent, image: Array) -> None:
-    """Take from `b` what is common to the functions, which the mode does not have; put 0 there if that is better."""
+    """Put 0 into `b` if that is better."""
     cold = log_posterior(problem, np.zeros_like(b), ascent, image)
-    b -= b.mean(0)
     if not log_posterior(problem, b, ascent, image) >= cold:
         b[:] = 0.0

@@ -76,7 +76,7 @@ def full_qep(
     sites. `start`, which is overwritten, is as the kernels of full sites say; options are those of `qep`, with the
     kernel `full_update`, and the largest number cn of latent values.
     """
-    k, prior_mean, y, _ = problem
+    k, prior_mean, y = problem.k, problem.mean, problem.labels
     c, n = prior_mean.shape
     d = c - 1
     sites = start.reshape(2, n, packed_size(c))

@@ -90,7 +90,7 @@ def run(
     # What is not finite ends as a status; nothing is to be warned of on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            return _solve(solver, Problem(k, mean, labels, team), start, history, gradient, relative)
+            return _solve(solver, Problem(k, mean, labels, team=team), start, history, gradient, relative)
         except MemoryError:
             return _failed(OUT_OF_MEMORY, mean, start, history)
 

@@ -53,7 +53,7 @@ def shifted_posterior(problem: Problem, sites: Array, space: ShiftedPosterior) -
 
     Returns success and log ∫ p(f) ∏ sites.
     """
-    k, prior_mean, _, team = problem
+    k, prior_mean, team = problem.k, problem.mean, problem.team
     pi, nu, b, mean, variance, inverses, p = space
     c, _ = pi.shape
     pi[:], nu[:] = sites[0, :, :c].T, sites[1, :, :c].T

@@ -46,7 +46,7 @@ def site_posterior(problem: Problem, sites: Array, space: SitePosterior) -> tupl
 
     Returns success and log ∫ p(f) p(u) ∏ sites, what the factors' own terms leave over.
     """
-    k, prior_mean, y, team = problem
+    k, prior_mean, y, team = problem.k, problem.mean, problem.labels, problem.team
     pi, nu, inverses, p, work, b, mean, cov = space
     constant = site_parameters(y, sites[0], sites[1], pi, nu)
     ok, log_det = factorise(k, pi, inverses, p, team)

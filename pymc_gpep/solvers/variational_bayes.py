@@ -63,7 +63,7 @@ def variational_bayes(
     `start`, which is overwritten, holds b (c, n); `terms` is the kernel of
     `pymc_gpep.likelihoods.local_computations.UtilityBound`; `max_products` limits the products with K in one iteration.
     """
-    k, prior_mean, _, team = problem
+    k, prior_mean, team = problem.k, problem.mean, problem.team
     c, n = prior_mean.shape
     b = start.reshape(c, n)
     pi, inverses = np.ones((c, n)), np.empty_like(k)
@@ -103,7 +103,7 @@ def _ascend(
 
     `constant` is the part of the bound that does not depend on f. Returns bound and status.
     """
-    k, prior_mean, y, _ = problem
+    k, prior_mean, y = problem.k, problem.mean, problem.labels
     c, n = f.shape
     w = np.empty((n, c, c))
     r, d, pull, left, smooth = np.empty((5, c, n))

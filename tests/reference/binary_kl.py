@@ -26,9 +26,7 @@ def binary_kl(K: Array, y: Array, m: Array, link: Link) -> BinaryGaussian:
         smooth = np.linalg.inv(np.eye(n) + K * w)
         v = smooth @ K
         mean = m + K @ alpha
-        g, slope, spread = np.array(
-            [link.average_log(*each) for each in zip(y, mean, v.diagonal(), strict=True)]
-        ).T
+        g, slope, spread = np.array([link.average_log(*each) for each in zip(y, mean, v.diagonal(), strict=True)]).T
         value = g.sum() - 0.5 * (alpha @ K @ alpha + np.trace(smooth) - n - np.linalg.slogdet(smooth)[1])
         # dV = −V dW V, tr(I + KW)⁻¹ = n − tr W V.
         of_w = -(v**2) @ spread - 0.5 * (v**2) @ w

@@ -8,6 +8,7 @@ Classification* (JMLR 9, 2008), section 2.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +65,7 @@ class Link(ABC):
                 return float((f - mode) ** power * np.exp(log_integrand(f) - top))
 
             return sum(
-                quad(integrand, low, high, epsabs=1e-15, epsrel=1e-12, limit=200)[0]
-                for low, high in zip(edges[:-1], edges[1:], strict=True)
+                quad(integrand, low, high, epsabs=1e-15, epsrel=1e-12, limit=200)[0] for low, high in pairwise(edges)
             )
 
         zeroth, first, second = (integral(power) for power in range(3))
@@ -91,8 +91,7 @@ class Link(ABC):
                 return float(function(np.float64(y * f)) * density)
 
             return sum(
-                quad(integrand, low, high, epsabs=1e-14, epsrel=1e-12, limit=200)[0]
-                for low, high in zip(edges[:-1], edges[1:], strict=True)
+                quad(integrand, low, high, epsabs=1e-14, epsrel=1e-12, limit=200)[0] for low, high in pairwise(edges)
             )
 
         return (
@@ -158,4 +157,3 @@ class Logit(Link):
 
 PROBIT, LOGIT = Probit(), Logit()
 LINKS = {link.name: link for link in (PROBIT, LOGIT)}
-

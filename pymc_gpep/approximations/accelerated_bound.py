@@ -1,0 +1,47 @@
+"""Options that both approximations by a lower bound have in common which is raised by a fixed-point iteration."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.limits import at_least, fraction, positive
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.solvers.scalar_bound import SCHEMES
+
+__all__ = ["AcceleratedBound"]
+
+
+@dataclass(frozen=True)
+class AcceleratedBound(Approximator):
+    """The best Gaussian under a bound, sought with Anderson acceleration, and else along the natural gradient.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the bound, which is
+        accurate to about the square of it.
+    max_iterations : int
+        Limit on iterations.
+    memory : int
+        Past steps that Anderson acceleration combines; 0 is the plain damped iteration.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    damping : float
+        Part of the full update that a plain step takes, in (0, 1].
+    """
+
+    tolerance: float = field(default=1e-6, metadata=positive())
+    max_iterations: int = field(default=500, metadata=at_least(1))
+    memory: int = field(default=4, metadata=at_least(0))
+    mixing: float = field(default=1.0, metadata=fraction())
+    damping: float = field(default=1.0, metadata=fraction())
+
+    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: sites."""
+        return 2 * n_points

@@ -1,0 +1,59 @@
+"""Expectation propagation for a likelihood of one latent function (Minka 2001; Opper and Winther 2000, as TAP)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.scalar_ep import scalar_ep
+
+__all__ = ["EP"]
+
+
+@dataclass(frozen=True)
+class EP(AcceleratedEP):
+    """Gaussian sites that match mean and variance of every latent value under its tilted distribution.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the evidence. The evidence
+        is stationary in the sites, and accurate to about the square of it.
+    max_iterations : int
+        Limit on iterations.
+    memory : int
+        Past steps that Anderson acceleration combines; 0 is plain damped EP.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    damping : float
+        Part of the full update that a plain step takes, in (0, 1].
+    ladder : bool
+        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+    """
+
+    name: ClassVar[str] = "ep"
+    needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        average = likelihood.computation(GaussianAverage).terms
+        return scalar_ep(
+            problem,
+            start,
+            history,
+            average=average,
+            largest_precision=likelihood.largest_precision,
+            **self.settings,
+        )
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: sites."""
+        return 2 * n_points

@@ -1,0 +1,52 @@
+"""The factorial variational method (Csató, Fokoué, Opper, Schottky and Winther 2000; Nickisch and Rasmussen 2008)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.factorial_variational import factorial_variational
+from pymc_gpep.solvers.history import History
+
+__all__ = ["FactorialVariational"]
+
+
+@dataclass(frozen=True)
+class FactorialVariational(Approximator):
+    """Independent latent values, of any distributions; the evidence is a lower bound.
+
+    The Gaussian has their means and variances. Section 7 of Nickisch and Rasmussen (2008). It needs the inverse of the
+    prior covariance, and its bound falls without limit where latent values become equal.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the slope of what the means maximise, and for Newton's step in these, in absolute terms. Where rounding does
+        not allow what is asked, the iteration ends where rounding begins.
+    max_iterations : int
+        Limit on the steps of Newton's method.
+    """
+
+    tolerance: float = field(default=1e-9, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
+
+    name: ClassVar[str] = "fv"
+    needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.FACTORIAL
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        average = likelihood.computation(GaussianAverage).terms
+        return factorial_variational(problem, start, history, average=average, **self.settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: weights."""
+        return n_points

@@ -1,0 +1,42 @@
+"""The Gaussian nearest to the posterior (Opper and Archambeau 2009; Nickisch and Rasmussen 2008, section 5)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pymc_gpep.approximations.accelerated_bound import AcceleratedBound
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.scalar_bound import scalar_bound
+
+__all__ = ["KL"]
+
+
+@dataclass(frozen=True)
+class KL(AcceleratedBound):
+    """The Gaussian q with the smallest KL(q ‖ posterior); the evidence is a lower bound, the best by a Gaussian.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the bound, which is
+        accurate to about the square of it.
+    max_iterations : int
+        Limit on iterations.
+    memory : int
+        Past steps that Anderson acceleration combines; 0 is the plain damped iteration.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    damping : float
+        Part of the full update that a plain step takes, in (0, 1].
+    """
+
+    name: ClassVar[str] = "kl"
+    needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        terms = likelihood.computation(AverageLogDensity).terms
+        largest = likelihood.largest_precision
+        return scalar_bound(problem, start, history, terms=terms, largest_precision=largest, **self.settings)

@@ -1,0 +1,54 @@
+"""Naive TAP: mean field theory with the prior's variances for those of the cavities."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.fixed_cavity import fixed_cavity
+from pymc_gpep.solvers.history import History
+
+__all__ = ["NaiveTAP"]
+
+
+@dataclass(frozen=True)
+class NaiveTAP(Approximator):
+    """Sites that match tilted moments under cavities that are as wide as the prior.
+
+    EP with every cavity's variance replaced by the prior variance K_ii, an upper limit of it: the naive mean field
+    theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). Exact for points that are
+    independent under the prior. The evidence, of which there is none in these papers, is EP's expression with these
+    cavities.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the slope of what the means maximise, and for Newton's step in these, in absolute terms. Where rounding does
+        not allow what is asked, the iteration ends where rounding begins.
+    max_iterations : int
+        Limit on the steps of Newton's method.
+    """
+
+    tolerance: float = field(default=1e-9, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
+
+    name: ClassVar[str] = "tap_naive"
+    needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        average = likelihood.computation(GaussianAverage).terms
+        return fixed_cavity(problem, start, history, average=average, wide=True, **self.settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: weights."""
+        return n_points

@@ -1,0 +1,57 @@
+"""The Laplace approximation for a likelihood of one latent function (Williams and Barber 1998)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.fixed_cavity import fixed_cavity
+from pymc_gpep.solvers.history import History
+
+__all__ = ["ScalarLaplace"]
+
+
+@dataclass(frozen=True)
+class ScalarLaplace(Approximator):
+    """Gaussian at the posterior mode, with the curvature of the log posterior there.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the gradient of the log posterior with respect to the latent values, and for Newton's step in these, in
+        absolute terms. Where rounding does not allow what is asked, for variances above about 1e6, the iteration ends
+        where rounding begins.
+    max_iterations : int
+        Limit on the steps of Newton's method.
+    """
+
+    tolerance: float = field(default=1e-9, metadata=positive())
+    max_iterations: int = field(default=200, metadata=at_least(1))
+
+    name: ClassVar[str] = "laplace"
+    needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
+    schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.INDEPENDENT
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        density = likelihood.computation(ScalarDensity)
+
+        def average(mean: Array, variance: Array, y: NDArray[np.int64], parameters: Array, out: Array) -> None:
+            density.derivatives(mean, y, parameters, out[:4])  # of widths of 0
+
+        return fixed_cavity(problem, start, history, average=average, wide=False, **self.settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: weights."""
+        return n_points

@@ -1,0 +1,72 @@
+"""The factorial variational method: the best q(f) that leaves all latent values independent.
+
+Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f), with D_i = 1 / [K⁻¹]_ii, the prior variance given all other values,
+and the cavity means of `pymc_gpep.solvers.cavity_newton`; their variances are v_i = D_i (1 − D_iγ_i). The evidence is
+the lower bound (Nickisch and Rasmussen 2008, section 7, where it is misprinted)
+
+    Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|,
+
+stationary in all of q, so that d/dK = ½ (bbᵀ − K⁻¹ + K⁻¹ Dg(v) K⁻¹) and d/dm₀ = b.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
+from pymc_gpep.kernels.status import OUT_OF_DIGITS, SINGULAR
+from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.history import History
+
+__all__ = ["factorial_variational"]
+
+_DIGITS = 1e-4  # error of the bound at which it says nothing any more
+
+
+def factorial_variational(
+    problem: Problem, start: Array, history: History, *, average: Callable[..., None], tolerance: float
+) -> Found:
+    """The factorial variational method; `start`, which is overwritten, holds the weights b (1, n).
+
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`. In place of precisions the
+    variances of the factors are found.
+    """
+    k = problem.k[0]
+    n = len(k)
+    inverse = k.copy()
+    if not cholesky(inverse):
+        return _not_found(n, SINGULAR)
+    log_det = 2.0 * float(np.log(inverse.diagonal()).sum())
+    inverse_from_cholesky(inverse)
+    width = 1.0 / inverse.diagonal()
+    if np.finfo(np.float64).eps * float(k.diagonal().max() / width.min()) > _DIGITS / n:
+        return _not_found(n, OUT_OF_DIGITS)
+    ascent = CavityAscent(problem, average, width, lambda *_: log_det - float(np.log(width).sum()))
+    posterior = ascent.posterior
+    evidence, status = ascend(problem, start.reshape(1, n), ascent, history, tolerance=tolerance)
+    variance = width * ascent.kept
+
+    def derivatives() -> tuple[Array, Array]:
+        lower = np.tril(inverse)
+        full = lower + np.tril(lower, -1).T
+        b = posterior.weights
+        return 0.5 * (np.outer(b, b) - full + (full * variance) @ full)[None], b[None].copy()
+
+    return Found(
+        evidence,
+        status,
+        posterior.weights[None],
+        posterior.mean[None],
+        variance[:, None, None],
+        variance[None],
+        derivatives,
+    )
+
+
+def _not_found(n: int, status: int) -> Found:
+    nothing = np.full((1, n), np.nan)
+    return Found(
+        np.nan, status, nothing, nothing, nothing.T[:, :, None], nothing, lambda: (nothing[:, :, None], nothing)
+    )

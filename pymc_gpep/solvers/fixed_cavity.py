@@ -1,0 +1,76 @@
+"""Laplace's approximation and naive TAP: Gaussians with the curvature at the mode under cavities of fixed width.
+
+With the notation of `pymc_gpep.solvers.cavity_newton` the posterior is N(f, (K⁻¹ + W)⁻¹), and the evidence
+
+    Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
+
+is Laplace's for D = 0, and EP's expression wherever D is. It is stationary in the mean but for the parts with W, whose
+derivative is ½ τ_i, τ_i = D_i / (1 + W_i D_i) − V_ii: the tilted less the posterior variance, 0 at EP's own widths.
+With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
+
+    d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
+
+the last term of the first where D is K_ii, and both its derivatives at fixed f.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
+from pymc_gpep.kernels.linalg.lapack import multiply_symmetric
+from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.history import History
+
+__all__ = ["fixed_cavity"]
+
+
+def fixed_cavity(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    average: Callable[..., None],
+    wide: bool,
+    tolerance: float,
+) -> Found:
+    """Laplace's approximation, or naive TAP where cavities are `wide` as the prior.
+
+    `start`, which is overwritten, holds the weights b (1, n); `average` is the kernel of
+    `pymc_gpep.likelihoods.local_computations.GaussianAverage`.
+    """
+    n = problem.labels.size
+    b = start.reshape(1, n)
+    width = problem.k[0].diagonal().copy() if wide else np.zeros(n)
+
+    def volume(log_det: float, w: Array) -> float:
+        return log_det - float(np.log1p(w * width).sum())
+
+    ascent = CavityAscent(problem, average, width, volume)
+    posterior = ascent.posterior
+    evidence, status = ascend(problem, b, ascent, history, tolerance=tolerance)
+
+    def derivatives() -> tuple[Array, Array]:
+        kept, third = ascent.kept, ascent.h[3]
+        mismatch = 0.5 * (width / (1.0 + posterior.precision * width) - posterior.variance)
+        u = posterior.smooth(mismatch * -third / kept**3)
+        gradient = posterior.gradient()
+        add_implicit_gradient(b, u[None], gradient)
+        if wide:
+            image = np.empty(n)
+            multiply_symmetric(problem.k[0], u, image)
+            w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2
+            gradient[0][np.diag_indices(n)] += mismatch * w_slope + image * 0.5 * third / kept
+        return gradient, b + u
+
+    return Found(
+        evidence,
+        status,
+        posterior.weights[None],
+        posterior.mean[None],
+        posterior.variance[:, None, None],
+        posterior.precision[None],
+        derivatives,
+    )

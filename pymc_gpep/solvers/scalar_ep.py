@@ -1,0 +1,68 @@
+"""EP for a likelihood of one latent function.
+
+The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b, m and v those of the posterior and b
+its weights: nothing cancels. With h(μ, D) = log ∫ p(y | f) N(f | μ, D) df the tilted mean is μ + D h′ and the tilted
+variance D + D² h″, so that the new site has the precision γ / (1 − Dγ), γ = −h″, and pulls with the force h′ at the
+tilted mean. Sites that are scaled to be 1 at m make the evidence
+
+    Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
+
+whether or not they match. Where they do it is stationary in them (Nickisch and Rasmussen 2008, section 4).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.ep_ladder import ep_ladder
+from pymc_gpep.solvers.function_posterior import FunctionPosterior
+from pymc_gpep.solvers.history import History
+
+__all__ = ["scalar_ep"]
+
+
+def scalar_ep(
+    problem: Problem, start: Array, history: History, *, average: Callable[..., None], **options: Any
+) -> Found:
+    """EP; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
+
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`; options are those of
+    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    """
+    y = problem.labels
+    posterior = FunctionPosterior(problem)
+    h = np.empty((5, y.size))
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        if not posterior.update(sites[0, :, 0], sites[1, :, 0]):
+            return False, np.nan, np.nan
+        b, v, kept = posterior.weights, posterior.variance, posterior.kept
+        width = v / kept
+        mean = posterior.mean - width * b
+        average(mean, width, y, problem.parameters, h)
+        evidence = posterior.log_normaliser + float((h[0] + 0.5 * width * b * b - 0.5 * np.log(kept)).sum())
+        curvature = np.maximum(-h[2], 0.0)
+        precision = curvature / (1.0 - width * curvature)
+        target[0, :, 0] = precision
+        target[1, :, 0] = h[1] + precision * (mean + width * h[1])
+        scale[:, 0] = v
+        change = np.abs(target - sites)[:, :, 0]
+        return True, evidence, float(np.max([change[0] * v, change[1] * np.sqrt(v)]))
+
+    def derivatives() -> tuple[Array, Array]:
+        return posterior.gradient(), posterior.weights[None].copy()
+
+    evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
+    return Found(
+        evidence,
+        status,
+        posterior.weights[None],
+        posterior.mean[None],
+        posterior.variance[:, None, None],
+        posterior.precision[None],
+        derivatives,
+        rung,
+    )
