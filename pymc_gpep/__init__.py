@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         VariationalBayes,
     )
     from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
+    from pymc_gpep.checks.corrected_evidence import CorrectedEvidence
     from pymc_gpep.checks.importance import ImportanceCheck
     from pymc_gpep.checks.leave_one_out import CavityELPD
     from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AnnealedEvidence": "checks.annealed_evidence",
     "CavityELPD": "checks.leave_one_out",
+    "CorrectedEvidence": "checks.corrected_evidence",
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
     "FactorialVariational": "approximations",
@@ -100,6 +102,7 @@ __all__ = [
     "QIEP",
     "AnnealedEvidence",
     "CavityELPD",
+    "CorrectedEvidence",
     "EllipticalSlice",
     "FactorialVariational",
     "GPApproximation",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Convergence, Solution
+from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
@@ -200,3 +201,16 @@ class Approximator(ABC):
         of cavities from here.
         """
         return solution.posterior
+
+    def tilted_factors(self, solution: Solution) -> TiltedFactors:
+        """What EP neglects about a solution: its evidence is corrected by that.
+
+        Raises
+        ------
+        TypeError
+            If it is no EP.
+        """
+        raise TypeError(
+            f"{self.name} is no expectation propagation, and the correction is of what that neglects: there is none of "
+            "its evidence."
+        )

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.tilted_factors import ScalarCavities, TiltedFactors, tilted_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
@@ -57,3 +59,13 @@ class EP(AcceleratedEP):
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: sites."""
         return 2 * n_points
+
+    def tilted_factors(self, solution: Solution) -> TiltedFactors:
+        """One for each point, of its latent value."""
+        posterior = solution.posterior
+        size = solution.mean.size
+        covariance = posterior.joint_covariance(posterior.prior.k, posterior.prior.k).reshape(size, size)
+        mean, variance = posterior.cavities(solution.mean, solution.cov)
+        cavities = ScalarCavities(covariance, mean.reshape(size), variance.reshape(size))
+        average = solution.likelihood.computation(GaussianAverage).terms
+        return tilted_factors(solution.evidence, cavities, average, solution.labels)

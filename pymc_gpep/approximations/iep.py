@@ -7,7 +7,9 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.linear_response import tilted_response
+from pymc_gpep.approximations.nested_ep import nested_factors
 from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
@@ -70,3 +72,7 @@ class IEP(AcceleratedEP):
     def response(self, solution: Solution) -> DensePosterior:
         """The coupled posterior that the tilted distributions would make: means respond as these do, not the sites."""
         return tilted_response(solution)
+
+    def tilted_factors(self, solution: Solution) -> TiltedFactors:
+        """Those of nested EP."""
+        return nested_factors(solution)

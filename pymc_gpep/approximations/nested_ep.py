@@ -3,8 +3,12 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.tilted_factors import TiltedFactors, difference_cavities, tilted_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
@@ -13,7 +17,7 @@ from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
 
-__all__ = ["NestedEP"]
+__all__ = ["NestedEP", "nested_factors"]
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,22 @@ class NestedEP(AcceleratedEP):
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: α and β."""
         return 2 * n_points * (n_functions - 1)
+
+    def tilted_factors(self, solution: Solution) -> TiltedFactors:
+        """The Φ(g_j) of all points: the fixed point is that of EP with these as factors."""
+        c, n = solution.mean.shape
+        alpha, beta = solution.start.reshape(2, n, c - 1)
+        average = solution.likelihood.computation(DifferenceFactors).average
+        cavities = difference_cavities(solution, alpha, beta)
+        return tilted_factors(solution.evidence, cavities, average, np.ones(alpha.size, np.int64))
+
+
+def nested_factors(solution: Solution) -> TiltedFactors:
+    """Those of nested EP at the same prior and labels, for approximations that are to be corrected by way of it.
+
+    Where sites match less than all tilted means and covariances, what they leave out are terms with one loop, which are
+    no small correction; nested EP is what their sum comes to.
+    """
+    prior, method = solution.posterior.prior, NestedEP()
+    nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)
+    return method.tilted_factors(nested)

@@ -7,6 +7,9 @@ import numpy as np
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.limits import at_least, one_of
+from pymc_gpep.approximations.nested_ep import nested_factors
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
@@ -120,3 +123,7 @@ class QEP(AcceleratedEP):
                 f"max_size={size} (now {self.max_size})."
             )
         return n_points * (c - 1) * (c if self.full else 2)
+
+    def tilted_factors(self, solution: Solution) -> TiltedFactors:
+        """Those of nested EP."""
+        return nested_factors(solution)

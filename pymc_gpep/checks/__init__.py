@@ -1,1 +1,1 @@
-"""Checks of a fit: importance sampling, leave-one-out, annealing."""
+"""Checks of a fit: importance sampling, leave-one-out, annealing, corrections of the evidence."""

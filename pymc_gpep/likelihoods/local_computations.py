@@ -68,6 +68,8 @@ class DifferenceFactors(NamedTuple):
     """New sites of independent latent values, see `pymc_gpep.kernels.methods.iep.iep_update`."""
     energies: Kernel
     """What the sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
+    average: Kernel
+    """As `terms` of `GaussianAverage`, for a factor of one g, which has the label 1."""
 
 
 class IndependentQuadrature(NamedTuple):

@@ -15,6 +15,7 @@ from pymc.variational.approximations import SingleGroupApproximation
 
 from pymc_gpep.approximations import Convergence, Solution
 from pymc_gpep.array_types import Array
+from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
@@ -308,6 +309,34 @@ class GPApproximation(SingleGroupApproximation):
             If there are too few draws, or if the approximation failed, so that its draws have no density.
         """
         return importance_check(self._fit, self._fit.draw_at_maximum(draws, self._generator(random_seed)))
+
+    @one_blas_thread()
+    def corrected_evidence(self, *, max_size: int = 5000) -> CorrectedEvidence:
+        """Correct the log evidence of an EP by what that neglects (Opper, Paquet and Winther 2013), at the maximum.
+
+        The correction is of second order in the third cumulants of the tilted distributions, and what the next order
+        has to add is its error. Class-independent EP and EP by quadrature are corrected by way of nested EP, from which
+        they differ by more than a small correction.
+
+        Parameters
+        ----------
+        max_size : int
+            Largest number of latent values to accept: time grows with its cube, memory with its square.
+
+        Returns
+        -------
+        CorrectedEvidence
+            `evidence`, the `correction` in it, its estimated `error`, and whether it is `reliable`. It prints as one
+            sentence.
+
+        Raises
+        ------
+        TypeError
+            If the approximation is no EP.
+        ValueError
+            If there are more latent values than `max_size`.
+        """
+        return corrected_evidence(self._fit.approximator, self._fit.solution, max_size=max_size)
 
     def to_datatree(self) -> xr.DataTree:
         """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.

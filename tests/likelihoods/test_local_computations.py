@@ -171,6 +171,9 @@ def difference_factors(likelihood, kernels):
         assert energy == pytest.approx(negative_evidence, abs=1e-9)
         assert residual < 1e-9
         assert_allclose(target, sites, atol=1e-9)
+        average = np.empty((5, 1))
+        kernels.average(np.array([contrast @ mean]), scale[0], np.ones(1, np.int64), np.empty(0), average)
+        assert average[0, 0] == pytest.approx(terms, abs=1e-12)  # with two classes there is one factor
         return terms, alpha[0, 0], beta[0, 0]
 
     check_difference_site(likelihood, coupled)

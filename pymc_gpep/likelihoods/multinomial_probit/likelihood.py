@@ -15,6 +15,7 @@ from pymc_gpep.kernels.methods.qep import qep_update
 from pymc_gpep.kernels.methods.qiep import qiep_update
 from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
+from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
@@ -44,7 +45,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
     ways: ClassVar[tuple[str, ...]] = ("orthant", "inner_ep")
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
-        DifferenceFactors(inner_ep_update, iep_update, site_energies),
+        DifferenceFactors(inner_ep_update, iep_update, site_energies, probit.average),
         DifferenceQuadrature(qep_update, full_qep_update),
         IndependentQuadrature(qiep_update),
         BlockCurvature(log_likelihood, curvature, curvature_slope),

@@ -1,0 +1,132 @@
+"""The corrected evidence against counting, against brute force, and against exact evidences of tiny problems."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.special import log_ndtr
+from scipy.stats import norm
+
+from pymc_gpep.approximations import IEP, QEP, QIEP, NestedEP
+from pymc_gpep.approximations.tilted_factors import TiltedFactors
+from pymc_gpep.checks.corrected_evidence import corrected_evidence, three_loops, two_loops
+from tests.approximations.every import EVERY
+from tests.reference.cumulant_expansion import log_ratio_by_loops
+from tests.reference.data import random_problem
+from tests.reference.exact import orthant_evidence
+from tests.reference.flat_ep import flat_ep, flat_model, gaussian
+
+TIGHT = NestedEP(tolerance=1e-11)
+
+
+def random_factors(size, seed=0):
+    rng = np.random.default_rng(seed)
+    root = rng.standard_normal((size, size + 1))
+    covariance = root @ root.T
+    scale = np.sqrt(covariance.diagonal())
+    return TiltedFactors(0.0, covariance / np.outer(scale, scale), *rng.standard_normal((2, size)))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_orders_are_those_of_the_expansion(size):
+    factors = random_factors(size)
+    two, three = log_ratio_by_loops(factors.correlation, factors.third, factors.fourth)
+    assert two_loops(factors).sum() == pytest.approx(two, rel=1e-10)
+    assert three_loops(factors).sum() == pytest.approx(three, rel=1e-10)
+
+
+def test_few_eigenvectors_give_the_term_of_four_factors():
+    problem = random_problem(1, 30, 3, variance=30.0)
+    factors = TIGHT.tilted_factors(TIGHT.solve(problem.K, problem.m, problem.y))
+    lines = factors.correlation - np.eye(60)
+    legs = np.einsum("sv,tv,uv,v->stu", lines, lines, lines, factors.third, optimize=True)
+    triangles = np.einsum("st,su,tu,s,t,u,stu->", lines, lines, lines, *[factors.third] * 3, legs, optimize=True)
+    assert three_loops(factors)[3] == pytest.approx(triangles / 24.0, rel=0.05)
+
+
+@pytest.mark.parametrize("c", [2, 3, 4])
+def test_factors_are_those_of_flat_ep(c):
+    """Correlations from dense algebra, cumulants from sums over a grid."""
+    problem = random_problem(3, 6, c, variance=10.0, per_class=True, with_mean=True)
+    factors = TIGHT.tilted_factors(TIGHT.solve(problem.K, problem.m, problem.y))
+    flat, model = flat_ep(problem.K, problem.y, problem.m, c=c), flat_model(problem.K, problem.y, problem.m, c=c)
+    alpha, beta = flat.alpha.ravel(), flat.beta.ravel()
+    mean, cov, _ = gaussian(model, alpha, beta)
+    mean, cov = model.functionals @ mean, model.functionals @ cov @ model.functionals.T
+    sd = np.sqrt(cov.diagonal())
+    assert factors.evidence == pytest.approx(flat.evidence, abs=1e-8)
+    assert_allclose(factors.correlation, cov / np.outer(sd, sd), atol=1e-7)
+    x = np.linspace(-12.0, 12.0, 4001)
+    g = mean + sd * x[:, None]
+    weight = np.exp(-0.5 * x[:, None] ** 2 - beta * g + 0.5 * alpha * g**2 + log_ndtr(g))
+    weight /= weight.sum(axis=0)
+    third, fourth = (x**3 @ weight, x**4 @ weight - 3.0)
+    assert_allclose(x @ weight, 0.0, atol=1e-6)
+    assert_allclose(x**2 @ weight, 1.0, atol=1e-6)
+    assert_allclose(factors.third, third, atol=1e-5)
+    assert_allclose(factors.fourth, fourth, atol=1e-5)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize(("n", "c"), [(4, 2), (3, 3), (2, 4)])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_nearer_to_the_exact_evidence(seed, n, c, per_class):
+    problem = random_problem(seed, n, c, variance=8.0, per_class=per_class, with_mean=True)
+    solution = TIGHT.solve(problem.K, problem.m, problem.y)
+    result = corrected_evidence(TIGHT, solution)
+    exact = orthant_evidence(problem.K, problem.y, problem.m, c=c)
+    assert result.evidence == solution.evidence + result.correction
+    assert abs(result.evidence - exact) < 0.35 * abs(solution.evidence - exact) + 1e-4
+    assert abs(result.evidence - exact) < result.error + 2e-3
+    assert result.reliable
+
+
+@pytest.mark.parametrize("method", [IEP(), QIEP(), QEP(), QEP(full=True)], ids=lambda method: method.name)
+def test_every_ep_is_corrected_to_the_same_evidence(method):
+    problem = random_problem(2, 8, 3, variance=5.0)
+    solution = method.solve(problem.K, problem.m, problem.y)
+    expected = corrected_evidence(TIGHT, TIGHT.solve(problem.K, problem.m, problem.y))
+    result = corrected_evidence(method, solution)
+    assert result.evidence == pytest.approx(expected.evidence, abs=1e-6)
+    assert result.correction == result.evidence - solution.evidence
+
+
+@pytest.mark.parametrize("case", [case for case in EVERY if case.approximator.name in ("laplace", "vb")], ids=str)
+def test_what_is_no_ep_is_refused(case):
+    problem = random_problem(2, 5, 3)
+    with pytest.raises(TypeError, match=f"{case.approximator.name} is no expectation propagation"):
+        corrected_evidence(case.approximator, case.solve(problem.K, problem.m, problem.y))
+
+
+@pytest.mark.parametrize("variance", [1.0, 100.0, 1e4])
+@pytest.mark.parametrize("copies", [2, 5, 20, 60])
+def test_error_covers_the_truth_for_copies_of_a_point(copies, variance):
+    """One latent value, and labels that agree: all that is not normal in the posterior adds up."""
+    y = np.zeros(copies, dtype=np.int64)
+    solution = TIGHT.solve(np.full((copies, copies), variance) + 1e-8 * np.eye(copies), np.zeros((2, copies)), y)
+    result = corrected_evidence(TIGHT, solution)
+    x, weight = np.polynomial.legendre.leggauss(2000)
+    exact = np.log(9.0 * weight @ (norm.pdf(9.0 * x) * np.exp(copies * log_ndtr(9.0 * x * np.sqrt(variance)))))
+    assert abs(result.evidence - exact) < result.error
+    assert result.reliable == (result.error <= 0.1)
+    assert result.reliable == (variance == 1.0 or copies == 2)
+
+
+def test_no_fixed_point():
+    problem = random_problem(2, 8, 3, variance=5.0)
+    solution = NestedEP(max_iterations=2).solve(problem.K, problem.m, problem.y)
+    result = corrected_evidence(NestedEP(), solution)
+    assert not result.reliable
+    assert "has not converged" in str(result)
+    nothing = replace(solution, mean=np.full((3, 8), np.nan), evidence=np.nan)
+    assert np.isnan(corrected_evidence(NestedEP(), nothing).evidence)
+
+
+def test_of_a_fit(shared):
+    result = shared.fit.corrected_evidence()
+    assert result.evidence == shared.fit.log_evidence + result.correction
+    assert 0 < result.correction < 1
+    assert f"{result.evidence:.3f} ±" in str(result)
+    with pytest.raises(ValueError, match="There are 90 latent values"):
+        shared.fit.corrected_evidence(max_size=89)
