@@ -8,9 +8,11 @@ from numpy.testing import assert_allclose
 from scipy.special import log_ndtr
 from scipy.stats import norm
 
-from pymc_gpep.approximations import IEP, QEP, QIEP, NestedEP
+from pymc_gpep.approximations import EP, IEP, QEP, QIEP, NestedEP
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.checks.corrected_evidence import corrected_evidence, three_loops, two_loops
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.approximations.every import EVERY
 from tests.reference.cumulant_expansion import log_ratio_by_loops
 from tests.reference.data import random_problem
@@ -18,6 +20,7 @@ from tests.reference.exact import orthant_evidence
 from tests.reference.flat_ep import flat_ep, flat_model, gaussian
 
 TIGHT = NestedEP(tolerance=1e-11)
+_ROOT_2PI = np.sqrt(2.0 * np.pi)
 
 
 def random_factors(size, seed=0):
@@ -92,11 +95,39 @@ def test_every_ep_is_corrected_to_the_same_evidence(method):
     assert result.correction == result.evidence - solution.evidence
 
 
-@pytest.mark.parametrize("case", [case for case in EVERY if case.approximator.name in ("laplace", "vb")], ids=str)
+@pytest.mark.parametrize("likelihood", [one for one in LIKELIHOODS if EP.approximates(one)], ids=lambda one: one.name)
+def test_of_one_latent_function(likelihood):
+    """Against the trapezium rule in whitened coordinates."""
+    problem = random_problem(4, 3, 2, variance=8.0)
+    mean, method = np.array([[0.4, -0.3, 0.1]]), EP(tolerance=1e-11)
+    solution = method.solve(problem.K, mean, problem.y, likelihood=likelihood)
+    result = corrected_evidence(method, solution)
+    axis = np.linspace(-8.0, 8.0, 97)
+    z = np.stack(np.meshgrid(axis, axis, axis), axis=-1).reshape(-1, 3)
+    f = mean + z @ np.linalg.cholesky(problem.K).T
+    log_p = likelihood.log_density(f[:, None, :], problem.y)
+    exact = np.log((np.exp(log_p - 0.5 * (z**2).sum(axis=1))).sum()) + 3.0 * np.log((axis[1] - axis[0]) / _ROOT_2PI)
+    assert abs(result.evidence - exact) < 0.35 * abs(solution.evidence - exact)
+    assert abs(result.evidence - exact) < result.error + 2e-3
+
+
+def test_two_classes_are_one_latent_function():
+    problem = random_problem(5, 12, 2, variance=20.0, per_class=True, with_mean=True)
+    method, likelihood = EP(tolerance=1e-11), ProbitLikelihood()
+    mean = (problem.m[1:] - problem.m[:1]) / np.sqrt(2.0)
+    one = corrected_evidence(method, method.solve(problem.K.mean(axis=0), mean, problem.y, likelihood=likelihood))
+    two = corrected_evidence(TIGHT, TIGHT.solve(problem.K, problem.m, problem.y))
+    assert one.evidence == pytest.approx(two.evidence, abs=1e-8)
+    assert one.error == pytest.approx(two.error, rel=1e-5)
+
+
+CORRECTED = (NestedEP, IEP, QIEP, QEP, EP)
+
+
+@pytest.mark.parametrize("case", [each for each in EVERY if not isinstance(each.approximator, CORRECTED)], ids=str)
 def test_what_is_no_ep_is_refused(case):
-    problem = random_problem(2, 5, 3)
     with pytest.raises(TypeError, match=f"{case.approximator.name} is no expectation propagation"):
-        corrected_evidence(case.approximator, case.solve(problem.K, problem.m, problem.y))
+        corrected_evidence(case.approximator, TIGHT.solve(np.eye(2), np.zeros((2, 2)), np.array([0, 1])))
 
 
 @pytest.mark.parametrize("variance", [1.0, 100.0, 1e4])
