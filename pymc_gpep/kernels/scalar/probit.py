@@ -6,15 +6,13 @@ s = 2y − 1: a change of the sign of f turns one class into the other.
 
 import math
 
+import numpy as np
+
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives, probit_moments
+from pymc_gpep.kernels.special.log_probit_average import WIDEST, log_probit_normal
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
 
 __all__ = ["average", "average_log", "bound", "derivatives"]
-
-_LOG_ERROR = math.log(1e-14)
-_RANGE = 8.5  # of a standard normal variable, to 1e-16
-_STRIP = 2.8  # Φ has no zeros this near to the real line
-_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 
 @kernel
@@ -54,24 +52,14 @@ def average_log(mean, variance, y, parameters, out):
     """∫ log Φ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
     for i in range(len(mean)):
         sign = _sign(y[i])
-        sd = math.sqrt(variance[i])
-        strip = min(_STRIP / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))
-        step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
-        nodes = int(_RANGE / step) + 1
-        value = 0.0
-        first = 0.0
-        second = 0.0
-        for k in range(-nodes, nodes + 1):
-            z = k * step
-            weight = math.exp(-0.5 * z * z)
-            log_p, hazard, curvature, _ = probit_moments(sign * mean[i] + sd * z)
-            value += weight * log_p
-            first += weight * hazard
-            second += weight * curvature
-        factor = step * _INV_SQRT_2PI
-        out[0, i] = factor * value
-        out[1, i] = factor * sign * first
-        out[2, i] = -0.5 * factor * second
+        centre = sign * mean[i]
+        if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
+            out[:, i] = np.nan
+            continue
+        value, hazard, curvature = log_probit_normal(centre, variance[i])
+        out[0, i] = -value
+        out[1, i] = sign * hazard
+        out[2, i] = -0.5 * curvature
 
 
 @kernel

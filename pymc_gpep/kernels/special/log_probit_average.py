@@ -1,0 +1,112 @@
+"""E log Φ(f) of a normal f, with derivatives, to about eleven digits however small.
+
+−log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the right. Where it meets a normal
+density that is narrow, or far out on either side, both together are much like a normal density, and the trapezoid rule
+about their mode does. Under a wide one, nodes are dense about 0 (`pymc_gpep.kernels.special.sinh_rule`).
+"""
+
+import math
+
+import numpy as np
+from scipy import special
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.normal import probit_moments
+from pymc_gpep.kernels.special.sinh_rule import sinh_rule
+
+__all__ = ["WIDEST", "log_probit_normal"]
+
+WIDEST = 1e20
+"""Largest variance that the rules reach."""
+
+_WIDE = 0.5  # variance from which on a normal density is wide
+_FAR_LEFT = -6.5  # standard deviations: from here on the poles of the hazard are nothing to a wide normal density
+_FAR_RIGHT = 4.0  # of the mode of N(f) Φ(−f)
+_STRIP = 2.8  # Φ has no zeros this near to the real line
+_LOG_ERROR = math.log(1e-14)
+_RANGE = 8.5  # of a standard normal variable, to 1e-16
+_NEGLIGIBLE = -0.5 * _RANGE * _RANGE
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+
+_NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -1e12, 13.5)
+
+
+def _tabulated() -> np.ndarray:
+    """−log Φ, the hazard h and h(h + f) at the nodes, times the weights of the rule."""
+    tail = _NODES < 0.0
+    scaled = special.erfcx(-np.where(tail, _NODES, 0.0) / math.sqrt(2.0))
+    log_p = np.where(tail, np.log(0.5 * scaled) - 0.5 * _NODES**2, special.log_ndtr(_NODES))
+    hazard = np.exp(-0.5 * _NODES**2 - log_p) * _INV_SQRT_2PI
+    hazard[tail] = math.sqrt(2.0 / math.pi) / scaled[tail]
+    far = _NODES < -100.0  # where h + f is lost, the asymptotic series has all its digits
+    inverse = np.where(far, 1.0 / np.where(far, _NODES, 1.0), 0.0) ** 2
+    curvature = np.where(far, 1.0 - inverse * (1.0 - inverse * (6.0 - 50.0 * inverse)), hazard * (hazard + _NODES))
+    return np.stack([-log_p, hazard, curvature]) * _WEIGHTS
+
+
+_VALUES, _HAZARDS, _CURVATURES = _tabulated()
+
+
+@kernel
+def _sum(mean, sd, first, step, nodes):
+    """The trapezoid rule in z = (f − mean) / sd."""
+    value = 0.0
+    slope = 0.0
+    second = 0.0
+    for k in range(nodes):
+        z = first + k * step
+        weight = math.exp(-0.5 * z * z)
+        log_p, hazard, curvature, _ = probit_moments(mean + sd * z)
+        value -= weight * log_p
+        slope += weight * hazard
+        second += weight * curvature
+    factor = step * _INV_SQRT_2PI
+    return factor * value, factor * slope, factor * second
+
+
+@kernel
+def _mode(mean, sd):
+    """About the mode in z of N(f) (−log Φ(f)), by Newton's method: it is log-concave."""
+    z = -mean * sd / (1.0 + sd * sd) if mean > 0.0 else 0.0
+    for _ in range(4):
+        log_p, hazard, curvature, _ = probit_moments(mean + sd * z)
+        rate = -hazard / log_p if log_p < 0.0 else mean + sd * z
+        fall = rate * rate + curvature / log_p if log_p < 0.0 else 1.0
+        z -= (z + sd * rate) / (1.0 + sd * sd * max(fall, 0.0))
+    return z
+
+
+@kernel
+def log_probit_normal(mean, variance):
+    """E of −log Φ(f), of the hazard φ(f)/Φ(f) and of −(log Φ)″(f), f ~ N(mean, variance)."""
+    sd = math.sqrt(variance)
+    if variance < _WIDE:
+        strip = _STRIP / max(sd, 1e-300)
+        best = math.sqrt(-2.0 * _LOG_ERROR / (1.0 + variance))
+        strip = min(strip, best)
+        step = 2.0 * math.pi * strip / (0.5 * (1.0 + variance) * strip * strip - _LOG_ERROR)
+        return _sum(mean, sd, _mode(mean, sd) - _RANGE, step, int(2.0 * _RANGE / step) + 2)
+    if mean < _FAR_LEFT * sd:
+        step = math.pi * math.sqrt(-2.0 / _LOG_ERROR)
+        return _sum(mean, sd, -_RANGE, step, int(2.0 * _RANGE / step) + 2)
+    mode = mean / (1.0 + variance)
+    if mode > _FAR_RIGHT:
+        step = 0.4 / sd
+        first = (mode - mean - 12.0) / sd
+        return _sum(mean, sd, first, step, 53)
+    value = 0.0
+    slope = 0.0
+    second = 0.0
+    # Left of the mean, and of 0, both factors only fall.
+    left = min(mean, 0.0) - _RANGE * sd
+    for k in range(len(_NODES) - 1, -1, -1):
+        if _NODES[k] < left:
+            break
+        z = (_NODES[k] - mean) / sd
+        exponent = -0.5 * z * z
+        weight = math.exp(exponent)
+        value += weight * _VALUES[k]
+        slope += weight * _HAZARDS[k]
+        second += weight * _CURVATURES[k]
+    factor = _INV_SQRT_2PI / sd
+    return factor * value, factor * slope, factor * second

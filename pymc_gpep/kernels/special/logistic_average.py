@@ -1,0 +1,283 @@
+"""log E σ(f) and E log σ(f) for the logistic function σ of a normal f, with derivatives, to about twelve digits.
+
+Of the two classes it is the less likely one that is integrated, the other follows without a loss of digits. A narrow
+normal density is summed on a trapezoid rule about the mode of what is integrated. Under a wide one σ is a step with
+something to either side of it, and nodes are dense about 0 (`pymc_gpep.kernels.special.sinh_rule`).
+
+Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
+
+    H(m) = m + v/2 + H(−m − v),
+
+and H(m) = log(1 − exp H(−m)): by both, every mean comes back to −v/2 ≤ m ≤ 0, where nothing is small.
+"""
+
+import math
+
+import numpy as np
+from numba.core import types
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.external import scipy_function
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
+from pymc_gpep.kernels.special.sinh_rule import sinh_rule
+
+__all__ = ["ROOM", "WIDEST", "log_logistic", "log_logistic_normal", "softplus_normal"]
+
+WIDEST = 1e20
+"""Largest variance that the rules reach."""
+
+_WIDE = 4.0  # variance from which on a normal density is wide
+_LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
+_RANGE = 8.5  # of a standard normal variable, to 1e-16
+_SMALLEST_LOG = -745.0  # whose exponential is no zero
+_NEGLIGIBLE = -42.0  # exponent of a node that does not count
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+_erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
+
+# σ(f) falls at least like exp(f/2) against the exponentials that it meets.
+_NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, 1e12)
+_WEIGHTS = _WEIGHTS / (1.0 + np.exp(-_NODES))
+
+ROOM = (2, len(_NODES))
+"""Shape of the room that an average wants, more than a narrow normal's nodes."""
+
+
+def _alternating_weights(terms: int) -> np.ndarray:
+    """w with Σ (−1)ᵏ a_k ≈ Σ w_k a_k to 6^−terms of a_0, a the moments of a measure on [0, 1].
+
+    Cohen, Rodriguez Villegas and Zagier (2000), algorithm 1.
+    """
+    total = ((3.0 + math.sqrt(8.0)) ** terms + (3.0 - math.sqrt(8.0)) ** terms) / 2.0
+    weights = np.empty(terms)
+    b, c = -1.0, -total
+    for k in range(terms):
+        c = b - c
+        weights[k] = c / total
+        b *= (k + terms) * (k - terms) / ((k + 0.5) * (k + 1.0))
+    return weights
+
+
+# log(1 + u) = Σ (−1)ᵏ u^(k+1) / (k + 1) for all u in [0, 1]
+_SOFTPLUS = _alternating_weights(18) / np.arange(1, 19)
+
+
+@kernel
+def log_logistic(x):
+    """log σ(x), σ(x), σ(−x)."""
+    ratio = math.exp(-abs(x))
+    larger = 1.0 / (1.0 + ratio)
+    if x > 0.0:
+        return -math.log1p(ratio), larger, ratio * larger
+    return x - math.log1p(ratio), ratio * larger, larger
+
+
+@kernel
+def _tilted_mode(mean, variance):
+    """The mode of N(f | mean, variance) σ(f): f = mean + variance σ(−f), by Newton's method kept in its bracket."""
+    low = mean
+    high = mean + variance
+    f = min(0.0, high)
+    for _ in range(100):
+        _, p, other = log_logistic(f)
+        excess = mean + variance * other - f
+        if excess > 0.0:
+            low = f
+        else:
+            high = f
+        step = excess / (1.0 + variance * p * other)
+        f += step
+        if not (low <= f <= high):
+            f = 0.5 * (low + high)
+        if abs(step) <= 0.1 * math.sqrt(variance):
+            break
+    return f
+
+
+@kernel
+def _trapezoid(mean, sd):
+    """First z, step and number of nodes of the rule for N(f) σ(f), and its logarithm at f = mean + sd z largest.
+
+    The window leaves room for what weights a power of σ more, a shift to the right by up to sd².
+    """
+    strip = min(math.pi / max(sd, 1e-300), math.sqrt(-2.0 * _LOG_ERROR))  # σ has poles at ±iπ
+    step = 2.0 * math.pi * strip / (0.5 * strip * strip - _LOG_ERROR)
+    mode = _tilted_mode(mean, sd * sd)
+    centre = (mode - mean) / sd if sd > 0.0 else 0.0
+    nodes = int((2.0 * _RANGE + sd) / step) + 2
+    return centre - _RANGE, step, nodes, log_logistic(mode)[0] - 0.5 * centre * centre
+
+
+@kernel
+def _narrow(mean, sd, weights, p):
+    """H(mean ≤ 0) and four derivatives, with `weights` and `p` as room for the nodes.
+
+    With ℓ = log σ and cumulants under the density proportional to N(f) σ(f), the derivatives are E ℓ′, E ℓ″ + Var ℓ′,
+    E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
+    """
+    first, step, nodes, top = _trapezoid(mean, sd)
+    total = 0.0
+    mean_p = 0.0
+    mean_q = 0.0  # of −ℓ″ = σ(f) σ(−f)
+    for k in range(nodes):
+        z = first + k * step
+        log_p, p[k], other = log_logistic(mean + sd * z)
+        weights[k] = math.exp(log_p - 0.5 * z * z - top)
+        total += weights[k]
+        mean_p += weights[k] * p[k]
+        mean_q += weights[k] * p[k] * other
+    mean_p /= total
+    mean_q /= total
+    variance = 0.0
+    third = 0.0
+    fourth = 0.0
+    for k in range(nodes):
+        slope = mean_p - p[k]  # ℓ′ about its mean
+        q = p[k] * (1.0 - p[k])
+        cross = slope * slope + mean_q - q
+        variance += weights[k] * slope * slope
+        third += weights[k] * (slope * (cross + 2.0 * (mean_q - q)) - q * (1.0 - 2.0 * p[k]))
+        fourth += weights[k] * (
+            -q * (1.0 - 6.0 * q + 4.0 * slope * (1.0 - 2.0 * p[k]))
+            + 3.0 * (mean_q - q) ** 2
+            + slope * slope * (6.0 * (mean_q - q) + slope * slope)
+        )
+    variance /= total
+    return (
+        top + math.log(step * _INV_SQRT_2PI * total),
+        1.0 - mean_p,
+        variance - mean_q,
+        third / total,
+        fourth / total - 3.0 * variance * variance,
+    )
+
+
+@kernel
+def _wide(mean, variance, weights):
+    """H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f)."""
+    rate = -mean / variance
+    half = 0.5 / variance
+    total = 0.0
+    average = 0.0
+    end = 0
+    for k in range(len(_NODES)):
+        f = _NODES[k]
+        exponent = -f * (rate + half * f)
+        if f > 0.0 and exponent < _NEGLIGIBLE:
+            break
+        weights[k] = _WEIGHTS[k] * math.exp(exponent)
+        total += weights[k]
+        average += weights[k] * f
+        end = k + 1
+    average /= total
+    second = 0.0
+    third = 0.0
+    fourth = 0.0
+    for k in range(end):
+        d = _NODES[k] - average
+        square = weights[k] * d * d
+        second += square
+        third += square * d
+        fourth += square * d * d
+    second /= total
+    third /= total
+    fourth = fourth / total - 3.0 * second * second
+    precision = 1.0 / variance
+    return (
+        0.5 * rate * mean + math.log(total * _INV_SQRT_2PI * math.sqrt(precision)),
+        rate + average * precision,
+        (second * precision - 1.0) * precision,
+        third * precision**3,
+        fourth * precision**4,
+    )
+
+
+@kernel
+def _complement(value, first, second, third, fourth):
+    """H(−m) = log(1 − exp H(m)) and its derivatives in −m, from H(m) and its derivatives in m."""
+    p = math.exp(value)
+    r = p / (1.0 - p)
+    f2 = r * (1.0 + r)
+    f3 = f2 * (1.0 + 2.0 * r)
+    f4 = f2 * (1.0 + 6.0 * f2)
+    square = first * first
+    return (
+        math.log1p(-p),
+        r * first,
+        -r * second - f2 * square,
+        r * third + 3.0 * f2 * first * second + f3 * square * first,
+        -r * fourth
+        - f2 * (4.0 * first * third + 3.0 * second * second)
+        - 6.0 * f3 * square * second
+        - f4 * square * square,
+    )
+
+
+@kernel
+def _unlikely(mean, variance, room):
+    """H(mean ≤ 0) and its derivatives."""
+    if variance < _WIDE:
+        return _narrow(mean, math.sqrt(variance), room[0], room[1])
+    # m, m + v, ... up to what is as good as the last normal tilted by eᶠ, or to where a rule applies.
+    shifts = 0
+    shifted = mean
+    while -shifted > 0.5 * variance and shifted + variance < 0.0:
+        shifted += variance
+        shifts += 1
+        if shifted + 0.5 * variance < _SMALLEST_LOG:
+            break
+    if shifted + 0.5 * variance < _SMALLEST_LOG:
+        terms = (-math.inf, 1.0, 0.0, 0.0, 0.0)
+    elif -shifted > 0.5 * variance:
+        value, first, second, third, fourth = _wide(-shifted - variance, variance, room[0])
+        terms = (value + shifted + 0.5 * variance, 1.0 - first, second, -third, fourth)
+    else:
+        terms = _wide(shifted, variance, room[0])
+    for _ in range(shifts):
+        shifted -= variance
+        value, first, second, third, fourth = _complement(*terms)
+        terms = (value + shifted + 0.5 * variance, 1.0 - first, second, -third, fourth)
+    return terms
+
+
+@kernel
+def log_logistic_normal(mean, variance, room):
+    """log E σ(f), f ~ N(mean, variance), and its first four derivatives in the mean, with a `room` of `ROOM`."""
+    terms = _unlikely(-abs(mean), variance, room)
+    return _complement(*terms) if mean > 0.0 else terms
+
+
+@kernel
+def softplus_normal(mean, variance, room):
+    """E log(1 + eᶠ), f ~ N(mean ≤ 0, variance), and its first two derivatives in the mean, E σ(f) and E σ′(f)."""
+    sd = math.sqrt(variance)
+    if variance < _WIDE:
+        first, step, nodes, _ = _trapezoid(mean, sd)
+        value = 0.0
+        slope = 0.0
+        curvature = 0.0
+        for k in range(nodes):
+            z = first + k * step
+            log_other, other, sigma = log_logistic(-mean - sd * z)
+            weight = math.exp(-0.5 * z * z)
+            value -= weight * log_other
+            slope += weight * sigma
+            curvature += weight * sigma * other
+        factor = step * _INV_SQRT_2PI
+        return factor * value, factor * slope, factor * curvature
+    log_p, first, _, _, _ = _unlikely(mean, variance, room)
+    slope = math.exp(log_p)
+    # max(f, 0), and log(1 + exp(−|f|)) by its series on either side.
+    log_tail, hazard = log_ndtr_and_hazard(mean / sd)
+    value = math.exp(log_tail) * (mean + sd * hazard)
+    at_zero = 0.5 * math.exp(-0.5 * mean * mean / variance)
+    for k in range(len(_SOFTPLUS)):
+        j = k + 1.0
+        inside = (mean + j * variance) / sd * _SQRT_HALF
+        term = at_zero * _erfcx((j * variance - mean) / sd * _SQRT_HALF)
+        if inside > 0.0:
+            term += at_zero * _erfcx(inside)
+        else:
+            term += 0.5 * math.exp(j * (mean + 0.5 * j * variance)) * math.erfc(inside)
+        value += _SOFTPLUS[k] * term
+    return value, slope, slope * first

@@ -1,0 +1,80 @@
+"""Normal averages of a likelihood of one latent function and of its logarithm, in the middle and in the extremes."""
+
+import math
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.kernels.scalar import logit, probit
+from tests.reference.scalar_averages import exact_average_log, exact_log_average
+
+LINKS = {"probit": probit, "logit": logit}
+
+
+def terms(link, mean, sd, label=1):
+    h, g = np.empty((5, 1)), np.empty((3, 1))
+    arrays = np.array([mean]), np.array([sd**2]), np.array([label]), np.empty((0, 1))
+    LINKS[link].average(*arrays, h)
+    LINKS[link].average_log(*arrays, g)
+    return h[:, 0], g[:, 0]
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("sd", [0.001, 0.7, 0.75, 1.9, 2.5, 30.0, 3000.0])
+def test_all_digits_however_far_out(link, sd):
+    """On both sides of where one rule takes over from another, to forty standard deviations."""
+    for multiple in (-40.0 if sd < 10.0 else -6.45, -0.3):
+        found, _ = terms(link, multiple * sd, sd)
+        assert_allclose(found, exact_log_average(link, multiple * sd, sd), rtol=1e-10)
+    for multiple in (-6.45, 1.5, 12.0):
+        _, found = terms(link, multiple * sd, sd)
+        assert_allclose(found, exact_average_log(link, multiple * sd, sd), rtol=1e-10)
+
+
+@pytest.mark.parametrize("sd", [0.001, 0.7, 1.9, 2.5, 30.0, 3000.0])
+@pytest.mark.parametrize("link", LINKS)
+def test_the_other_class_is_what_is_left(link, sd):
+    """Its value and derivatives follow from 1 − p, all its digits from those of the less likely one."""
+    for multiple in (0.0, 0.4, 3.0, 9.0):
+        likely, _ = terms(link, multiple * sd, sd)
+        other, _ = terms(link, multiple * sd, sd, label=0)
+        p, q = np.exp(likely[0]), np.exp(other[0])
+        assert p + q == pytest.approx(1.0, abs=1e-14)
+        assert_allclose(likely[0], np.log1p(-q), rtol=1e-12)
+        assert_allclose(likely[1], -q * other[1] / p, rtol=1e-11)
+        second = -q * (other[2] + other[1] ** 2) / p
+        assert_allclose(likely[2], second - likely[1] ** 2, rtol=1e-10)
+        third = -q * (other[3] + 3 * other[2] * other[1] + other[1] ** 3) / p
+        assert_allclose(likely[3], third - 3 * likely[1] * second + 2 * likely[1] ** 3, rtol=1e-9, atol=1e-12 / sd**3)
+
+
+@pytest.mark.parametrize("sd", [1.5, 8.0, 60.0])
+def test_far_out_the_logistic_function_is_an_exponential(sd):
+    mean = -40.0 * sd if sd < 40.0 else -40.0 * sd**2
+    h, g = terms("logit", mean, sd)
+    tail = math.exp(mean + 1.5 * sd**2)
+    assert_allclose(h, [mean + 0.5 * sd**2, 1.0 - tail, -tail, -tail, -tail], rtol=1e-12)
+    assert_allclose(g, [mean, 1.0, -0.5 * math.exp(mean + 0.5 * sd**2)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize(("mean", "variance"), [(np.nan, 1.0), (np.inf, 1.0), (0.0, -1.0), (0.0, np.nan), (0.0, 1e21)])
+def test_what_is_no_normal_density_gives_nan(link, mean, variance):
+    out = np.empty((5, 1))
+    arrays = np.array([mean]), np.array([variance]), np.array([1]), np.empty((0, 1))
+    LINKS[link].average_log(*arrays, out[:3])
+    assert np.isnan(out[:3]).all()
+    if link == "logit":
+        LINKS[link].average(*arrays, out)
+        assert np.isnan(out).all()
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_terms_are_continuous_where_rules_meet(link):
+    rng = np.random.default_rng(3)
+    for sd in (math.sqrt(0.5), 2.0):
+        for mean in rng.normal(size=8) * 5:
+            below, above = (terms(link, mean, sd * (1.0 + side)) for side in (-1e-13, 1e-13))
+            for left, right in zip(below, above, strict=True):
+                assert_allclose(left, right, rtol=2e-10, atol=1e-12)
