@@ -1,11 +1,11 @@
 """Gaussians of latent values as predictive probabilities take them, checked in one place for all likelihoods."""
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["gaussian_moments"]
+__all__ = ["gaussian_moments", "independent_classes"]
 
 
 def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least: int = 2) -> tuple[Array, Array]:
@@ -26,3 +26,11 @@ def gaussian_moments(mean: ArrayLike, cov: ArrayLike, tolerance: float, at_least
     if not tolerance > 0:
         raise ValueError(f"tolerance must be positive, but is {tolerance}")
     return mean, cov
+
+
+def independent_classes(cov: Array) -> NDArray[np.bool_]:
+    """At which points (m,) the covariance (m, c, c) is diagonal: all else in it exactly zero."""
+    c = cov.shape[1]
+    off_diagonal: NDArray[np.bool_] = (cov.reshape(len(cov), c * c) != 0.0) & ~np.eye(c, dtype=bool).ravel()
+    alone: NDArray[np.bool_] = ~off_diagonal.any(axis=1)
+    return alone

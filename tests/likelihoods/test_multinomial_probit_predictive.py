@@ -2,10 +2,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.integrate import quad
 from scipy.special import ndtr
-from scipy.stats import multivariate_normal
+from scipy.stats import multivariate_normal, norm
 
-from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit.predictive import _orthants, class_probabilities
 from tests.reference.orthant import class_probabilities as by_averaging
 
 
@@ -120,6 +121,37 @@ def test_two_classes_in_closed_form():
     difference = mean[:, 1] - mean[:, 0]
     variance = 2.0 + cov[:, 0, 0] + cov[:, 1, 1] - 2 * cov[:, 0, 1]
     np.testing.assert_allclose(p[:, 1], ndtr(difference / np.sqrt(variance)), rtol=1e-13)
+
+
+@pytest.mark.parametrize("c", [3, 4, 10])
+def test_independent_classes_are_exact(c):
+    """Each class by SciPy's one-dimensional quadrature; and with something common to all classes to the tolerance."""
+    rng = np.random.default_rng(c)
+    mean, variance = 2.0 * rng.standard_normal(c), np.exp(rng.standard_normal(c))
+    sd = np.sqrt(1.0 + variance)
+
+    def density(x, k):
+        others = np.delete((x - mean) / sd, k)
+        return norm.pdf(x, mean[k], sd[k]) * ndtr(others).prod()
+
+    expected = [quad(density, -40, 40, args=(k,), epsabs=1e-13, epsrel=1e-12, points=mean)[0] for k in range(c)]
+    p, error = class_probabilities(mean[None], np.diag(variance)[None])
+    np.testing.assert_allclose(p[0], expected, rtol=0, atol=1e-11)
+    assert error[0] < 1e-10
+    common, its_error = class_probabilities(mean[None], np.diag(variance)[None] + 50.0)
+    np.testing.assert_allclose(common[0], expected, rtol=0, atol=max(its_error[0], 1e-9))
+
+
+@pytest.mark.parametrize(("c", "variance"), [(5, 4.0), (10, 20.0)])
+def test_errors_of_classes_that_move_together_a_little(c, variance):
+    """As under a prior with independent classes: nearly diagonal. The reference is each class by itself."""
+    rng = np.random.default_rng([7, c])
+    a = rng.standard_normal((30, c, 2)) * np.sqrt(0.1 * variance)
+    mean, cov = np.sqrt(variance) * rng.standard_normal((30, c)), variance * np.eye(c) + a @ a.transpose(0, 2, 1)
+    p, error = class_probabilities(mean, cov)
+    assert error.max() <= 5e-5
+    exact, its_error = _orthants(mean, cov, 2e-5)
+    assert np.mean(np.abs(p - exact).max(1) <= error + its_error) > 0.95
 
 
 @settings(deadline=None, max_examples=50)

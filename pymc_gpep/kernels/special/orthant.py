@@ -1,9 +1,9 @@
 """The probability that each of c jointly normal utilities is the largest: c orthant probabilities in c − 1 dimensions.
 
 Up to three utilities have a closed form (`pymc_gpep.likelihoods.multinomial_probit.predictive`), and for four one
-integral over it remains (`pymc_gpep.kernels.special.trivariate`). With more, Genz's separation of variables with the
-variables reordered (Genz and Bretz
-2009, chapter 4) turns the probability into an integral over the unit cube, which minimax exponential tilting (Botev
+integral over it remains (`pymc_gpep.kernels.special.trivariate`). With more, where rules over what the classes have in
+common do not reach (`pymc_gpep.kernels.special.common_factors`), Genz's separation of variables with the variables
+reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax exponential tilting (Botev
 2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate it. The estimates of the
 classes are independent, so that their sum says something about each.
 
@@ -13,11 +13,10 @@ Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S
 import math
 
 import numpy as np
-from numba.core import types
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
+from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
 from pymc_gpep.kernels.special.trivariate import STACK, ndtr, trivariate
 
 __all__ = ["BITS", "LAST_LEVEL", "SHIFTS", "largest_of_four", "largest_probabilities"]
@@ -33,7 +32,7 @@ LAST_LEVEL = 13
 
 _FIRST_LEVEL = 5
 _STANDARD_ERRORS = 3.0  # reported as the error
-_ndtri = scipy_function("special.cython_special", "ndtri", types.float64(types.float64))
+_TABULATED = 5.0  # where the table has the last digits but two
 
 
 @kernel
@@ -177,12 +176,12 @@ def _weight(point, lower, bound, mu, z):
         limit = bound[k] - mu[k]
         for j in range(k):
             limit -= lower[k, j] * z[j]
-        cdf = ndtr(limit)
+        cdf = cdf_and_density(limit)[0] if abs(limit) < _TABULATED else ndtr(limit)
         product *= cdf
         if product == 0.0:
             return 0.0
         if k < d - 1:
-            deviation = _ndtri(point[k] * cdf)
+            deviation = quantile(point[k] * cdf)
             exponent -= mu[k] * (0.5 * mu[k] + deviation)
             z[k] = mu[k] + deviation
     return product * math.exp(exponent)

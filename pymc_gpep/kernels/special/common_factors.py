@@ -1,0 +1,231 @@
+"""Utilities of a point made independent by common factors: what the classes' probabilities are averaged over.
+
+Of the covariance V of the utilities a diagonal D is taken away as large as what is left stays positive semi-definite in
+the differences between classes, which are all that matters. The rest is L Lᵀ: given z ~ N(0, I), the utilities
+m + L z + √D ε are independent. The less classes move together, the less their probabilities given z depend on z, and
+rules of a low degree in z average them.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.small_matrix import lower_factor
+from pymc_gpep.kernels.special.independent_classes import largest_of_independent
+
+__all__ = ["average_over_factors", "split_covariance"]
+
+_MOST_STEPS = 100
+_ACCURACY = 0.01  # of the sum of variances
+_ROUNDING = 1e-10  # of the largest variance: what less than this is left of a factor is none
+
+
+@kernel
+def _centre(a):
+    """Take the means over rows and columns off a square matrix."""
+    c = a.shape[0]
+    for i in range(c):
+        a[i] -= np.sum(a[i]) / c
+    for j in range(c):
+        a[:, j] -= np.sum(a[:, j]) / c
+
+
+@kernel
+def _inverse(a, lower, inverse):
+    """Inverse of a positive definite matrix by its Cholesky factor; False where it has none."""
+    c = a.shape[0]
+    for i in range(c):
+        for j in range(i + 1):
+            total = a[i, j]
+            for k in range(j):
+                total -= lower[i, k] * lower[j, k]
+            if i > j:
+                lower[i, j] = total / lower[j, j]
+            elif total > 0.0:
+                lower[i, i] = math.sqrt(total)
+            else:
+                return False
+    for column in range(c):
+        for i in range(c):
+            total = 1.0 if i == column else 0.0
+            for k in range(i):
+                total -= lower[i, k] * inverse[k, column]
+            inverse[i, column] = total / lower[i, i]
+        for i in range(c - 1, -1, -1):
+            total = inverse[i, column]
+            for k in range(i + 1, c):
+                total -= lower[k, i] * inverse[k, column]
+            inverse[i, column] = total / lower[i, i]
+    return True
+
+
+@kernel
+def _pivoted_root(a, smallest, root):
+    """`root` (c, c − 1) with root rootᵀ = a, which is overwritten; False if a variance below −`smallest` is left."""
+    c, columns = root.shape
+    root[:] = 0.0
+    for rank in range(columns):
+        pivot = 0
+        for k in range(c):
+            if a[k, k] < -smallest:
+                return False
+            if a[k, k] > a[pivot, pivot]:
+                pivot = k
+        if not a[pivot, pivot] > smallest:
+            break
+        scale = 1.0 / math.sqrt(a[pivot, pivot])
+        for k in range(c):
+            root[k, rank] = a[k, pivot] * scale
+        for k in range(c):
+            for j in range(c):
+                a[k, j] -= root[k, rank] * root[j, rank]
+    return True
+
+
+@kernel
+def split_covariance(v, variance, root, room):
+    """`variance` (c,) and `root` (c, c − 1), so that diag(variance) + root rootᵀ = v but for what is common to classes.
+
+    The sum of the variances is as large as can be with a rest that is positive semi-definite on differences between
+    classes, minimum trace factor analysis (Bentler 1972): Newton steps for Σ D_k + μ log |rest| + μ Σ log D_k, with μ
+    falling until the sum is within a hundredth of the largest.
+
+    Parameters
+    ----------
+    v : (c, c) array
+        Positive definite. Overwritten, centred.
+    variance, root : (c,) and (c, c − 1) array
+        Overwritten.
+    room : (5, c, c) array
+
+    Returns
+    -------
+    bool
+        False where `v` is not positive definite on differences.
+    """
+    c = v.shape[0]
+    rest, lower, m, hessian, step = room[0], room[1], room[2], room[3], room[4, 0]
+    _centre(v)
+    common = np.trace(v) / c
+    if not common > 0.0:
+        return False
+    variance[:] = 0.0
+    barrier = 0.0
+    for iteration in range(_MOST_STEPS):
+        # With a variance for what is common, so that it can be inverted.
+        _rest(v, variance, rest)
+        rest += common / c
+        if not _inverse(rest, lower, m):
+            return False
+        m -= 1.0 / (common * c)
+        if iteration == 0:  # well inside: the eigenvalues of m, scaled to a unit diagonal, sum to c
+            for k in range(c):
+                variance[k] = 0.5 / (m[k, k] * c)
+            barrier = np.sum(variance) / c
+            continue
+        for k in range(c):
+            step[k] = 1.0 + barrier * (1.0 / variance[k] - m[k, k])
+            for j in range(c):
+                hessian[k, j] = barrier * m[k, j] * m[k, j]
+            hessian[k, k] += barrier / (variance[k] * variance[k])
+        decrement = _newton_step(hessian, step) / barrier
+        length = 1.0 if decrement < 0.0625 else 1.0 / (1.0 + math.sqrt(decrement))
+        for k in range(c):
+            variance[k] += length * step[k]
+        if decrement < 0.25:
+            if 2.0 * c * barrier < _ACCURACY * np.sum(variance):
+                break
+            barrier *= 0.1
+    _rest(v, variance, rest)
+    return _pivoted_root(rest, _ROUNDING * common, root)
+
+
+@kernel
+def _rest(v, variance, rest):
+    c = v.shape[0]
+    rest[:] = 0.0
+    for k in range(c):
+        rest[k, k] = -variance[k]
+    _centre(rest)
+    rest += v
+
+
+@kernel
+def _newton_step(hessian, gradient):
+    """Overwrite the gradient g with H⁻¹ g, and return gᵀ H⁻¹ g."""
+    lower = lower_factor(hessian)
+    c = gradient.shape[0]
+    decrement = 0.0
+    for i in range(c):
+        for k in range(i):
+            gradient[i] -= lower[i, k] * gradient[k]
+        gradient[i] /= lower[i, i]
+        decrement += gradient[i] * gradient[i]
+    for i in range(c - 1, -1, -1):
+        for k in range(i + 1, c):
+            gradient[i] -= lower[k, i] * gradient[k]
+        gradient[i] /= lower[i, i]
+    return decrement
+
+
+@kernel
+def average_over_factors(
+    mean, cov, normals, weights, rule_nodes, rule_weights, reach, width, deviations, probabilities, errors
+):
+    """P(v_k is the largest of v), v ~ N(mean, cov + I), for every class k and many points.
+
+    Parameters
+    ----------
+    mean : (m, c) array
+    cov : (m, c, c) array
+        Both triangles are read; it may be singular.
+    normals, weights : (r, q, c − 1) and (r, q) array
+        r independent unbiased rules for a standard normal average, weights summing to 1.
+    rule_nodes, rule_weights, reach, width
+        For `largest_of_independent`.
+    deviations : float
+        Standard errors to report as the error.
+    probabilities : (m, c) array
+        Overwritten. They sum to 1; NaN where the input is not finite or `cov` + I not positive definite.
+    errors : (m,) array
+        Overwritten with the estimated error of the least certain probability: by the spread of the r rules, and how far
+        from 1 the probabilities summed.
+    """
+    m, c = mean.shape
+    rules, points = weights.shape
+    v, room = np.empty((c, c)), np.empty((5, c, c))
+    root = np.empty((c, c - 1))
+    sd, moved, p = np.empty((3, c))
+    pair = np.empty((2, c))
+    estimates = np.empty((rules, c))
+    for i in range(m):
+        probabilities[i] = np.nan
+        errors[i] = np.nan
+        v[:] = cov[i]
+        for k in range(c):
+            v[k, k] += 1.0
+        if not (math.isfinite(np.sum(mean[i]) + np.sum(v)) and split_covariance(v, sd, root, room)):
+            continue
+        sd[:] = np.sqrt(sd)
+        estimates[:] = 0.0
+        for rule in range(rules):
+            for q in range(points):
+                for k in range(c):
+                    moved[k] = mean[i, k]
+                    for j in range(c - 1):
+                        moved[k] += root[k, j] * normals[rule, q, j]
+                largest_of_independent(moved, sd, rule_nodes, rule_weights, reach, width, p, pair)
+                for k in range(c):
+                    estimates[rule, k] += weights[rule, q] * p[k]
+        worst = 0.0
+        total = 0.0
+        kept = 0.0
+        for k in range(c):
+            estimate = np.mean(estimates[:, k])
+            worst = max(worst, np.var(estimates[:, k]) / (rules - 1))
+            total += estimate
+            probabilities[i, k] = max(estimate, 0.0)
+            kept += probabilities[i, k]
+        probabilities[i] /= kept
+        errors[i] = deviations * math.sqrt(worst) + abs(total - 1.0)

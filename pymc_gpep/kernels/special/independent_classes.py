@@ -1,0 +1,109 @@
+"""The probability that each of c independent normal utilities is the largest: one integral, for all classes at once.
+
+p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx, with Φ_j and φ_j the distribution function and density of utility j. Gauss-Legendre
+rules on pieces that are no wider than the narrowest utility that still varies there, from where the last of the Φ_j
+begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the sum's distance from 1 tells
+of the error.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
+
+__all__ = ["FINE", "QUICK", "largest_of_independent", "probabilities_of_independent"]
+
+FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
+"""Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
+
+QUICK = (np.polynomial.legendre.leggauss(8), 5.0, 2.5)
+"""The same to about 1e-6."""
+
+
+@kernel
+def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities, room):
+    """P(v_k is the largest of v), v_j ~ N(mean_j, sd_j²) independent, for one point.
+
+    Parameters
+    ----------
+    mean, sd : (c,) array
+        Finite; `sd` positive.
+    nodes, weights : (q,) array
+        Of Gauss and Legendre.
+    reach, width : float
+        As in `FINE`; `reach` less than 9.
+    probabilities : (c,) array
+        Overwritten; their sum departs from 1 by as much as the rule errs.
+    room : (2, c) array
+    """
+    c = mean.shape[0]
+    ratios, precisions = room[0], room[1]
+    x = -np.inf
+    end = -np.inf
+    for j in range(c):
+        probabilities[j] = 0.0
+        precisions[j] = 1.0 / sd[j]
+        x = max(x, mean[j] - reach * sd[j])
+        end = max(end, mean[j] + reach * sd[j])
+    negligible = cdf_and_density(-reach)[0]
+    below = 0.0
+    while x < end and below < 1.0 - negligible:
+        piece = end - x
+        for j in range(c):
+            if mean[j] + reach * sd[j] > x:
+                piece = min(piece, width * sd[j])
+        if x + piece == x:  # narrower than rounding: a step, which the piece before has met
+            break
+        below = 1.0
+        for j in range(c):
+            s = (x + piece - mean[j]) * precisions[j]
+            if s < reach:
+                below *= cdf_and_density(max(s, -reach))[0]
+        if below > negligible:
+            for q in range(nodes.shape[0]):
+                at = x + 0.5 * piece * (1.0 + nodes[q])
+                product = 0.5 * piece * weights[q]
+                for j in range(c):
+                    s = (at - mean[j]) * precisions[j]
+                    ratios[j] = 0.0
+                    if s < reach:
+                        cdf, density = cdf_and_density(max(s, -reach))
+                        product *= cdf
+                        ratios[j] = density * precisions[j] / cdf
+                for j in range(c):
+                    probabilities[j] += product * ratios[j]
+        x += piece
+
+
+@kernel
+def probabilities_of_independent(mean, variance, nodes, weights, reach, width, probabilities, errors):
+    """`largest_of_independent` at many points.
+
+    Parameters
+    ----------
+    mean, variance : (m, c) array
+        Of the utilities.
+    nodes, weights, reach, width
+        One of `FINE` and `QUICK`.
+    probabilities : (m, c) array
+        Overwritten. They sum to 1; NaN where `mean` or `variance` are not finite or a variance is not positive.
+    errors : (m,) array
+        Overwritten with how far from 1 they summed before that.
+    """
+    m, c = mean.shape
+    sd, room = np.empty(c), np.empty((2, c))
+    for i in range(m):
+        valid = True
+        for k in range(c):
+            valid &= variance[i, k] > 0.0 and math.isfinite(variance[i, k]) and math.isfinite(mean[i, k])
+            sd[k] = math.sqrt(variance[i, k])
+        if not valid:
+            probabilities[i] = np.nan
+            errors[i] = np.nan
+            continue
+        largest_of_independent(mean[i], sd, nodes, weights, reach, width, probabilities[i], room)
+        total = np.sum(probabilities[i])
+        errors[i] = abs(total - 1.0)
+        probabilities[i] /= total

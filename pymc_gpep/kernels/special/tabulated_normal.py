@@ -1,0 +1,57 @@
+"""The standard normal distribution by tables, at a tenth of the time that the error function takes."""
+
+import math
+
+import numpy as np
+from numba.core import types
+from scipy.special import ndtr, ndtri
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.external import scipy_function
+
+__all__ = ["cdf_and_density", "quantile"]
+
+_PER_UNIT = 64
+_FURTHEST = 9.0
+_POINTS = np.arange(-_FURTHEST * _PER_UNIT, _FURTHEST * _PER_UNIT + 1.0) / _PER_UNIT
+_CDF = ndtr(_POINTS)
+_DENSITY = np.exp(-0.5 * _POINTS**2) / math.sqrt(2.0 * math.pi)
+
+
+@kernel
+def cdf_and_density(s):
+    """Φ(s) and φ(s), |s| ≤ 9, by Taylor series at the nearest of tabulated points: to about 1e-12."""
+    i = np.uint32((s + _FURTHEST) * _PER_UNIT + 0.5)
+    x = i * (1.0 / _PER_UNIT) - _FURTHEST
+    t = s - x
+    # Hermite polynomials over factorials: φ(x + t) = φ(x) Σ (−t)ⁿ Heₙ(x) / n!.
+    x2 = x * x
+    h2 = 0.5 * (x2 - 1.0)
+    h3 = x * (x2 - 3.0) * (1.0 / 6.0)
+    h4 = ((x2 - 6.0) * x2 + 3.0) * (1.0 / 24.0)
+    series = 1.0 - t * (0.5 * x - t * (h2 * (1.0 / 3.0) - t * (0.25 * h3 - t * (0.2 * h4))))
+    slope = 1.0 - t * (x - t * (h2 - t * (h3 - t * h4)))
+    density = _DENSITY[i]
+    return _CDF[i] + density * t * series, density * slope
+
+
+_CELLS = 2048
+_INNER = 1.0 / 32.0  # quantiles from here to one less this are interpolated
+_GRID = np.arange(1, _CELLS) / _CELLS
+_QUANTILE = np.concatenate([[0.0], ndtri(_GRID), [0.0]])
+_SLOPE = np.concatenate([[0.0], math.sqrt(2.0 * math.pi) * np.exp(0.5 * ndtri(_GRID) ** 2) / _CELLS, [0.0]])
+_ndtri = scipy_function("special.cython_special", "ndtri", types.float64(types.float64))
+
+
+@kernel
+def quantile(p):
+    """Φ⁻¹(p): between a thirty-second and the rest by cubics, to about 1e-8, outside of it to the last digits."""
+    if not _INNER < p < 1.0 - _INNER:
+        return _ndtri(p)
+    scaled = p * _CELLS
+    i = np.uint32(scaled)
+    t = scaled - i
+    low, high = _QUANTILE[i], _QUANTILE[i + 1]
+    rise = high - low
+    left, right = _SLOPE[i] - rise, rise - _SLOPE[i + 1]
+    return low + t * rise + t * (1.0 - t) * (left * (1.0 - t) + right * t)
