@@ -43,17 +43,23 @@ def average_predictions(weights: Array, predictions: Iterable[xr.Dataset]) -> xr
     weights : array (s,)
         They sum to 1.
     predictions : iterable of s Datasets
-        As of `pymc_gpep.fits.prediction.predict`.
+        As of `pymc_gpep.fits.prediction.predict`, all of them with covariances or none.
     """
-    kept: list[xr.Dataset] = []
+    each = iter(predictions)
+    kept = [next(each)]
+    averages: dict[str, Array] = {}
+    if "cov" in kept[0]:
 
-    def moments() -> Iterator[tuple[Array, Array]]:
-        for one in predictions:
-            kept.append(one.drop_vars("cov") if kept else one)
-            yield one["mean"].values, one["cov"].values
+        def moments() -> Iterator[tuple[Array, Array]]:
+            yield kept[0]["mean"].values, kept[0]["cov"].values
+            for one in each:
+                kept.append(one.drop_vars("cov"))
+                yield one["mean"].values, one["cov"].values
 
-    mean, cov = total_covariance(weights, moments())
-    averages = {name: np.tensordot(weights, [one[name].values for one in kept], axes=1) for name in ("p", "error")}
-    averages |= {"mean": mean, "cov": cov}
+        averages["mean"], averages["cov"] = total_covariance(weights, moments())
+    else:
+        kept.extend(each)
+    for name in {"p", "error", "mean"} - set(averages):
+        averages[name] = np.tensordot(weights, [one[name].values for one in kept], axes=1)
     first = kept[0]
     return first.assign({name: (first[name].dims, averages[str(name)]) for name in first.data_vars})

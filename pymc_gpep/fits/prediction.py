@@ -20,7 +20,7 @@ from pymc_gpep.structure.prior_functions import CrossCovariance
 __all__ = ["labelled", "new_inputs", "predict", "predict_at"]
 
 
-_ENTRIES = 4_000_000  # of a cross-covariance matrix held at a time, over all functions: 32 MB
+_ENTRIES = 4_000_000  # of a cross-covariance matrix, and of covariances between functions, held at a time: 32 MB
 
 
 def new_inputs(x: ArrayLike, columns: int) -> Array:
@@ -58,6 +58,7 @@ def predict(
     probabilities: str | None = None,
     correction: str | None = None,
     tolerance: float = 5e-5,
+    covariances: bool = True,
     dim: str = "new_point",
 ) -> xr.Dataset:
     """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
@@ -76,6 +77,7 @@ def predict(
             probabilities=probabilities,
             correction=correction,
             tolerance=tolerance,
+            covariances=covariances,
             dim=dim,
         )
         for point, solution in fit.hyper_posterior.solutions()
@@ -95,6 +97,7 @@ def predict_at(
     correction: str | None,
     tolerance: float,
     dim: str,
+    covariances: bool = True,
 ) -> xr.Dataset:
     """The same at given hyperparameters, in chunks of bounded memory."""
     inputs = new_inputs(x, prior.columns)
@@ -102,30 +105,28 @@ def predict_at(
     probabilities = likelihood.check_way(probabilities, "probabilities")
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
-    chunk = max(1, _ENTRIES // (classifier.n_functions * classifier.n_points))
-    means, covs, ps, errors = [], [], [], []
-    for start in range(0, len(inputs), chunk):
-        cross, variance, prior_mean = prior(point, inputs[start : start + chunk])
+    m, c = len(inputs), classifier.n_functions
+    chunk = max(1, _ENTRIES // (c * max(classifier.n_points, c)))
+    found = {"p": np.empty((m, classifier.n_classes)), "mean": np.empty((m, c)), "error": np.empty(m)}
+    if covariances:
+        found["cov"] = np.empty((m, c, c))
+    for start in range(0, m, chunk):
+        rows = slice(start, start + chunk)
+        cross, variance, prior_mean = prior(point, inputs[rows])
         mean, cov = posterior.predict(cross, variance, prior_mean)
+        found["mean"][rows] = mean.T
+        if covariances:
+            found["cov"][rows] = cov
         if corrected is None:
-            p, error = likelihood.probabilities(mean.T, cov, how=probabilities, tolerance=tolerance)
+            found["p"][rows], found["error"][rows] = likelihood.probabilities(
+                mean.T, cov, how=probabilities, tolerance=tolerance
+            )
         else:
-            p = corrected.probabilities(solution, cross, variance, prior_mean)
-            error = np.full(len(p), np.nan)
-        means.append(mean.T)
-        covs.append(cov)
-        ps.append(p)
-        errors.append(error)
-    c = classifier.n_functions
-    return labelled(
-        classifier,
-        x,
-        dim,
-        p=np.concatenate(ps) if ps else np.empty((0, classifier.n_classes)),
-        mean=np.concatenate(means) if means else np.empty((0, c)),
-        cov=np.concatenate(covs) if covs else np.empty((0, c, c)),
-        error=np.concatenate(errors) if errors else np.empty(0),
-    ).assign_attrs({"probabilities": probabilities} | ({"correction": correction} if correction else {}))
+            found["p"][rows] = corrected.probabilities(solution, cross, variance, prior_mean)
+            found["error"][rows] = np.nan
+    return labelled(classifier, x, dim, **found).assign_attrs(
+        {"probabilities": probabilities} | ({"correction": correction} if correction else {})
+    )
 
 
 def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, **arrays: Array) -> xr.Dataset:

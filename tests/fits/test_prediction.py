@@ -73,6 +73,13 @@ def test_chunks_do_not_show(shared, monkeypatch):
     xr.testing.assert_allclose(shared.fit.predict(shared.gp, x), whole)
 
 
+def test_without_covariances(shared, shared_ccd):
+    x = np.random.default_rng(0).normal(size=(5, 2))
+    for fit in (shared.fit, shared_ccd):
+        whole = fit.predict(shared.gp, x)
+        xr.testing.assert_allclose(fit.predict(shared.gp, x, covariances=False), whole.drop_vars("cov"), rtol=1e-12)
+
+
 def test_labels(shared, per_class):
     x = xr.DataArray(np.zeros((2, 2)), dims=("site", "petal"), coords={"site": ["here", "there"]})
     predicted = shared.fit.predict(shared.gp, x)
