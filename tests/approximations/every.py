@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
-__all__ = ["EVERY", "Case", "approximations"]
+__all__ = ["EVERY", "Case", "approximations", "of_one_function"]
 
 VARIANTS = [QEP(full=True)]
 """Those whose options make other approximations of them."""
@@ -65,4 +65,11 @@ EVERY = [
     for approximator in [*(kind() for kind in APPROXIMATIONS), *VARIANTS]
     if approximator.approximates(likelihood)
 ]
-approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
+approximations = pytest.mark.parametrize(
+    "approximation", [case for case in EVERY if case.likelihood.function_axis], ids=str
+)
+"""Those with a latent function for each class."""
+of_one_function = pytest.mark.parametrize(
+    "approximation", [case for case in EVERY if not case.likelihood.function_axis], ids=str
+)
+"""Those with one latent function."""
