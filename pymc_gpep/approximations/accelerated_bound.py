@@ -6,14 +6,13 @@ from typing import ClassVar
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.solvers.scalar_bound import SCHEMES
 
 __all__ = ["AcceleratedBound"]
 
 
 @dataclass(frozen=True)
 class AcceleratedBound(Approximator):
-    """The best Gaussian under a bound, sought with Anderson acceleration, and else along the natural gradient.
+    """The best Gaussian under a bound, sought with Anderson acceleration.
 
     Parameters
     ----------
@@ -23,20 +22,17 @@ class AcceleratedBound(Approximator):
     max_iterations : int
         Limit on iterations.
     memory : int
-        Past steps that Anderson acceleration combines; 0 is the plain damped iteration.
+        Past steps that Anderson acceleration combines; 0 is the plain iteration.
     mixing : float
         Part of the combined residual that an accelerated step takes.
-    damping : float
-        Part of the full update that a plain step takes, in (0, 1].
     """
 
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
     memory: int = field(default=4, metadata=at_least(0))
     mixing: float = field(default=1.0, metadata=fraction())
-    damping: float = field(default=1.0, metadata=fraction())
 
-    schemes: ClassVar[tuple[str, ...]] = SCHEMES
+    schemes: ClassVar[tuple[str, ...]] = ("accelerated ascent",)
 
     @property
     def site_form(self) -> SiteForm:

@@ -9,7 +9,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import QuadraticBound
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.scalar_bound import scalar_bound
+from pymc_gpep.solvers.scalar_bound import bound_target, scalar_bound
 
 __all__ = ["QuadraticVB"]
 
@@ -29,11 +29,9 @@ class QuadraticVB(AcceleratedBound):
     max_iterations : int
         Limit on iterations.
     memory : int
-        Past steps that Anderson acceleration combines; 0 is the plain damped iteration.
+        Past steps that Anderson acceleration combines; 0 is the plain iteration.
     mixing : float
         Part of the combined residual that an accelerated step takes.
-    damping : float
-        Part of the full update that a plain step takes, in (0, 1].
     """
 
     name: ClassVar[str] = "vb"
@@ -41,5 +39,12 @@ class QuadraticVB(AcceleratedBound):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(QuadraticBound).terms
-        largest = likelihood.largest_precision
-        return scalar_bound(problem, start, history, terms=terms, largest_precision=largest, **self.settings)
+        return scalar_bound(
+            problem,
+            start,
+            history,
+            terms=terms,
+            target=bound_target,
+            largest_precision=likelihood.largest_precision,
+            **self.settings,
+        )

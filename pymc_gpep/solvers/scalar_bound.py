@@ -2,35 +2,90 @@
 
 For g(m, v) = ∫ log p(y | f) N(f | m, v) df it is the Gaussian nearest to the posterior in that divergence; for a lower
 bound of this g, it is a variational bound (Nickisch and Rasmussen 2008, sections 5 and 6). At the maximum the Gaussian
-has sites of precision W = −2 ∂g/∂v that pull with the force b = ∂g/∂m; taking these sites from the present moments is a
-step along the natural gradient, so that a short one always raises the bound.
+has sites of precision W = −2 ∂g/∂v that pull with the force ∂g/∂m at m. Taking these sites from the present moments is
+a step along the natural gradient: a short one always raises the bound, a whole one may go round in circles where W
+changes fast with v. Better targets:
 
-The bound is Σ g − ½ [bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
+- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is one of Newton's in m. What it leaves out is how W changes. That
+  is put right point by point, with a step of Newton's method for the moments of one point under its cavity N(μ, D):
+  m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
+- For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a step of Newton's method with H,
+  which is one more factorisation, and W is taken there.
+
+Second derivatives are differences: they steer the steps, and nothing that is found depends on them. The bound is
+Σ g − ½ [bᵀ(m − m₀) + tr A⁻¹ − n + log|A|].
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import (
-    CONVERGED,
-    NOT_FINITE,
-    NOT_POSITIVE_DEFINITE,
-    OUT_OF_ITERATIONS,
-)
-from pymc_gpep.solvers.accelerated_ep import Sweep, accelerated_ep
+from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 
-__all__ = ["SCHEMES", "scalar_bound"]
+__all__ = ["average_target", "bound_target", "scalar_bound"]
 
-SCHEMES = ("accelerated fixed point", "natural gradient")
-_PATIENCE = 40  # sweeps without progress before the second rung
-_ABOVE = 1.0 + 1e-9  # of the largest precision, which a bound may have everywhere
-_LEVEL = 1e-13  # of the bound: what rounding may make it fall
-_SHORTEST = 1e-6
+_DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
+_NARROWEST = 0.1  # to which part of a variance one step may take it
+_WIDE = 1.0  # largest precision that a solve from cold begins with
+
+
+class _Look(NamedTuple):
+    """A posterior and g there."""
+
+    posterior: FunctionPosterior
+    g: Array
+    """g, ∂g/∂m and ∂g/∂v, (3, n)."""
+    at: Callable[[Array, Array], Array]
+    """These for other means and variances."""
+
+    @property
+    def precision(self) -> Array:
+        """W (n,)."""
+        return np.asarray(np.maximum(-2.0 * self.g[2], 0.0))
+
+
+type Target = Callable[[Problem, _Look], tuple[Array, Array]]
+"""Precisions and locations (n,) of sites to go to."""
+
+
+def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
+    """Where g is an average: a step of Newton's method for the moments of each point under its cavity."""
+    posterior, g = look.posterior, look.g
+    m, v, b, w, fresh = posterior.mean, posterior.variance, posterior.weights, posterior.precision, look.precision
+    wide = v / posterior.kept
+    step = _DIFFERENCE * np.sqrt(v)
+    across = (look.at(m + step, v)[2] - g[2]) / step  # ∂²g/∂m∂v
+    along = (look.at(m, (1.0 + _DIFFERENCE) * v)[2] - g[2]) / (_DIFFERENCE * v)  # ∂²g/∂v²
+    # Of the equations for m and 1/v: what they miss, and their matrix.
+    miss_m, miss_v = wide * (b - g[1]), w - fresh
+    mm, mv, vm, vv = 1.0 + wide * fresh, -wide * across, 2.0 * across, 2.0 * along - 1.0 / v**2
+    determinant = mm * vv - mv * vm
+    to_m = (mv * miss_v - vv * miss_m) / determinant
+    to_v = (vm * miss_m - mm * miss_v) / determinant
+    # Where the bound of the point is concave and the step is not too long; else the natural gradient.
+    good = (determinant < 0.0) & (vv < 0.0) & (to_v > (_NARROWEST - 1.0) * v)
+    precision = np.where(good, np.maximum(1.0 / (v + to_v) - 1.0 / wide, 0.0), fresh)
+    return precision, np.where(good, b + to_m / wide + precision * (m + to_m), g[1] + fresh * m)
+
+
+def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
+    """Where g is a bound: a step of Newton's method in the mean, and the precisions there."""
+    posterior, g = look.posterior, look.g
+    m, v, b = posterior.mean, posterior.variance, posterior.weights
+    step = _DIFFERENCE * np.sqrt(v)
+    curvature = np.maximum((look.at(m - step, v)[1] - look.at(m + step, v)[1]) / (2.0 * step), 0.0)
+    newton = FunctionPosterior(problem)
+    if not newton.factorise(curvature):
+        return look.precision, g[1] + look.precision * m
+    weights = b + newton.smooth(g[1] - b)
+    mean = problem.mean[0] + problem.k[0] @ weights
+    precision = np.maximum(-2.0 * look.at(mean, v)[2], 0.0)
+    return precision, weights + precision * mean
 
 
 def scalar_bound(
@@ -39,53 +94,56 @@ def scalar_bound(
     history: History,
     *,
     terms: Callable[..., None],
+    target: Target,
+    largest_precision: float,
     tolerance: float,
     memory: int,
     mixing: float,
-    damping: float,
-    largest_precision: float,
 ) -> Found:
     """Raise the bound; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
-    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`, or that of `QuadraticBound`.
+    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`, for which `target` is
+    `average_target`, or that of `QuadraticBound`, for which it is `bound_target`.
     """
-    y = problem.labels
+    y, parameters = problem.labels, problem.parameters
     posterior = FunctionPosterior(problem)
-    g = np.empty((3, y.size))
     sites = start.reshape(2, -1, 1)
 
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+    def at(mean: Array, variance: Array) -> Array:
+        g = np.empty((3, y.size))
+        terms(mean, variance, y, parameters, g)
+        return g
+
+    def sweep(sites: Array, natural: Array, better: Array, scale: Array) -> tuple[bool, float, float]:
         if not posterior.update(sites[0, :, 0], sites[1, :, 0]):
             return False, np.nan, np.nan
-        v = posterior.variance
-        terms(posterior.mean, v, y, problem.parameters, g)
-        target[0, :, 0] = np.maximum(-2.0 * g[2], 0.0)
-        target[1, :, 0] = g[1] + target[0, :, 0] * posterior.mean
+        m, v = posterior.mean, posterior.variance
+        look = _Look(posterior, at(m, v), at)
+        natural[0, :, 0] = look.precision
+        natural[1, :, 0] = look.g[1] + look.precision * m
         scale[:, 0] = v
-        change = np.abs(target - sites)[:, :, 0]
+        change = np.abs(natural - sites)[:, :, 0]
         residual = float(np.max([change[0] * v, change[1] * np.sqrt(v)]))
-        return True, float(g[0].sum()) - posterior.divergence, residual
+        if residual >= tolerance:
+            better[0, :, 0], better[1, :, 0] = target(problem, look)
+        return True, float(look.g[0].sum()) - posterior.divergence, residual
 
     def derivatives() -> tuple[Array, Array]:
         return posterior.gradient(), posterior.weights[None].copy()
 
-    bound, status = accelerated_ep(
+    if not sites.any():
+        # Narrow at first: bounds fall fast, and averages are expensive, where a posterior is too wide.
+        sites[0] = min(_WIDE, largest_precision)
+        sites[1] = sites[0] * problem.mean[0][:, None]
+    bound, status = accelerated_ascent(
         sweep,
         sites,
         history,
         tolerance=tolerance,
         memory=memory,
         mixing=mixing,
-        damping=damping,
-        largest_precision=_ABOVE * largest_precision,
-        patience=_PATIENCE,
+        largest_precision=largest_precision,
     )
-    rung = 0
-    if status in (OUT_OF_ITERATIONS, NOT_FINITE) and not history.is_full():
-        if status == NOT_FINITE:
-            sites[:] = 0.0
-        rung = 1
-        bound, status = _climb(sweep, sites, history, tolerance)
     return Found(
         bound,
         status,
@@ -94,34 +152,4 @@ def scalar_bound(
         posterior.variance[:, None, None],
         posterior.precision[None],
         derivatives,
-        rung,
     )
-
-
-def _climb(sweep: Sweep, sites: Array, history: History, tolerance: float) -> tuple[float, int]:
-    """Go along the natural gradient, half as far whenever the bound would fall. Returns bound and status."""
-    target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
-    old, direction = sites.copy(), np.zeros_like(sites)
-    best, length = -np.inf, 1.0
-    while not history.is_full():
-        ok, bound, residual = sweep(sites, target, scale)
-        if not ok:
-            return np.nan, NOT_POSITIVE_DEFINITE
-        history.add(bound, residual)
-        change = abs(bound - best)
-        if bound >= best - _LEVEL * (1.0 + abs(best)):
-            if residual < tolerance and change < tolerance * (1.0 + abs(bound)):
-                return bound, CONVERGED
-            best, length = bound, min(1.0, 2.0 * length)
-            old[:] = sites
-            np.subtract(target, sites, out=direction)
-        elif length > _SHORTEST:
-            length *= 0.5
-        else:
-            break
-        np.add(old, length * direction, out=sites)
-    if not np.isfinite(best):
-        return np.nan, NOT_FINITE
-    sites[:] = old
-    _, bound, _ = sweep(sites, target, scale)
-    return bound, OUT_OF_ITERATIONS
