@@ -9,6 +9,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity
+from pymc_gpep.solvers.contract import NO_PARAMETERS
 
 __all__ = ["Convergence", "Solution"]
 
@@ -83,3 +85,21 @@ class Solution:
     posterior: DensePosterior
     start: Array
     convergence: Convergence
+
+    @property
+    def lower_bound(self) -> float:
+        """Jensen's lower bound of the log marginal likelihood for this Gaussian q: E_q log p(y | f) − KL(q ‖ prior).
+
+        That of `KL` is the largest. NaN where the likelihood does not average its log density.
+
+        References
+        ----------
+        Nickisch and Rasmussen (2008), equation 9.
+        """
+        if not (self.likelihood.offers(AverageLogDensity) and np.isfinite(self.mean).all()):
+            return np.nan
+        terms = np.empty((3, self.labels.size))
+        average = self.likelihood.computation(AverageLogDensity)
+        variance = np.ascontiguousarray(self.cov[:, 0, 0])
+        average.terms(np.ascontiguousarray(self.mean[0]), variance, self.labels, NO_PARAMETERS, terms)
+        return float(terms[0].sum()) - self.posterior.divergence

@@ -68,6 +68,12 @@ class FactorialPosterior(DensePosterior):
         roots = np.broadcast_to(_roots(self.prior), (*self.precision.shape, self.precision.shape[1]))
         return float(2.0 * np.log(roots.diagonal(axis1=1, axis2=2)).sum() - np.log(self.precision).sum())
 
+    @property
+    def divergence(self) -> float:
+        # Here ΠΣ = I − K⁻¹ Dg(v).
+        kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self.precision).sum())
+        return 0.5 * (kept - self.precision.size) - self.relative_log_normaliser
+
     def marginals(self) -> tuple[Array, Array]:
         return self.mean, self.precision.T[:, :, None] * np.eye(len(self.precision))
 

@@ -78,6 +78,13 @@ class Posterior[P: Prior](ABC):
         """Log ∫ p(f) exp(νᵀf − ½ fᵀΠf) df."""
         return float(self.sites.log_density(self.mean)) + self.relative_log_normaliser
 
+    @property
+    def divergence(self) -> float:
+        """KL(q ‖ p) from the posterior to the prior: ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ), Σ the posterior covariance."""
+        _, kept = self.site_blocks()
+        taken = float((np.eye(kept.shape[-1]) - kept).trace(axis1=1, axis2=2).sum())
+        return -self.relative_log_normaliser - 0.5 * taken
+
     def relative_site_log_density(self, x: Array) -> Array:
         """Log of the sites at μ + x, of sites that are scaled to be 1 at μ: bᵀx − ½ xᵀΠx.
 
