@@ -80,7 +80,7 @@ class Posterior[P: Prior](ABC):
 
     @property
     def divergence(self) -> float:
-        """KL(q ‖ p) from the posterior to the prior: ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ), Σ the posterior covariance."""
+        """KL(q ‖ p) from the prior: ½ (bᵀ(μ − m) + log|I + KΠ| − tr ΠΣ), Σ the posterior covariance."""
         _, kept = self.site_blocks()
         taken = float((np.eye(kept.shape[-1]) - kept).trace(axis1=1, axis2=2).sum())
         return -self.relative_log_normaliser - 0.5 * taken

@@ -52,7 +52,8 @@ def factorial_variational(
         lower = np.tril(inverse)
         full = lower + np.tril(lower, -1).T
         b = posterior.weights
-        return 0.5 * (np.outer(b, b) - full + (full * variance) @ full)[None], b[None].copy()
+        half = full * np.sqrt(variance)
+        return 0.5 * (np.outer(b, b) - full + half @ half.T)[None], b[None].copy()
 
     return Found(
         evidence,

@@ -79,7 +79,8 @@ def label_regression(
         u = posterior.smooth(regression.r)
         gradient = posterior.gradient()
         add_implicit_gradient(posterior.weights[None], u[None], gradient)
-        gradient[0] += (regression.inverse * regression.q) @ regression.inverse
+        spread = (regression.inverse * regression.q) @ regression.inverse
+        gradient[0] += 0.5 * (spread + spread.T)
         return gradient, (posterior.weights + u)[None]
 
     return Found(

@@ -1,11 +1,29 @@
 """The evidences of binary classifiers: known figures, exact cases, and what must lie below what."""
 
+from math import lgamma
+
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
+from scipy.integrate import dblquad
+from scipy.stats import multivariate_normal
+from sklearn.gaussian_process import GaussianProcessClassifier
+from sklearn.gaussian_process.kernels import RBF, ConstantKernel
 
-from tests.approximations.binary import KINDS, METHODS, regimes
+from pymc_gpep.approximations import Laplace as LaplaceSoftmax
+from pymc_gpep.approximations import LaplaceProbit, NestedEP, VariationalBayes
+from tests.approximations.binary import KINDS, METHODS, BinaryProblem, random_binary, regimes
+from tests.reference.data import random_problem, squared_exponential
 
+PROBIT, LOGIT = KINDS
 kinds = pytest.mark.parametrize("kind", KINDS, ids=str)
+
+
+def solve(method, problem, kind, **options):
+    solution = METHODS[method](**options).solve(*problem, likelihood=kind.likelihood)
+    assert solution.convergence.converged, str(solution.convergence)
+    return solution
+
 
 # By dense versions of the methods, for nine regimes; "exact" is a bivariate orthant or a trapezoid rule of 1501².
 COLUMNS = ("exact", "laplace", "ep", "kl", "vb", "jensen_vb", "fv")
@@ -45,13 +63,210 @@ def figures(name):
 def test_nine_regimes(kind, method):
     expected = figures(str(kind))[:, COLUMNS.index(method)]
     for problem, figure in zip(regimes(), expected, strict=True):
-        solution = METHODS[method]().solve(*problem, likelihood=kind.likelihood)
-        assert solution.convergence.converged
-        assert solution.evidence == pytest.approx(figure, abs=1e-6)
+        assert solve(method, problem, kind).evidence == pytest.approx(figure, abs=1e-6)
+
+
+@kinds
+def test_lower_bounds_of_nine_regimes(kind):
+    """Jensen's bound of variational Bayes is known; KL's is its own evidence."""
+    for problem, row in zip(regimes(), figures(str(kind)), strict=True):
+        assert solve("vb", problem, kind).lower_bound == pytest.approx(row[COLUMNS.index("jensen_vb")], abs=1e-6)
+        assert solve("kl", problem, kind).lower_bound == pytest.approx(row[COLUMNS.index("kl")], abs=1e-6)
 
 
 @pytest.mark.parametrize(("regime", "figure"), list(enumerate([-2.883028, -2.812429, -2.893893])))
 def test_label_regression_of_unit_noise(regime, figure):
     problem = list(regimes())[regime]
-    solution = METHODS["lr"](least=1.0, most=1.0).solve(*problem, likelihood=KINDS[0].likelihood)
-    assert solution.evidence == pytest.approx(figure, abs=1e-6)
+    assert solve("lr", problem, PROBIT, least=1.0, most=1.0).evidence == pytest.approx(figure, abs=1e-6)
+
+
+def test_label_regression_finds_the_best_noise():
+    for problem in regimes():
+        found = solve("lr", problem, PROBIT)
+        noises = [0.5, 0.7, 1.0, 1.4, 2.0, float(np.exp(found.start[0])) * 1.01, float(np.exp(found.start[0])) / 1.01]
+        for noise in noises:
+            if 0.5 <= noise <= 2.0:
+                assert solve("lr", problem, PROBIT, least=noise, most=noise).evidence < found.evidence + 1e-12
+        assert found.evidence == pytest.approx(found.lower_bound, abs=1e-10)
+
+
+SLACK = 1e-8
+
+
+@kinds
+@pytest.mark.parametrize("log_magnitude", [-1.5, 0.0, 1.5, 4.25])
+@pytest.mark.parametrize("seed", range(3))
+def test_what_lies_below_what(kind, seed, log_magnitude):
+    """EP's evidence is no bound; KL's is the largest of the lower bounds that a Gaussian gives."""
+    problem = random_binary(seed, 12, variance=float(np.exp(2 * log_magnitude)), jitter=1e-4)
+    found = {method: solve(method, problem, kind) for method in METHODS}
+    evidence = {method: solution.evidence for method, solution in found.items()}
+    bound = {method: solution.lower_bound for method, solution in found.items()}
+    assert evidence["vb"] <= bound["vb"] + SLACK
+    assert max(bound.values()) <= bound["kl"] + SLACK
+    assert evidence["kl"] == pytest.approx(bound["kl"], abs=SLACK)
+    assert evidence["lr"] == pytest.approx(bound["lr"], abs=SLACK)
+    assert evidence["kl"] <= evidence["ep"] + SLACK
+    if kind is PROBIT:
+        assert evidence["vb"] <= evidence["laplace"] + SLACK
+    for solution in found.values():
+        if solution is not found["fv"]:
+            assert (solution.posterior.precision >= 0.0).all()
+            if solution is not found["lr"]:
+                assert (solution.posterior.precision <= kind.link.largest_curvature * (1 + 1e-9)).all()
+    # Cavities: those of EP lie between the prior given all other values, and the prior.
+    _, cavity = found["ep"].posterior.cavities(found["ep"].mean, found["ep"].cov)
+    conditional = 1.0 / np.linalg.inv(problem.k).diagonal()
+    assert (conditional <= cavity[:, 0, 0] * (1 + 1e-6)).all()
+    assert (cavity[:, 0, 0] <= problem.k.diagonal() * (1 + 1e-9)).all()
+
+
+# Exact cases
+
+
+@kinds
+@pytest.mark.parametrize("method", ["ep", "fv", "tap_naive"])
+def test_independent_points_are_exact(kind, method):
+    rng = np.random.default_rng(0)
+    problem = BinaryProblem(np.diag(rng.gamma(1.0, 5.0, 6)), rng.normal(size=(1, 6)), np.array([0, 1, 0, 1, 1, 0]))
+    solution = solve(method, problem, kind)
+    expected = np.array(
+        [kind.link.moments(*each) for each in zip(problem.signs, problem.mean[0], problem.k.diagonal(), strict=True)]
+    ).T
+    assert solution.evidence == pytest.approx(expected[0].sum(), abs=1e-10)
+    assert_allclose(solution.mean[0], expected[1], atol=1e-8)
+    assert_allclose(solution.cov[:, 0, 0], expected[2], atol=1e-7)
+    assert solve("kl", problem, kind).evidence < solution.evidence
+    centred = problem._replace(mean=np.zeros((1, 6)))
+    assert solve(method, centred, kind).evidence == pytest.approx(-6 * np.log(2), abs=1e-10)
+
+
+@kinds
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "fv"])
+def test_without_prior_variance(kind, method):
+    problem = BinaryProblem(np.zeros((5, 5)), np.zeros((1, 5)), np.array([0, 1, 1, 0, 1]))
+    solution = solve(method, problem, kind)
+    assert solution.evidence == pytest.approx(-5 * np.log(2), abs=1e-10)
+    assert not solution.mean.any()
+    assert not solution.cov.any()
+
+
+@pytest.mark.parametrize(
+    ("positive", "negative", "ep", "kl", "laplace"),
+    [
+        (1, 1, -1.791072, -1.791784, -1.796897),
+        (3, 2, -4.094180, -4.094487, -4.098586),
+        (10, 5, -10.780141, -10.780211, -10.782451),
+        (3, 0, -1.389951, -1.391703, -1.400699),
+    ],
+)
+def test_points_of_one_latent_value(positive, negative, ep, kl, laplace):
+    """K = 11ᵀ is singular; n₊ and n₋ labels of one f ~ N(0, 1) have the probability n₊! n₋! / (n + 1)! by a probit."""
+    n = positive + negative
+    problem = BinaryProblem(np.ones((n, n)), np.zeros((1, n)), np.repeat([1, 0], [positive, negative]))
+    exact = lgamma(positive + 1) + lgamma(negative + 1) - lgamma(n + 2)
+    for method, figure in {"ep": ep, "kl": kl, "laplace": laplace}.items():
+        solution = solve(method, problem, PROBIT)
+        assert solution.evidence == pytest.approx(figure, abs=1e-6)
+        assert solution.evidence == pytest.approx(exact, abs=0.015)
+        assert_allclose(solution.mean, solution.mean[0, 0], atol=1e-8)
+    fv = METHODS["fv"]().solve(*problem, likelihood=PROBIT.likelihood)
+    assert not fv.convergence.converged
+    assert np.isnan(fv.evidence)
+    assert "singular prior covariance" in str(fv.convergence)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_orthants(seed):
+    """A probit's evidence is the probability of an orthant under N(m, K + I)."""
+    problem = random_binary(seed, 10, variance=4.0)
+    sign = problem.signs
+    covariance = np.outer(sign, sign) * (problem.k + np.eye(10))
+    p = multivariate_normal(-sign * problem.mean[0], covariance).cdf(np.zeros(10), rng=np.random.default_rng(seed))
+    assert solve("ep", problem, PROBIT).evidence == pytest.approx(np.log(p), abs=0.05)
+    for method in ("kl", "vb", "fv", "lr"):
+        assert solve(method, problem, PROBIT).evidence < np.log(p) + 1e-3
+
+
+@kinds
+def test_two_points_by_quadrature(kind):
+    k = np.array([[3.0, 1.0], [1.0, 2.0]])
+    problem = BinaryProblem(k, np.array([[0.5, -1.0]]), np.array([1, 1]))
+    inverse, scale = np.linalg.inv(k), 2.0 * np.pi * np.sqrt(np.linalg.det(k))
+
+    def density(b, a):
+        shift = np.array([a, b]) - problem.mean[0]
+        return np.exp(kind.link.log_sig(np.array([a, b])).sum() - 0.5 * shift @ inverse @ shift) / scale
+
+    exact = dblquad(density, -12, 14, -12, 12, epsabs=1e-8)[0]
+    assert solve("ep", problem, kind).evidence == pytest.approx(np.log(exact), abs=2e-3)
+    for method in ("kl", "vb", "fv", "lr"):
+        assert solve(method, problem, kind).evidence < np.log(exact)
+
+
+def test_sites_of_two_strongly_correlated_points():
+    """Footnote 2 of Nickisch and Rasmussen (2008); exact moments have W of 0.1416, and −0.0168 between them."""
+    problem = BinaryProblem(np.array([[7.0, 6.0], [6.0, 7.0]]), np.zeros((1, 2)), np.ones(2, np.int64))
+    solution = solve("ep", problem, PROBIT, tolerance=1e-11)
+    assert_allclose(solution.posterior.precision, 0.138336580, atol=1e-8)
+    assert_allclose(solution.mean, 2.375753917, atol=1e-8)
+    assert solution.evidence == pytest.approx(-0.964916614, abs=1e-8)
+
+
+# Other ways to say the same
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_two_classes_of_a_multinomial_probit(per_class):
+    """(f₁ − f₀) / √2 is the one function: its covariance is K, or the mean of the two."""
+    problem = random_problem(4, 14, 2, variance=5.0, per_class=per_class, with_mean=True)
+    k = problem.K.mean(0) if per_class else problem.K
+    binary = BinaryProblem(k, (problem.m[1:] - problem.m[:1]) / np.sqrt(2.0), problem.y)
+    for method, multinomial, less in (
+        ("ep", NestedEP(tolerance=1e-10), 0.0),
+        ("laplace", LaplaceProbit(tolerance=1e-12), 0.0),
+        ("vb", VariationalBayes(tolerance=1e-11), 0.5 * np.linalg.slogdet(np.eye(14) + k)[1]),
+    ):
+        if less and per_class:
+            continue  # functions of different covariances are not one under its posterior
+        several = multinomial.solve(*problem[1:])
+        one = solve(method, binary, PROBIT, tolerance=1e-10)
+        assert several.evidence == pytest.approx(one.evidence - less, abs=1e-8)
+        assert_allclose((several.mean[1] - several.mean[0]) / np.sqrt(2.0), one.mean[0], atol=1e-8)
+        if not less:
+            across = np.array([-1.0, 1.0]) / np.sqrt(2.0)
+            assert_allclose(np.einsum("iab,a,b->i", several.cov, across, across), one.cov[:, 0, 0], atol=1e-8)
+
+
+def test_two_classes_of_a_softmax():
+    """f₁ − f₀ is the one function: its covariance is the sum of both."""
+    problem = random_problem(4, 14, 2, variance=5.0, per_class=True, with_mean=True)
+    binary = BinaryProblem(problem.K.sum(0), problem.m[1:] - problem.m[:1], problem.y)
+    several = LaplaceSoftmax(tolerance=1e-12).solve(*problem[1:])
+    one = solve("laplace", binary, LOGIT, tolerance=1e-12)
+    assert several.evidence == pytest.approx(one.evidence, abs=1e-8)
+    assert_allclose(several.mean[1] - several.mean[0], one.mean[0], atol=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_variational_means_of_a_probit_are_the_mode(seed):
+    problem = random_binary(seed, 12, variance=30.0)
+    vb, laplace = (solve(method, problem, PROBIT, tolerance=1e-10) for method in ("vb", "laplace"))
+    assert_allclose(vb.mean, laplace.mean, atol=1e-7)
+    assert_allclose(vb.posterior.precision, 1.0, atol=1e-12)
+
+
+def test_laplace_of_scikit_learn():
+    """Its gradient is with respect to log σ² and log ℓ."""
+    rng = np.random.default_rng(1)
+    X = rng.uniform(0.0, 5.0, size=(50, 1))
+    y = (np.sin((X[:, 0] - 2.5) ** 2) > 0).astype(np.int64)
+    theta = np.log([2.0, 1.3])
+    other = GaussianProcessClassifier(ConstantKernel(2.0) * RBF(1.3), optimizer=None, max_iter_predict=500).fit(X, y)
+    value, slope = other.log_marginal_likelihood(theta, eval_gradient=True)
+    k = squared_exponential(X, variance=2.0, lengthscale=1.3)
+    scaled = ((X - X.T) / 1.3) ** 2
+    solver = METHODS["laplace"](tolerance=1e-12)
+    outcome = solver.run(k[None], np.zeros((1, 50)), y, np.zeros(50), gradient=True, likelihood=LOGIT.likelihood)
+    assert outcome.evidence == pytest.approx(value, abs=1e-8)
+    assert_allclose([(outcome.gradient[0] * k).sum(), (outcome.gradient[0] * k * scaled).sum()], slope, atol=1e-6)
