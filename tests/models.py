@@ -95,6 +95,28 @@ def probit() -> tuple[pm.Model, pm.gp.Latent]:
     return _one_hyperparameter(lambda f, y: gpep.MultinomialProbit("y", f, observed=y, dims="flower"))
 
 
+def _two_classes(observe: Callable[[Any, np.ndarray], Any]) -> tuple[pm.Model, pm.gp.Latent]:
+    """Whether a flower is a virginica, by one latent function with a mean."""
+    X, y = data()
+    with pm.Model(coords={"flower": np.arange(y.size) + 100}) as model:
+        ls = pm.InverseGamma("ls", 3, 3)
+        mean = pm.gp.mean.Constant(-0.5)
+        gp = pm.gp.Latent(mean_func=mean, cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls))
+        f = gp.prior("f", X=X, dims="flower")
+        observe(f, y == 2)
+    return model, gp
+
+
+def bernoulli_probit() -> tuple[pm.Model, pm.gp.Latent]:
+    """One latent function with one hyperparameter, and a probit."""
+    return _two_classes(lambda f, y: gpep.Probit("y", f, observed=y, dims="flower"))
+
+
+def bernoulli_logit() -> tuple[pm.Model, pm.gp.Latent]:
+    """The same with a logistic function."""
+    return _two_classes(lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y, dims="flower"))
+
+
 def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
     """The value of an expression of the model's random variables at the hyperparameters of a fit."""
     values = fitted.fit.hyperparameters

@@ -45,13 +45,15 @@ METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMAT
 """Names for `pm.fit(method=...)`."""
 
 
-def approximator(method: str, likelihood: Likelihood, options: dict[str, Any], besides: str = "") -> Approximator:
+def approximator(
+    method: str | None, likelihood: Likelihood, options: dict[str, Any], besides: str = ""
+) -> Approximator:
     """Make the approximation that a method stands for with a likelihood.
 
     Parameters
     ----------
-    method : str
-        One of `METHODS`.
+    method : str or None
+        One of `METHODS`, in small letters or capitals; that of the likelihood if None.
     likelihood : Likelihood
         What it is to approximate.
     options : dict
@@ -66,6 +68,7 @@ def approximator(method: str, likelihood: Likelihood, options: dict[str, Any], b
     TypeError
         If an option is not one of the approximation's.
     """
+    method = (method or likelihood.method).lower()
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
     fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}

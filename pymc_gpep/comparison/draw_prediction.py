@@ -10,6 +10,7 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
+from pymc_gpep.fits.mixture import Prediction
 from pymc_gpep.fits.prediction import labelled, new_inputs
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
@@ -104,4 +105,5 @@ def predict_draws(
             square += mean[:, :, None] * mean[:, None, :] + cov
     mean = total / len(chosen)
     cov = square / len(chosen) - mean[:, :, None] * mean[:, None, :]
-    return labelled(classifier, Xnew, dim, p=p / len(chosen), mean=mean, cov=cov)
+    prediction = Prediction(p / len(chosen), np.full(m, np.nan), mean, cov)
+    return labelled(classifier, Xnew, dim, prediction).drop_vars("error")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.array_types import Array
-from pymc_gpep.comparison.scores import scores_at
+from pymc_gpep.comparison.scores import Scores, scores_at
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
@@ -24,7 +24,7 @@ def evidence_grid(
     model: pm.Model,
     values: Mapping[str, ArrayLike],
     *,
-    method: str = "nested_ep",
+    method: str | None = None,
     at: Mapping[str, ArrayLike] | None = None,
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     Xnew: ArrayLike | None = None,
@@ -46,8 +46,9 @@ def evidence_grid(
     values : dict of str to array
         The values to take, on their natural scale, by the name of the hyperparameter. One that is an array takes each
         value in all its elements: one length scale for all inputs, say.
-    method : str
-        Name of the approximation, as for `pm.fit`.
+    method : str, optional
+        Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
+        for a softmax, and EP for a likelihood of one latent function.
     at : dict of str to array, optional
         Values of the other hyperparameters, if there are any: `fit.hyperparameters`, say.
     gp : pm.gp.Latent or sequence of them, optional
@@ -66,8 +67,9 @@ def evidence_grid(
     -------
     xarray.Dataset
         With a dim and a coordinate for each name in `values`: `evidence` (log), NaN where the approximation failed;
-        `converged`; `iterations`; and for held-out points `mlpd`, the mean log predictive density of their labels, and
-        `accuracy`, the part of them whose most probable class is the right one.
+        `converged`; `iterations`; and for held-out points `mlpd`, the mean log predictive density of their labels,
+        `accuracy`, the part of them whose most probable class is the right one, and `information`, the bits for each
+        label that predictions tell beyond the frequencies of classes in training (Nickisch and Rasmussen 2008).
 
     Raises
     ------
@@ -80,16 +82,14 @@ def evidence_grid(
         If an option is not one of the approximation's.
     """
     classifier = read_classifier(model, likelihood)
-    solver = approximator(
-        method.lower(), classifier.likelihood_model, options, ", besides what evidence_grid takes itself"
-    )
+    solver = approximator(method, classifier.likelihood_model, options, ", besides what evidence_grid takes itself")
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)
     score = scores_at(classifier, solver, gp, Xnew, ynew)
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
 
     shape = tuple(map(len, axes.values()))
-    columns = {name: np.full(shape, np.nan) for name in ("evidence", *(("mlpd", "accuracy") if score else ()))}
+    columns = {name: np.full(shape, np.nan) for name in ("evidence", *(Scores._fields if score else ()))}
     converged, iterations = np.zeros(shape, bool), np.zeros(shape, np.int64)
     start: Array | None = None
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
@@ -103,7 +103,8 @@ def evidence_grid(
             if converged[index]:
                 start = solution.start
             if score and np.isfinite(solution.evidence):
-                columns["mlpd"][index], columns["accuracy"][index] = score(solution, point)
+                for name, value in score(solution, point)._asdict().items():
+                    columns[name][index] = value
     return xr.Dataset(
         {name: (tuple(axes), column) for name, column in (columns | {"converged": converged}).items()}
         | {"iterations": (tuple(axes), iterations)},

@@ -88,10 +88,10 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
 
 
 def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:
-    """Mean (c, n) of the latent values and their covariance (n, c, c) between the classes at each point."""
+    """Mean (c, n) of the latent values and the covariance (n, c, c) of those of each point."""
     if isinstance(result, GPApproximation):
-        latent = result.latent
-        return latent["mean"].values.T, latent["cov"].values
+        mean, cov = result.latent_moments()
+        return mean.T, cov
     f = latent_draws(result, classifier)
     mean = f.mean(axis=0)
     return mean, np.einsum("sai,sbi->iab", f - mean, f - mean) / (len(f) - 1)

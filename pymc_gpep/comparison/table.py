@@ -13,8 +13,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
-from pymc_gpep.comparison.scores import held_out_labels
+from pymc_gpep.comparison.scores import held_out_labels, information
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["compare_methods"]
@@ -73,6 +74,8 @@ def compare_methods(
         - `probability_difference`: mean absolute difference of the class probabilities of held-out points;
         - `mlpd`, `accuracy`, each with `_low` and `_high`; and `mlpd_difference`, `accuracy_difference`, those of the
           method less those of the reference, with their intervals;
+        - `information`, bits for each label beyond the frequencies of classes in training, `mlpd` on another scale
+          (Nickisch and Rasmussen 2008);
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
         The columns on held-out points are there only if `gp`, `Xnew` and `ynew` are given.
@@ -99,8 +102,10 @@ def compare_methods(
             rows[name]["probability_difference"] = float(np.abs(p[name] - p[reference]).mean())
         if ynew is not None:
             labels = held_out_labels(ynew, len(p[reference]), classifier.n_classes)
+            (trained,) = evaluate([classifier.labels])
             for name, row in _scores(p, labels, reference, prob, random_seed).items():
-                rows[name] |= row
+                told = information(row["mlpd"], labels, trained, classifier.n_classes)
+                rows[name] |= row | {"information": told}
     for name, result in named.items():
         rows[name]["seconds"] = _seconds(result)
     return pd.DataFrame.from_dict(rows, orient="index").dropna(axis="columns", how="all")

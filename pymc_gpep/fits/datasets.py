@@ -8,10 +8,9 @@ import xarray as xr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.mixture import total_covariance
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["history", "hyperparameters", "latent", "nodes", "starts"]
+__all__ = ["history", "hyperparameters", "latent", "nodes", "of_functions", "starts"]
 
 
 def hyperparameters(fit: Fit) -> xr.Dataset:
@@ -34,20 +33,28 @@ def starts(fit: Fit) -> xr.Dataset:
 
 
 def latent(fit: Fit) -> xr.Dataset:
-    """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
-    parts = ((solution.mean.T, solution.cov) for _, solution in fit.hyper_posterior.solutions())
-    mean, cov = total_covariance(fit.hyper_posterior.weights, parts)
+    """Posterior mean (point, class) and covariance (point, class, class) of the latent values, as `of_functions`."""
     classifier = fit.classifier
-    point_dim, class_dim = classifier.point_dim or "point", classifier.class_dim or "class"
-    other = f"{class_dim}_other"
-    classes = list(classifier.class_labels or range(classifier.n_functions))
-    return xr.Dataset(
-        {
-            "mean": ((point_dim, class_dim), mean),
-            "cov": ((point_dim, class_dim, other), cov),
-        },
-        coords={class_dim: classes, other: classes, **_coords(classifier, [point_dim])},
-    )
+    point_dim = classifier.point_dim or "point"
+    arrays, coords = of_functions(classifier, point_dim, *fit.latent_moments())
+    return xr.Dataset(arrays, coords=coords | _coords(classifier, [point_dim]))
+
+
+def of_functions(
+    classifier: GPClassifier, dim: str, mean: Array, cov: Array | None
+) -> tuple[dict[str, tuple[tuple[str, ...], Array]], dict[str, Any]]:
+    """Variables and coords of a Dataset: `mean` (m, c) and, if given, `cov` (m, c, c) of latent functions at m points.
+
+    Where a point has one function, and the model no axis for it, they are `mean` and `variance` (m,).
+    """
+    if not classifier.function_dims:
+        variance = {} if cov is None else {"variance": ((dim,), cov[:, 0, 0])}
+        return {"mean": ((dim,), mean[:, 0]), **variance}, {}
+    (function_dim,) = classifier.function_dims
+    other = f"{function_dim}_other"
+    names = classifier.class_names
+    covariance = {} if cov is None else {"cov": ((dim, function_dim, other), cov)}
+    return {"mean": ((dim, function_dim), mean), **covariance}, {function_dim: names, other: names}
 
 
 def history(fit: Fit) -> xr.Dataset:

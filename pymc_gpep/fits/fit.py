@@ -126,6 +126,11 @@ class Fit:
             std[name] = np.sqrt(variance)
         return mean, std
 
+    def latent_moments(self) -> tuple[Array, Array]:
+        """Posterior mean (n, c) of the latent values, and covariance (n, c, c) of those of each point."""
+        parts = ((solution.mean.T, solution.cov) for _, solution in self.hyper_posterior.solutions())
+        return total_covariance(self.hyper_posterior.weights, parts)
+
     def covariance(self, places: Mapping[str, slice], size: int) -> Array:
         """Covariance (size, size) of the flat vector in which each value variable has its place."""
 

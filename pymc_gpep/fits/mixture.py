@@ -1,13 +1,13 @@
 """Moments and predictions of a mixture over hyperparameters, from those given each of them."""
 
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple, cast
 
 import numpy as np
-import xarray as xr
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["average_predictions", "total_covariance", "total_variance"]
+__all__ = ["Prediction", "average_predictions", "total_covariance", "total_variance"]
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -35,31 +35,43 @@ def total_covariance(weights: Array, parts: Iterable[tuple[Array, Array]]) -> tu
     return mean, cov
 
 
-def average_predictions(weights: Array, predictions: Iterable[xr.Dataset]) -> xr.Dataset:
+class Prediction(NamedTuple):
+    """What is predicted at m new inputs."""
+
+    p: Array
+    """Probabilities of the classes, (m, classes)."""
+    error: Array
+    """Their estimated errors, (m,)."""
+    mean: Array
+    """Of the latent functions, (m, c)."""
+    cov: Array | None = None
+    """Of the latent functions, (m, c, c), if it is wanted."""
+
+
+def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Prediction:
     """Prediction by a mixture: class probabilities and their errors averaged, moments by the law of total variance.
 
     Parameters
     ----------
     weights : array (s,)
         They sum to 1.
-    predictions : iterable of s Datasets
-        As of `pymc_gpep.fits.prediction.predict`, all of them with covariances or none.
+    predictions : iterable of s Predictions
+        All of them with covariances or none.
     """
     each = iter(predictions)
     kept = [next(each)]
-    averages: dict[str, Array] = {}
-    if "cov" in kept[0]:
+    cov = None
+    if kept[0].cov is not None:
 
         def moments() -> Iterator[tuple[Array, Array]]:
-            yield kept[0]["mean"].values, kept[0]["cov"].values
+            yield kept[0].mean, cast(Array, kept[0].cov)
             for one in each:
-                kept.append(one.drop_vars("cov"))
-                yield one["mean"].values, one["cov"].values
+                kept.append(one._replace(cov=None))
+                yield one.mean, cast(Array, one.cov)
 
-        averages["mean"], averages["cov"] = total_covariance(weights, moments())
+        mean, cov = total_covariance(weights, moments())
     else:
         kept.extend(each)
-    for name in {"p", "error", "mean"} - set(averages):
-        averages[name] = np.tensordot(weights, [one[name].values for one in kept], axes=1)
-    first = kept[0]
-    return first.assign({name: (first[name].dims, averages[str(name)]) for name in first.data_vars})
+        mean = np.tensordot(weights, [one.mean for one in kept], axes=1)
+    p, error = (np.tensordot(weights, column, axes=1) for column in list(zip(*kept, strict=True))[:2])
+    return Prediction(p, error, mean, cov)

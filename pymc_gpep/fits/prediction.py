@@ -12,8 +12,9 @@ from pymc.blocking import PointType
 from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
 from pymc_gpep.approximations.contract import Correction
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.mixture import average_predictions
+from pymc_gpep.fits.mixture import Prediction, average_predictions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
@@ -66,9 +67,11 @@ def predict(
     See `GPApproximation.predict`.
     """
     prior = fit.cross_covariance(gp)
+    classifier = fit.classifier
+    probabilities = classifier.likelihood_model.check_way(probabilities, "probabilities")
     predictions = (
         predict_at(
-            fit.classifier,
+            classifier,
             fit.approximator,
             prior,
             solution,
@@ -78,11 +81,12 @@ def predict(
             correction=correction,
             tolerance=tolerance,
             covariances=covariances,
-            dim=dim,
         )
         for point, solution in fit.hyper_posterior.solutions()
     )
-    return average_predictions(fit.hyper_posterior.weights, predictions)
+    attrs = {"probabilities": probabilities} | ({"correction": correction} if correction else {})
+    averaged = average_predictions(fit.hyper_posterior.weights, predictions)
+    return labelled(classifier, x, dim, averaged).assign_attrs(attrs)
 
 
 def predict_at(
@@ -93,51 +97,50 @@ def predict_at(
     point: PointType,
     x: ArrayLike,
     *,
-    probabilities: str | None,
-    correction: str | None,
-    tolerance: float,
-    dim: str,
+    probabilities: str | None = None,
+    correction: str | None = None,
+    tolerance: float = 5e-5,
     covariances: bool = True,
-) -> xr.Dataset:
+) -> Prediction:
     """The same at given hyperparameters, in chunks of bounded memory."""
     inputs = new_inputs(x, prior.columns)
     likelihood = classifier.likelihood_model
-    probabilities = likelihood.check_way(probabilities, "probabilities")
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
     m, c = len(inputs), classifier.n_functions
     chunk = max(1, _ENTRIES // (c * max(classifier.n_points, c)))
-    found = {"p": np.empty((m, classifier.n_classes)), "mean": np.empty((m, c)), "error": np.empty(m)}
-    if covariances:
-        found["cov"] = np.empty((m, c, c))
+    found = Prediction(
+        np.empty((m, classifier.n_classes)),
+        np.empty(m),
+        np.empty((m, c)),
+        np.empty((m, c, c)) if covariances else None,
+    )
     for start in range(0, m, chunk):
         rows = slice(start, start + chunk)
         cross, variance, prior_mean = prior(point, inputs[rows])
         mean, cov = posterior.predict(cross, variance, prior_mean)
-        found["mean"][rows] = mean.T
-        if covariances:
-            found["cov"][rows] = cov
+        found.mean[rows] = mean.T
+        if found.cov is not None:
+            found.cov[rows] = cov
         if corrected is None:
-            found["p"][rows], found["error"][rows] = likelihood.probabilities(
+            found.p[rows], found.error[rows] = likelihood.probabilities(
                 mean.T, cov, how=probabilities, tolerance=tolerance
             )
         else:
-            found["p"][rows] = corrected.probabilities(solution, cross, variance, prior_mean)
-            found["error"][rows] = np.nan
-    return labelled(classifier, x, dim, **found).assign_attrs(
-        {"probabilities": probabilities} | ({"correction": correction} if correction else {})
-    )
+            found.p[rows] = corrected.probabilities(solution, cross, variance, prior_mean)
+            found.error[rows] = np.nan
+    return found
 
 
-def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, **arrays: Array) -> xr.Dataset:
-    """Arrays (m, ...) of what is predicted at new inputs `x`, by name; their other axes, if any, are over classes."""
-    class_dim = classifier.class_dim or "class"
-    other_dim = f"{class_dim}_other"
-    classes = list(classifier.class_labels or range(classifier.n_classes))
-    coords: dict[str, Any] = {class_dim: classes, other_dim: classes}
+def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, prediction: Prediction) -> xr.Dataset:
+    """What is predicted at new inputs `x`, with names of axes and coordinates."""
+    coords: dict[str, Any] = {}
     if isinstance(x, xr.DataArray):
         dim = str(x.dims[0])
         if dim in x.coords:
             coords[dim] = x.coords[dim].values
-    dims = (dim, class_dim, other_dim)
-    return xr.Dataset({name: (dims[: array.ndim], array) for name, array in arrays.items()}, coords=coords)
+    class_dim = classifier.class_dim or "class"
+    coords[class_dim] = classifier.class_names
+    arrays, of_functions_coords = of_functions(classifier, dim, prediction.mean, prediction.cov)
+    arrays = {"p": ((dim, class_dim), prediction.p), **arrays, "error": ((dim,), prediction.error)}
+    return xr.Dataset(arrays, coords=of_functions_coords | coords)

@@ -115,8 +115,8 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
     expected = method.start_size(classifier.n_functions, classifier.n_points)
     if nodes.sizes["site"] != expected:
         raise ValueError(
-            f"The model is not the one that was fitted: with {classifier.n_classes} classes {method.name} has "
-            f"{expected} numbers for its sites, and the fit has {nodes.sizes['site']}."
+            f"The model is not the one that was fitted: with {classifier.n_functions} latent functions {method.name} "
+            f"has {expected} numbers for its sites, and the fit has {nodes.sizes['site']}."
         )
     hyper = HyperPosterior(
         attrs["hyper"],

@@ -64,7 +64,7 @@ class MarginalModel(pm.Model):
 
 
 def marginalize(
-    model: pm.Model, method: str = "nested_ep", likelihood: str | None = None, **options: Any
+    model: pm.Model, method: str | None = None, likelihood: str | None = None, **options: Any
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
 
@@ -79,8 +79,9 @@ def marginalize(
     ----------
     model : pm.Model
         A classifier with `pm.gp.Latent` priors.
-    method : str
-        Name of the approximation, as for `pm.fit`.
+    method : str, optional
+        Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
+        for a softmax, and EP for a likelihood of one latent function.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     **options
@@ -109,6 +110,6 @@ def marginalize(
     >>> idata = gpep.recover(idata, marginal)
     """
     classifier = read_classifier(model, likelihood)
-    solver = approximator(method.lower(), classifier.likelihood_model, options, ", besides method and likelihood")
+    solver = approximator(method, classifier.likelihood_model, options, ", besides method and likelihood")
     check_moments(classifier, *prior_moments(classifier)(model.initial_point()))
     return MarginalModel(classifier, solver)

@@ -24,6 +24,8 @@ class Likelihood(ABC):
     """What approximations, messages and files call it."""
     written: ClassVar[str]
     """What a user writes for it."""
+    method: ClassVar[str]
+    """The approximation that is meant where none is named."""
     guide: ClassVar[str]
     """What guides a sampler if nothing is asked for: the name of an approximation that does, or "prior"."""
     function_axis: ClassVar[bool] = True

@@ -52,6 +52,16 @@ class GPClassifier(GPModel):
         return self.likelihood_model.n_classes(self.n_functions)
 
     @property
+    def class_names(self) -> list[object]:
+        """What the classes are called: as the model has it, or numbers."""
+        return list(self.class_labels or range(self.n_classes))
+
+    @property
+    def function_dims(self) -> tuple[str, ...]:
+        """Name of the axis of latent functions; none where a point has one function and no axis for it."""
+        return (self.class_dim or "class",) if self.likelihood_model.function_axis else ()
+
+    @property
     def kind(self) -> str:
         """Name of the likelihood."""
         return self.likelihood_model.name

@@ -55,7 +55,8 @@ class GPApproximation(SingleGroupApproximation):
     nodes : xarray.Dataset
         These points on their natural scale, their weights and evidences.
     latent : xarray.Dataset
-        Posterior `mean` (point, class) and `cov` (point, class, class) of the latent values.
+        Posterior `mean` (point, class) and `cov` (point, class, class) of the latent values; `mean` and `variance`
+        (point) where a point has one latent function.
     history : xarray.Dataset
         Evidence, log posterior and solver iterations at each iteration of the optimiser, from the start that was kept.
     starts : xarray.Dataset
@@ -165,8 +166,15 @@ class GPApproximation(SingleGroupApproximation):
 
     @property
     def latent(self) -> xr.Dataset:
-        """Posterior mean (point, class) and covariance (point, class, class) of the latent values."""
+        """Posterior mean (point, class) and covariance (point, class, class) of the latent values.
+
+        `mean` and `variance` (point) where a point has one latent function, and the model no axis for it.
+        """
         return datasets.latent(self._fit)
+
+    def latent_moments(self) -> tuple[Array, Array]:
+        """The same as arrays with an axis of latent functions always: mean (n, c), covariance (n, c, c)."""
+        return self._fit.latent_moments()
 
     @property
     def starts(self) -> xr.Dataset:
@@ -208,7 +216,7 @@ class GPApproximation(SingleGroupApproximation):
             How class probabilities are computed from the Gaussian at a new point. For a multinomial probit:
             `"orthant"`, the default, the probability that the function of a class plus unit noise is the largest,
             accurate; `"inner_ep"`, the paper's own way, an approximation that is fast, normalised to sum to 1. For a
-            softmax: `"average"`, its expectation.
+            softmax, and for two classes by one latent function: `"average"`, the expectation.
         correction : {"tk"}, optional
             For the Laplace approximation of a softmax: Tierney and Kadane's correction of the class probabilities (the
             nested EP paper's LA-TKP), by a Laplace approximation for every new point with every class. Moments of the
@@ -226,9 +234,9 @@ class GPApproximation(SingleGroupApproximation):
         -------
         xarray.Dataset
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
-            functions, and `error` (new point): for `"orthant"` and `"average"` the estimated error of the
-            probabilities, for `"inner_ep"` how far their sum was from 1 before it was normalised, NaN with a
-            correction.
+            functions, `mean` and `variance` (new point) where there is one, and `error` (new point): for `"orthant"`
+            and `"average"` the estimated error of the probabilities, for `"inner_ep"` how far their sum was from 1
+            before it was normalised, NaN with a correction.
 
         Raises
         ------

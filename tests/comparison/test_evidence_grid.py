@@ -52,10 +52,12 @@ def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
     p = predict_at(
         shared.fit.classifier, shared.fit.log_posterior.approximator,
         CrossCovariance(shared.fit.classifier, (shared.gp,), {}), shared.fit.log_posterior.solve(theta), point, X,
-        probabilities=None, correction=None, tolerance=5e-5, dim="new",
-    )["p"].values  # fmt: skip
+    ).p  # fmt: skip
     assert grid["mlpd"].sel(ls=3, eta=4).item() == pytest.approx(np.log(p[np.arange(15), y]).mean(), abs=1e-6)
     assert grid["accuracy"].sel(ls=3, eta=4).item() == (p.argmax(axis=1) == y).mean()
+    share = np.bincount(shared.y) / shared.y.size
+    information = (np.log2(p[np.arange(15), y]) - np.log2(share[y])).mean()
+    assert grid["information"].sel(ls=3, eta=4).item() == pytest.approx(information, abs=1e-6)
 
 
 def test_warm_starts_save_iterations(shared):

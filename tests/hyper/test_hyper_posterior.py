@@ -249,19 +249,15 @@ def test_prediction_is_a_mixture(pair, kind):
     x = POINTS[:6]
     prior = CrossCovariance(fit.classifier, [pair.gp], {})
     parts = [
-        predict_at(
-            fit.classifier, fit.log_posterior.approximator, prior, solution, point, x,
-            probabilities=None, correction=None, tolerance=5e-5, dim="new_point",
-        )
+        predict_at(fit.classifier, fit.log_posterior.approximator, prior, solution, point, x)
         for point, solution in fit.hyper_posterior.solutions()
-    ]  # fmt: skip
+    ]
     weights = fit.hyper_posterior.weights
     found = fit.predict(pair.gp, x)
-    assert_allclose(found["p"], sum(w * part["p"].values for w, part in zip(weights, parts, strict=True)), atol=1e-12)
-    mean = sum(w * part["mean"].values for w, part in zip(weights, parts, strict=True))
+    assert_allclose(found["p"], sum(w * part.p for w, part in zip(weights, parts, strict=True)), atol=1e-12)
+    mean = sum(w * part.mean for w, part in zip(weights, parts, strict=True))
     second = sum(
-        w * (part["cov"].values + np.einsum("ma,mb->mab", part["mean"], part["mean"]))
-        for w, part in zip(weights, parts, strict=True)
+        w * (part.cov + np.einsum("ma,mb->mab", part.mean, part.mean)) for w, part in zip(weights, parts, strict=True)
     )
     assert_allclose(found["mean"], mean, atol=1e-12)
     assert_allclose(found["cov"], second - np.einsum("ma,mb->mab", mean, mean), atol=1e-10)

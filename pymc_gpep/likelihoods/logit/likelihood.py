@@ -24,7 +24,8 @@ class LogitLikelihood(TwoClasses):
 
     name: ClassVar[str] = "logit"
     written: ClassVar[str] = "pm.Bernoulli(logit_p=...)"
-    guide: ClassVar[str] = "prior"
+    method: ClassVar[str] = "ep"
+    guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = 0.25
     local: ClassVar[tuple[object, ...]] = (
         ScalarDensity(logit.derivatives),

@@ -41,6 +41,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
 
     name: ClassVar[str] = "multinomial_probit"
     written: ClassVar[str] = "gpep.MultinomialProbit"
+    method: ClassVar[str] = "nested_ep"
     guide: ClassVar[str] = "nested_ep"
     ways: ClassVar[tuple[str, ...]] = ("orthant", "inner_ep")
     largest_precision: ClassVar[float] = 1.0

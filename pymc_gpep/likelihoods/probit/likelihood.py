@@ -26,7 +26,8 @@ class ProbitLikelihood(TwoClasses):
 
     name: ClassVar[str] = "probit"
     written: ClassVar[str] = "gpep.Probit"
-    guide: ClassVar[str] = "prior"
+    method: ClassVar[str] = "ep"
+    guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
         ScalarDensity(probit.derivatives),

@@ -28,6 +28,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
 
     name: ClassVar[str] = "softmax"
     written: ClassVar[str] = "pm.Categorical(logit_p=...)"
+    method: ClassVar[str] = "laplace"
     guide: ClassVar[str] = "laplace"
     ways: ClassVar[tuple[str, ...]] = ("average",)
     largest_precision: ClassVar[float] = 1.0
