@@ -58,7 +58,7 @@ class ImportanceCheck:
         The approximation's own.
     effective_size : float
         (Σw)² / Σw²: how many draws of equal weight these are worth.
-    mean_shift : xarray.DataArray (point, class)
+    mean_shift : xarray.DataArray (point, class), or (point) where a point has one latent function
         Means of the latent values with weights less those without, in standard deviations of q.
     """
 
@@ -163,6 +163,7 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     estimate, effective = importance_estimate(log_weights)
     excess = softmax(log_weights) - 1.0 / len(raw)
     std = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
+    shift, labelled = (np.tensordot(excess, x, 1) / std).T, latent(fit)["mean"]
     return ImportanceCheck(
         method=method,
         log_weights=log_weights,
@@ -171,7 +172,7 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
         standard_error=estimate.error,
         fitted_log_evidence=solution.evidence,
         effective_size=effective,
-        mean_shift=latent(fit)["mean"].copy(data=(np.tensordot(excess, x, 1) / std).T).rename("mean_shift"),
+        mean_shift=labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift"),
     )
 
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pymc_gpep.approximations import APPROXIMATIONS, QEP, Approximator, Solution
+from pymc_gpep.approximations import APPROXIMATIONS, QEP, Approximator, FactorialVariational, Solution
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
-__all__ = ["EVERY", "Case", "approximations", "of_one_function"]
+__all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_one_function"]
 
 VARIANTS = [QEP(full=True)]
 """Those whose options make other approximations of them."""
@@ -41,6 +41,21 @@ class Case(NamedTuple):
         """
         return DifferenceQuadrature in self.approximator.needs
 
+    @property
+    def needs_inverse(self) -> bool:
+        """Whether it is none for a prior covariance that is singular."""
+        return isinstance(self.approximator, FactorialVariational)
+
+    @property
+    def n_functions(self) -> int:
+        """A number of latent functions that a point may have."""
+        return 3 if self.likelihood.function_axis else 1
+
+    @property
+    def n_classes(self) -> int:
+        """Of so many functions."""
+        return self.likelihood.n_classes(self.n_functions)
+
     def __call__(self, **options: Any) -> "Case":
         """The same with other options."""
         return self._replace(approximator=replace(self.approximator, **options))
@@ -65,7 +80,8 @@ EVERY = [
     for approximator in [*(kind() for kind in APPROXIMATIONS), *VARIANTS]
     if approximator.approximates(likelihood)
 ]
-approximations = pytest.mark.parametrize(
+approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
+of_functions_per_class = pytest.mark.parametrize(
     "approximation", [case for case in EVERY if case.likelihood.function_axis], ids=str
 )
 """Those with a latent function for each class."""

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tests.approximations.every import approximations
+from tests.approximations.every import approximations, of_functions_per_class, of_one_function
 from tests.reference.data import random_problem
 
 examples = settings(max_examples=15, deadline=None, derandomize=True)
@@ -21,16 +21,21 @@ def solve(approximation, k, mean, y):
     return solution
 
 
-def build(seed, n, c, variance, per_class):
-    problem = random_problem(seed, n, c, variance=variance, per_class=per_class, with_mean=True)
-    return problem.K, problem.m, problem.y, np.random.default_rng(seed)
+def build(approximation, seed, n, c, variance, each):
+    """Prior covariance, mean and labels of c classes, or of two by the first function, and a generator."""
+    problem = random_problem(seed, n, c, variance=variance, per_class=each, with_mean=True)
+    rng = np.random.default_rng(seed)
+    if approximation.likelihood.function_axis:
+        return problem.K, problem.m, problem.y, rng
+    k = problem.K[0] if each else problem.K
+    return k + 1e-6 * variance * np.eye(n), problem.m[:1], np.minimum(problem.y, 1), rng
 
 
 @approximations
 @examples
 @given(problems)
 def test_points_can_be_permuted(approximation, arguments):
-    k, mean, y, rng = build(*arguments)
+    k, mean, y, rng = build(approximation, *arguments)
     order = rng.permutation(y.size)
     first = solve(approximation, k, mean, y)
     second = solve(approximation, k[..., order[:, None], order], mean[:, order], y[order])
@@ -39,11 +44,23 @@ def test_points_can_be_permuted(approximation, arguments):
     assert_allclose(second.cov, first.cov[order], atol=1e-6, rtol=1e-6)
 
 
-@approximations
+@of_one_function
+@examples
+@given(problems)
+def test_classes_of_one_function_can_be_exchanged(approximation, arguments):
+    k, mean, y, _ = build(approximation, *arguments)
+    first = solve(approximation, k, mean, y)
+    second = solve(approximation, k, -mean, 1 - y)
+    assert second.evidence == pytest.approx(first.evidence, abs=1e-8)
+    assert_allclose(second.mean, -first.mean, atol=1e-6)
+    assert_allclose(second.cov, first.cov, atol=1e-6, rtol=1e-6)
+
+
+@of_functions_per_class
 @examples
 @given(problems)
 def test_classes_can_be_permuted(approximation, arguments):
-    k, mean, y, rng = build(*arguments)
+    k, mean, y, rng = build(approximation, *arguments)
     order = rng.permutation(mean.shape[0])
     first = solve(approximation, k, mean, y)
     second = solve(approximation, k[order] if k.ndim == 3 else k, mean[order], np.argsort(order)[y])
@@ -52,11 +69,11 @@ def test_classes_can_be_permuted(approximation, arguments):
     assert_allclose(second.cov, first.cov[:, order][:, :, order], atol=1e-6, rtol=1e-6)
 
 
-@approximations
+@of_functions_per_class
 @examples
 @given(problems)
 def test_a_function_added_to_all_classes_is_not_seen(approximation, arguments):
-    k, mean, y, rng = build(*arguments)
+    k, mean, y, rng = build(approximation, *arguments)
     common = rng.normal(size=y.size)
     first = solve(approximation, k, mean, y)
     second = solve(approximation, k, mean + common, y)
@@ -65,12 +82,12 @@ def test_a_function_added_to_all_classes_is_not_seen(approximation, arguments):
     assert_allclose(second.cov, first.cov, atol=1e-6, rtol=1e-6)
 
 
-@approximations
+@of_functions_per_class
 @examples
 @given(problems)
 def test_one_covariance_for_all_is_that_for_each(approximation, arguments):
     seed, n, c, variance, _ = arguments
-    k, mean, y, _ = build(seed, n, c, variance, False)
+    k, mean, y, _ = build(approximation, seed, n, c, variance, False)
     shared = solve(approximation, k, mean, y)
     each = solve(approximation, np.stack([k] * c), mean, y)
     assert each.evidence == pytest.approx(shared.evidence, abs=1e-9)

@@ -11,7 +11,12 @@ from tests.approximations.every import EVERY
 
 INEXACT = {gpep.QEP(): 0.05}
 """Relative error of gradients that take sites as constants where they are not: of diagonal ones, a percent or so."""
-MODELS = {"multinomial_probit": models.probit, "softmax": models.softmax}
+MODELS = {
+    "multinomial_probit": models.probit,
+    "softmax": models.softmax,
+    "probit": models.bernoulli_probit,
+    "logit": models.bernoulli_logit,
+}
 
 
 @pytest.fixture(scope="module", params=EVERY, ids=str)
@@ -19,7 +24,7 @@ def fitted(request):
     model, gp = MODELS[request.param.likelihood.name]()
     with model:
         fit = pm.fit(method=request.param.approximator.name, progressbar=False, **request.param.options)
-    return request.param, models.Fitted(model, gp, *models.data(), fit)
+    return request.param, models.Fitted(model, gp, models.data()[0], fit.solution.labels, fit)
 
 
 def test_hyperparameters_are_at_the_maximum(fitted):
@@ -44,21 +49,24 @@ def test_gradient(fitted):
 
 
 def test_draws_have_the_moments_of_the_solution(fitted):
-    _, found = fitted
+    case, found = fitted
     f = found.fit.sample(4000, random_seed=1)["posterior"]["f"]
-    assert f.dims == ("chain", "draw", "species", "flower")
+    assert f.dims == ("chain", "draw", *(["species"] if case.likelihood.function_axis else []), "flower")
     solution = found.fit.solution
     sd = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
-    assert_allclose(f.mean(("chain", "draw")), solution.mean, atol=5 * sd.max() / np.sqrt(4000))
-    assert_allclose(f.std(("chain", "draw")), sd, rtol=0.08)
+    shape = f.shape[2:]
+    error = 5 * sd.max() / np.sqrt(4000)
+    assert_allclose(f.mean(("chain", "draw")), solution.mean.reshape(shape), atol=error)
+    assert_allclose(f.std(("chain", "draw")), sd.reshape(shape), rtol=0.08)
 
 
 def test_probabilities(fitted):
     _, found = fitted
     predicted = found.fit.predict(found.gp, found.X)
-    assert_allclose(predicted["p"].sum("species"), 1.0, atol=1e-12)
-    assert_allclose(predicted["mean"], found.fit.solution.mean.T, atol=2e-3)
-    assert (predicted["p"].argmax("species").values == found.y).mean() > 0.85
+    p, mean = predicted["p"].values, found.fit.solution.mean.T
+    assert_allclose(p.sum(1), 1.0, atol=1e-12)
+    assert_allclose(predicted["mean"], mean.reshape(predicted["mean"].shape), atol=2e-3)
+    assert (p.argmax(1) == found.y).mean() > 0.85
 
 
 def test_a_method_that_does_not_fit_the_likelihood_is_refused():
@@ -66,7 +74,16 @@ def test_a_method_that_does_not_fit_the_likelihood_is_refused():
     with model, pytest.raises(ValueError, match=r"'vb' approximates a multinomial_probit.*fit it: 'laplace'"):
         pm.fit(method="vb")
     with pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial_probit.*fit it: 'laplace'"):
-        gpep.marginalize(model)
+        gpep.marginalize(model, "nested_ep")
+    model, _ = models.bernoulli_probit()
+    with model, pytest.raises(ValueError, match=r"'nested_ep' approximates a multinomial.*a probit.*fit it: 'ep', "):
+        pm.fit(method="nested_ep")
+
+
+@pytest.mark.parametrize(("build", "method"), [(models.softmax, "laplace"), (models.bernoulli_logit, "ep")])
+def test_a_method_need_not_be_named(build, method):
+    model, _ = build()
+    assert gpep.marginalize(model).approximator.name == method
 
 
 def test_correction_of_class_probabilities(fitted):
