@@ -15,7 +15,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
-from pymc_gpep.kernels.status import OUT_OF_DIGITS, SINGULAR
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
@@ -47,6 +47,8 @@ def factorial_variational(
     posterior = ascent.posterior
     evidence, status = ascend(problem, start.reshape(1, n), ascent, history, tolerance=tolerance)
     variance = width * ascent.kept
+    if status == CONVERGED and not ((variance >= 0.0) & np.isfinite(variance)).all():
+        return _not_found(n, OUT_OF_DIGITS)
 
     def derivatives() -> tuple[Array, Array]:
         lower = np.tril(inverse)
