@@ -150,6 +150,12 @@ class LogPosterior:
             for place in np.ndindex(*shape)
         ]
 
+    @property
+    def owners(self) -> list[str]:
+        """Name of the hyperparameter that each element of a flat vector belongs to."""
+        rv_of = {v.name: rv.name for v, rv in self.classifier.model.values_to_rvs.items()}
+        return [rv_of[name] for name, shape, *_ in self._point_map for _ in np.ndindex(*shape)]
+
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
         model, point = self.classifier.model, self.point(theta)

@@ -1,18 +1,10 @@
-"""Where to begin besides the prior's own point: hyperparameters that the covariances of the data suggest.
-
-No name of a hyperparameter is looked at. What matters is what it does: one that changes the variance of the latent
-functions is a magnitude, one that changes correlations between points and not the variance is a length scale, or works
-like one.
-"""
-
-from collections.abc import Callable
-from typing import NamedTuple
+"""Where to begin besides the prior's own point: hyperparameters that the covariances of the data suggest."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.prior_view import PriorView, correlations, pairs_by_kind, roles, view
 
 __all__ = ["starting_points"]
 
@@ -20,19 +12,8 @@ _SUGGESTED = (("neighbours", 0.5), ("between", 0.9), ("between", 0.5), ("within"
 """Pairs of points, and the median correlation that they are given: from near one another to alike wherever they are."""
 
 _MAGNITUDE = 3.0  # standard deviation of the latent functions, in units of the probit's noise
-_STEPS = (1.0, 4.0)  # unconstrained; the second where the first shows nothing
 _PATH = np.linspace(-9, 9, 37)  # steps along which a correlation is sought, unconstrained
-_EFFECT = 1e-6  # least change that counts as one
 _SAME = 0.5  # correlation above which points are the same, at scales far too short for others
-
-
-class _Prior(NamedTuple):
-    """What hyperparameters say of the latent functions before labels are seen."""
-
-    log_sd: float
-    """Of the median standard deviation."""
-    correlation: dict[str, float]
-    """Median correlation of each kind of pairs of points."""
 
 
 def starting_points(log_posterior: LogPosterior, first: Array, count: int, random_seed: int = 0) -> Array:
@@ -59,16 +40,16 @@ def starting_points(log_posterior: LogPosterior, first: Array, count: int, rando
 
 def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
     _, _, labels = log_posterior.moments(first)
-    pairs = _pairs(labels)
+    pairs = pairs_by_kind(labels)
 
-    def look(theta: Array) -> _Prior:
-        return _look(log_posterior.moments(theta)[0], pairs)
+    def look(theta: Array) -> PriorView:
+        return view(log_posterior.moments(theta)[0], pairs)
 
-    magnitudes, scales = _roles(look, first)
+    magnitudes, scales = roles(look, first)
     if not scales.any():
         return []
     # Points that are the same stay alike on any scale, and say nothing of one.
-    same = _correlations(log_posterior.moments(first + _PATH[0] * scales)[0]).max(axis=0) > _SAME
+    same = correlations(log_posterior.moments(first + _PATH[0] * scales)[0]).max(axis=0) > _SAME
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
     points = []
@@ -83,47 +64,6 @@ def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
             point = point + np.clip((np.log(_MAGNITUDE) - here) / slope, -9, 9) * magnitudes if slope else point
         points.append(point)
     return points
-
-
-def _pairs(labels: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
-    """Pairs of different points by kind, (n, n) each."""
-    different = ~np.eye(labels.size, dtype=bool)
-    same = labels[:, None] == labels
-    return {"all": different, "within": different & same, "between": different & ~same}
-
-
-def _correlations(k: Array) -> Array:
-    """Of covariances (1 or c, n, n); 0 where there is none."""
-    with np.errstate(all="ignore"):
-        sd = np.sqrt(k.diagonal(axis1=1, axis2=2))
-        return np.nan_to_num(k / (sd[:, :, None] * sd[:, None, :]))
-
-
-def _look(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> _Prior:
-    """Of covariances (1 or c, n, n), over all functions."""
-    r = _correlations(k)
-    medians = {kind: float(np.median(r[:, which])) for kind, which in pairs.items() if which.any()}
-    medians["neighbours"] = float(np.median(np.where(pairs["all"], r, -1).max(axis=2)))
-    with np.errstate(all="ignore"):
-        return _Prior(float(np.nan_to_num(np.log(np.median(k.diagonal(axis1=1, axis2=2))) / 2)), medians)
-
-
-def _roles(look: Callable[[Array], _Prior], first: Array) -> tuple[Array, Array]:
-    """Directions (d,) that raise the variance, and that raise correlations and leave the variance: 1, −1 or 0 each."""
-    magnitudes, scales = np.zeros(first.size), np.zeros(first.size)
-    for i, direction in enumerate(np.eye(first.size)):
-        for step in _STEPS:
-            ahead, behind = look(first + step * direction), look(first - step * direction)
-            louder = ahead.log_sd - behind.log_sd
-            closer = sum(ahead.correlation.values()) - sum(behind.correlation.values())
-            if abs(louder) > _EFFECT:
-                magnitudes[i] = np.sign(louder)
-            elif abs(closer) > _EFFECT:
-                scales[i] = np.sign(closer)
-            else:
-                continue
-            break
-    return magnitudes, scales
 
 
 def _crossing(correlation: Array, target: float) -> float | None:

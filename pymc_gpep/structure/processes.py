@@ -46,6 +46,12 @@ class GPModel:
         """Number of latent functions, c."""
         return sum(len(latent.classes) for latent in self.latents)
 
+    @property
+    def inputs(self) -> list[str]:
+        """Names of the data (`pm.Data`) that the covariances are computed from."""
+        behind = set(ancestors([latent.cov for latent in self.latents]))
+        return [variable.name for variable in self.model.data_vars if variable in behind]
+
     @cached_property
     def shared(self) -> bool:
         """Whether all functions have the same prior covariance, as a computation and not by chance of values."""

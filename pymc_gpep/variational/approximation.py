@@ -1,5 +1,6 @@
 """The result of `pm.fit`: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
 
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -17,6 +18,7 @@ from pymc_gpep.approximations import Convergence, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
+from pymc_gpep.checks.learned import nothing_learned
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import predict
@@ -32,7 +34,9 @@ from pymc_gpep.variational.trace_recorder import Recorder
 if TYPE_CHECKING:
     from pymc_gpep.checks.leave_one_out import CavityELPD
 
-__all__ = ["GPApproximation", "warn_unless_converged"]
+__all__ = ["GPApproximation", "warn_if_nothing_learned", "warn_unless_converged"]
+
+_log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
 
 
 class GPApproximation(SingleGroupApproximation):
@@ -80,6 +84,7 @@ class GPApproximation(SingleGroupApproximation):
 
     fitted: Fit | None = None
     """What all else is read from; none before there is a fit."""
+    _told: HyperPosterior | None = None
 
     def show(self, fit: Fit) -> None:
         """Become the face of a fit. What takes work is computed when it is asked for."""
@@ -194,7 +199,7 @@ class GPApproximation(SingleGroupApproximation):
     def predict(
         self,
         gp: pm.gp.Latent | Sequence[pm.gp.Latent],
-        Xnew: ArrayLike,
+        Xnew: ArrayLike | None = None,
         *,
         probabilities: str | None = None,
         correction: str | None = None,
@@ -240,10 +245,19 @@ class GPApproximation(SingleGroupApproximation):
 
         Raises
         ------
+        TypeError
+            If one of `gp` and `Xnew` is missing, or `gp` is something else.
         ValueError
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
             compute the probabilities does not fit the likelihood.
         """
+        if Xnew is None:
+            names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
+            raise TypeError(
+                "predict takes two things, what made the latent values and new inputs: predict(gp, Xnew). The model "
+                f"keeps no record of the pm.gp.Latent whose .prior made {names}, or of the list of them, so gp must be "
+                "given."
+            )
         return predict(
             self._fit,
             gp,
@@ -413,6 +427,7 @@ class GPApproximation(SingleGroupApproximation):
         """
         if draws < 1 or chains < 1:
             raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
+        self._tell_of_points()
         rng = self._generator(random_seed)
         weighted = self._draw_exactly(draws, chains, rng) if importance else None
         traces = [
@@ -455,6 +470,17 @@ class GPApproximation(SingleGroupApproximation):
         """Method, evidence and how the fit ended."""
         return super().__str__() if self.fitted is None else str(self.fitted)
 
+    def _tell_of_points(self) -> None:
+        """Say once of a fit whose hyperparameters are the same in every draw that trace plots of them will be flat."""
+        names = ", ".join(rv.name for rv in self.classifier.hyperparameters)
+        if names and len(self.hyper_posterior) == 1 and self._told is not self.hyper_posterior:
+            _log.info(
+                "Hyperparameters stay at their maximum: draws of %s are all the same, and traces of them flat lines. "
+                "pm.fit(..., hyper='ccd') integrates over them.",
+                names,
+            )
+        self._told = self.hyper_posterior
+
     def _generator(self, random_seed: Any) -> np.random.Generator:
         return np.random.default_rng(self.rng.randint(2**30) if random_seed is None else random_seed)
 
@@ -479,3 +505,9 @@ def warn_unless_converged(approximation: GPApproximation) -> None:
     """Warn, with what happened, if a fit did not converge."""
     if not approximation.converged:
         warnings.warn(approximation.message, RuntimeWarning, stacklevel=5)
+
+
+def warn_if_nothing_learned(approximation: GPApproximation) -> None:
+    """Warn, with a reason and a remedy, if a fit that converged learned nothing."""
+    if approximation.converged and (why := nothing_learned(approximation._fit)):
+        warnings.warn(why, UserWarning, stacklevel=5)

@@ -24,7 +24,7 @@ from pymc_gpep.solvers.history import watching
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import check_installed
-from pymc_gpep.variational.approximation import GPApproximation, warn_unless_converged
+from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 
@@ -247,6 +247,7 @@ class GPInference(Inference):
             group.include_transformed = self._include_transformed
         _log.info("%s", self._approx)
         warn_unless_converged(self._approx)
+        warn_if_nothing_learned(self._approx)
         return self._approx
 
 

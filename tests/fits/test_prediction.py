@@ -121,5 +121,7 @@ def test_what_is_wrong_is_said(shared, per_class):
 
 
 def test_what_is_no_process_is_refused(shared):
+    with pytest.raises(TypeError, match=r"predict\(gp, Xnew\).*pm\.gp\.Latent whose \.prior made 'f'"):
+        shared.fit.predict(shared.X)
     with pytest.raises(TypeError, match=r"gp must be the pm\.gp\.Latent .*, not a ndarray"):
         shared.fit.predict(shared.X, shared.gp)

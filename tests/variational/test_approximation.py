@@ -182,6 +182,18 @@ def test_posterior_prediction_by_pymc(shared):
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in scalar divide")
+def test_flat_traces_are_told_of_once(shared_iep, shared_ccd, fixed, caplog):
+    caplog.set_level("INFO", "pymc")
+    for fit, said in ((shared_iep, "draws of ls, eta are all the same"), (shared_ccd, ""), (fixed.fit, "")):
+        fit._told = None  # the fits are others' too
+        for _ in range(2):
+            fit.sample(2, random_seed=1)
+        messages = [record.message for record in caplog.records if "flat lines" in record.message]
+        assert len(messages) == bool(said)
+        assert said in "".join(messages)
+        caplog.clear()
+
+
 def test_arviz_takes_the_draws(shared):
     ep = shared.fit.sample(50, chains=2, random_seed=1)
     other = shared.fit.sample(50, chains=2, random_seed=2)

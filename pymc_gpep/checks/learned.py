@@ -1,0 +1,84 @@
+"""Whether a fit has learned anything: its evidence against that of the class frequencies, and why not."""
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.prior_view import PriorView, pairs_by_kind, roles, view
+
+__all__ = ["nothing_learned"]
+
+_LITTLE = 2.0  # gain of log evidence over a constant that is no evidence of anything
+_SHARE = 0.05  # of what there is to gain, where that is little itself: few points
+_SHARE_OF_ISLANDS = 0.1  # the same where each point is by itself, and points that occur twice are all that was learned
+_ISLANDS = 0.1  # median correlation between nearest neighbours below which each point is by itself
+_FLAT = 0.98  # median correlation between any two points above which functions are constant
+_QUIET = 0.5  # standard deviation of latent functions, in units of the likelihood's noise, that is drowned by it
+
+
+def nothing_learned(fit: Fit) -> str:
+    """Why a fit says no more of the labels than their frequencies do, and what to do; empty if it says more.
+
+    The log evidence at the maximum is held against that of the frequencies, Σ_k n_k log(n_k / n), the most that
+    probabilities can give that do not depend on inputs. Where the difference is next to nothing, the prior covariances
+    between the points show why.
+    """
+    labels = fit.solution.labels
+    counts = np.unique(labels, return_counts=True)[1]
+    if not fit.classifier.n_classes or counts.size < 2:  # labels that are all the same leave nothing to learn
+        return ""
+    constant = float(counts @ np.log(counts / labels.size))
+    gain = fit.log_evidence - constant
+    if gain >= max(_LITTLE, -_SHARE_OF_ISLANDS * constant):
+        return ""
+    pairs = pairs_by_kind(labels)
+
+    def look(theta: Array) -> PriorView:
+        return view(fit.log_posterior.moments(theta)[0], pairs)
+
+    theta = fit.optimum.best.theta
+    prior = look(theta)
+    if gain >= min(_LITTLE, -_SHARE * constant) and prior.correlation["neighbours"] >= _ISLANDS:
+        return ""
+    return (
+        f"The fit learned next to nothing: its log evidence is {fit.log_evidence:.2f}, and that of the class "
+        f"frequencies alone {constant:.2f}. {_reason(fit, prior, *roles(look, theta))} If that does not help, the "
+        "inputs say nothing about the labels that this covariance function can express."
+    )
+
+
+def _reason(fit: Fit, prior: PriorView, magnitudes: Array, scales: Array) -> str:
+    """What about the covariances explains it, with the names of those hyperparameters that do it and a remedy."""
+    owners = fit.log_posterior.owners
+    # Where no single one of several length scales has an effect, they are those that are no magnitudes.
+    lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
+    inputs = ", ".join(map(repr, fit.classifier.inputs))
+    standardise = f"Standardise the inputs{f' ({inputs})' if inputs else ''}, or allow"
+    near, everywhere = prior.correlation["neighbours"], prior.correlation["all"]
+    if near < _ISLANDS:
+        return (
+            f"Nearest neighbours have a median prior correlation of {near:.2f}, so that no point says anything about "
+            f"another: {lengths or 'the length scale'} is far below the distances between points. {standardise} longer "
+            f"length scales{_prior_of(lengths)}."
+        )
+    if everywhere > _FLAT:
+        return (
+            f"Points have a median prior correlation of {everywhere:.4f}, so that the latent functions are the same "
+            f"everywhere: {lengths or 'the length scale'} is far above the range of the inputs. {standardise} shorter "
+            f"length scales{_prior_of(lengths)}."
+        )
+    if (sd := float(np.exp(prior.log_sd))) < _QUIET:
+        return (
+            f"The latent functions have a prior standard deviation of {sd:.2g}, where the noise of the likelihood has "
+            f"about 1, so that labels are noise. Allow a larger magnitude{_prior_of(_listed(owners, magnitudes))}."
+        )
+    return "Length scales and magnitude are of a size at which there could have been more."
+
+
+def _prior_of(names: str) -> str:
+    return f": look at the prior of {names}" if names else ""
+
+
+def _listed(owners: list[str], which: Array) -> str:
+    """Names of hyperparameters of which an element is marked, quoted."""
+    return " and ".join(dict.fromkeys(repr(name) for name, marked in zip(owners, which, strict=True) if marked))

@@ -1,0 +1,116 @@
+"""A fit that learned nothing says so and why, and one that learned something does not."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from tests import models
+from tests.reference.data import iris
+
+
+def fit(X, y, ls, eta, data=False):
+    """What is warned of; `ls` and `eta` make hyperparameters, or are numbers."""
+    with pm.Model() as model:
+        scale = ls("ls") if callable(ls) else ls
+        magnitude = eta("eta") if callable(eta) else eta
+        gp = pm.gp.Latent(cov_func=magnitude**2 * pm.gp.cov.ExpQuad(X.shape[1], ls=scale))
+        f = gp.prior("f", X=pm.Data("petals", X) if data else X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    with model, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pm.fit(method="nested_ep", progressbar=False)
+    return [str(each.message) for each in caught]
+
+
+def inverse_gamma(name):
+    return pm.InverseGamma(name, 5, 5)
+
+
+def one_each(name):
+    return pm.InverseGamma(name, 5, 5, shape=2)
+
+
+def half_normal(name):
+    return pm.HalfNormal(name, 5)
+
+
+def tiny(name):
+    return pm.HalfNormal(name, 0.02)
+
+
+def long(name):
+    return pm.LogNormal(name, np.log(1e4), 0.1)
+
+
+def short(name):
+    return pm.LogNormal(name, np.log(1e-4), 0.1)
+
+
+UNITS = 1e4
+CASES = {
+    "inputs of large numbers": (
+        UNITS, inverse_gamma, half_normal, True,
+        ["learned next to nothing", "median prior correlation of 0.00", "'ls' is far below the distances",
+         "Standardise the inputs ('petals')", "prior of 'ls'"],
+    ),
+    "the same, a length scale for each": (
+        UNITS, one_each, half_normal, False, ["'ls' is far below", "Standardise the inputs, or allow longer"],
+    ),
+    "inputs of small numbers": (
+        1 / UNITS, inverse_gamma, half_normal, False, ["the same everywhere: 'ls' is far above the range", "shorter"],
+    ),
+    "short length scales": (1, short, 3.0, False, ["'ls' is far below"]),
+    "long length scales": (1, long, 3.0, False, ["'ls' is far above"]),
+    "fixed length scales": (1, 1e-4, 3.0, False, ["the length scale is far below"]),
+    "a small magnitude": (1, inverse_gamma, tiny, False, ["labels are noise", "the prior of 'eta'"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_keeps_a_fit_from_learning_is_named(case):
+    units, ls, eta, data, expected = CASES[case]
+    X, y = models.data()
+    X = X + 0.01 * np.random.default_rng(0).standard_normal(X.shape)  # petals are measured to the millimetre
+    messages = fit(units * X, y, ls, eta, data)
+    assert len(messages) == 1
+    for part in expected:
+        assert part in messages[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_that_are_noise_get_a_sentence(seed):
+    X, y = models.data(75)
+    (message,) = fit(X, np.random.default_rng(seed).permutation(y), inverse_gamma, half_normal)
+    assert "learned next to nothing" in message
+    assert "the inputs say nothing about the labels" in message
+
+
+def test_fits_that_learned_something_are_left_alone():
+    X, y = models.data()
+    assert fit(X, y, inverse_gamma, half_normal) == []
+    assert fit(X[:, :1], y, inverse_gamma, 1.0) == []
+    few = slice(None, None, 5)
+    assert fit(X[few], y[few], inverse_gamma, half_normal) == []
+
+
+def test_points_that_occur_twice_are_not_enough():
+    """Iris has three flowers twice, whose labels are all that is learned without standardising."""
+    X, y = iris()
+    (message,) = fit(1e4 * X, y, inverse_gamma, half_normal)
+    assert "'ls' is far below" in message
+
+
+def test_labels_of_one_class_leave_nothing_to_learn():
+    X, y = models.data()
+    assert fit(X, np.zeros_like(y), inverse_gamma, half_normal) == []
+
+
+def test_half_of_the_labels_wrong_is_something_learned():
+    """Weak signals are no reason to warn."""
+    X, y = models.data(150)
+    rng = np.random.default_rng(0)
+    mixed = np.where(rng.random(y.size) < 0.5, rng.permutation(y), y)
+    assert fit(X, mixed, inverse_gamma, half_normal) == []
