@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
     from pymc_gpep.likelihoods.probit.distribution import Probit
+    from pymc_gpep.priors import default_priors
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
@@ -84,6 +85,7 @@ _HOME = {
     "bayesian_bootstrap": "comparison.bootstrap",
     "class_probabilities": "likelihoods.multinomial_probit.predictive",
     "compare_methods": "comparison.table",
+    "default_priors": "priors",
     "evidence_grid": "comparison.evidence_grid",
     "from_datatree": "variational.reading",
     "marginalize": "graph.marginal_model",
@@ -128,6 +130,7 @@ __all__ = [
     "bayesian_bootstrap",
     "class_probabilities",
     "compare_methods",
+    "default_priors",
     "evidence_grid",
     "from_datatree",
     "marginalize",

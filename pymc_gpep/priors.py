@@ -1,0 +1,71 @@
+"""Priors for hyperparameters of which nothing is known, written down as variables of PyMC."""
+
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import ArrayLike
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["default_priors"]
+
+_SPREAD_OF_SCALE = 1.5  # standard deviation of the log of a length scale: nine tenths within a factor of 12
+_MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude, in units of the probit's noise
+
+
+def default_priors(
+    X: ArrayLike, *, ard: bool = False, names: tuple[str, str] = ("ls", "eta"), **kwargs: Any
+) -> tuple[TensorVariable, TensorVariable]:
+    """Add priors of length scale and magnitude to the model of the context, for inputs of which nothing else is known.
+
+    They are what one could write oneself, `pm.LogNormal` both. The median of a length scale is the typical distance
+    between points, as the root of the mean square, over √2: √d for d standardised inputs. With a length scale for each
+    input it is the standard deviation of that input times √d. The median of the magnitude is e, where the noise of the
+    probit is 1. Nine tenths of the mass are within a factor of 12 of the medians. The page on priors says how they do.
+
+    Parameters
+    ----------
+    X : array (n, d)
+        Inputs to learn from, standardised or not; a data frame as well.
+    ard : bool
+        Whether each input has a length scale of its own. If not, inputs should be standardised or have a common unit.
+    names : (str, str)
+        Of the length scale and of the magnitude, for models that have several of them.
+    **kwargs
+        For the length scale, such as `dims`.
+
+    Returns
+    -------
+    (TensorVariable, TensorVariable)
+        Length scale, a scalar or (d,), and magnitude, the standard deviation of the latent functions.
+
+    Raises
+    ------
+    TypeError
+        If there is no model.
+    ValueError
+        If `X` is not (points, inputs), has values that are not finite, or does not vary.
+
+    Examples
+    --------
+    >>> with pm.Model():
+    ...     ls, eta = gpep.default_priors(X, ard=True)
+    ...     gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(X.shape[1], ls=ls))
+    """
+    inputs = np.asarray(X, dtype=np.float64)
+    if inputs.ndim != 2:
+        raise ValueError(
+            f"X must be (points, inputs), but has shape {inputs.shape}; one input is a column, X[:, None]."
+        )
+    if not np.isfinite(inputs).all():
+        raise ValueError(f"X must be finite, but has {np.count_nonzero(~np.isfinite(inputs))} values that are not.")
+    spread = inputs.std(axis=0)
+    if not spread.any():
+        raise ValueError("X does not vary, so that it suggests no length scale.")
+    d = spread.size
+    overall = np.sqrt((spread**2).sum())
+    # What an input that does not vary has for a length scale makes no difference.
+    median = np.where(spread > 0, spread * np.sqrt(d), overall) if ard else overall
+    shape = {} if "dims" in kwargs or "shape" in kwargs or not ard else {"shape": d}
+    ls = pm.LogNormal(names[0], np.log(median), _SPREAD_OF_SCALE, **shape, **kwargs)
+    return ls, pm.LogNormal(names[1], *_MAGNITUDE)
