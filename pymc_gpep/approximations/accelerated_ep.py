@@ -3,11 +3,16 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, fraction, positive
+from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.ep_ladder import SCHEMES
 
 __all__ = ["AcceleratedEP"]
+
+_FAR = 1.0  # that log √α may be outside of those of the neighbours
 
 
 @dataclass(frozen=True)
@@ -33,9 +38,24 @@ class AcceleratedEP(Approximator):
 
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
-    memory: int = field(default=4, metadata=at_least(0))
-    mixing: float = field(default=0.8, metadata=fraction())
+    memory: int = field(default=8, metadata=at_least(0))
+    mixing: float = field(default=0.9, metadata=fraction())
     damping: float = field(default=0.7, metadata=fraction())
     ladder: bool = True
 
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """A start from neighbouring ones: precisions α by their logarithms, locations β by β / √α.
+
+        Over the hyperparameters both vary by orders of magnitude, and these nearly in proportion.
+        """
+        precisions, locations = np.split(starts, 2, axis=1)
+        smooth = (precisions > 0.0).all(axis=0)
+        start = starts[nearest].copy()
+        precision, location = np.split(start, 2)
+        roots = np.sqrt(precisions[:, smooth])
+        root = np.exp(np.clip(weights @ np.log(roots), np.log(roots.min(axis=0)) - _FAR, np.log(roots.max(axis=0)) + _FAR))
+        precision[smooth] = root**2
+        location[smooth] = root * (weights @ (locations[:, smooth] / roots))
+        return start

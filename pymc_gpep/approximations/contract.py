@@ -104,6 +104,13 @@ class Approximator(ABC):
             If the problem is too large for the approximation.
         """
 
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """A start from those of neighbouring problems (s, size), by weights (s,) that sum to 1 and may be negative.
+
+        Where that would not be legal, it is what the start with the number `nearest` has.
+        """
+        return np.asarray(weights @ starts)
+
     def solve(
         self,
         k: Array,

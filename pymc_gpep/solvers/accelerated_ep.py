@@ -20,10 +20,11 @@ site in units of its marginal.
 """
 
 _WARM_UP = 2  # damped sweeps before the first acceleration: the first steps are too nonlinear to extrapolate,
-_NEAR = 0.1  # unless the residual is already this small, as it is from the sites of neighbouring hyperparameters
+_BOLD = 1.0  # unless the residual is already this small, as it is from the sites of neighbouring hyperparameters
 # A squared norm of the residual this much above the smallest one means that the extrapolation has gone astray. Near the
 # fixed point, where the iteration is all but linear, it may grow for a sweep and the memory is still worth keeping.
 _GROWTH, _GROWTH_NEAR = 2.0, 100.0
+_NEAR = 0.1  # residual
 _PROGRESS = 0.7  # a residual this much below the smallest one counts as progress
 
 
@@ -78,7 +79,7 @@ def accelerated_ep(
         if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
             stored = 0
             smallest = norm
-        elif memory > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _NEAR):
+        elif memory > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _BOLD):
             slot = stored % memory
             np.subtract(x, old_x, out=dx[slot])
             np.subtract(f, old_f, out=df[slot])
