@@ -12,7 +12,7 @@ from pymc_gpep.solvers.ep_ladder import SCHEMES
 
 __all__ = ["AcceleratedEP"]
 
-_FAR = 1.0  # that log √α may be outside of those of the neighbours
+_FAR = 1.0  # that log √α may be below those of the neighbours; none above, where it need not be legal
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class AcceleratedEP(Approximator):
         smooth = (precisions > 0.0).all(axis=0)
         start = starts[nearest].copy()
         precision, location = np.split(start, 2)
-        roots = np.sqrt(precisions[:, smooth])
-        root = np.exp(np.clip(weights @ np.log(roots), np.log(roots.min(axis=0)) - _FAR, np.log(roots.max(axis=0)) + _FAR))
+        logs = 0.5 * np.log(precisions[:, smooth])
+        root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
         precision[smooth] = root**2
-        location[smooth] = root * (weights @ (locations[:, smooth] / roots))
+        location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
         return start

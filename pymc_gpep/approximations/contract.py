@@ -2,9 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,9 @@ class Approximator(ABC):
     """Types of the local computations that a likelihood must have, see `pymc_gpep.likelihoods.local_computations`."""
     schemes: ClassVar[tuple[str, ...]]
     """What the solver tries, in order."""
+    looseness: ClassVar[float] = 1.0
+    """Factor on the tolerance on the way to a maximum, and its square where evidences only weigh points: more than 1
+    where the error of the evidence is of the order of the square of the tolerance."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
     """Corrections of predictive probabilities by name."""
 
@@ -84,6 +87,10 @@ class Approximator(ABC):
     @abstractmethod
     def site_form(self) -> SiteForm:
         """What its sites look like."""
+
+    def loosened(self, factor: float) -> Self:
+        """The same approximation with so many times the tolerance."""
+        return self if factor == 1.0 else replace(self, tolerance=factor * self.tolerance)
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class EP(AcceleratedEP):
 
     name: ClassVar[str] = "ep"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    looseness: ClassVar[float] = 50.0
 
     @property
     def site_form(self) -> SiteForm:

@@ -9,36 +9,37 @@ from pymc_gpep.array_types import Array
 
 __all__ = ["Neighbours"]
 
-_REACH = 4.0  # length over which starts are taken to vary, in units of the places
+_REACH = 4.0  # units over which starts are taken to vary
 _NUGGET = 1e-9
 
 
 class Neighbours(NamedTuple):
-    """Ends of solves at some places, the latest last.
+    """Ends of solves at some places, the latest last."""
 
-    Places are vectors of one length, hyperparameters or what else tells problems apart, in units in which the ends
-    vary smoothly over a distance of a few.
-    """
-
-    places: tuple[Array, ...] = ()
-    starts: tuple[Array, ...] = ()
+    places: tuple[Array, ...]
+    """Vectors of one length (d,): hyperparameters, or what else tells problems apart."""
+    starts: tuple[Array, ...]
+    """`Solution.start` at each."""
+    root: Array | None = None
+    """Places are root (d, d) @ units in which starts vary smoothly over a distance of a few; one if not given."""
 
     def joined(self, place: Array, start: Array, limit: int) -> "Neighbours":
         """These and one more, of which the last `limit` are kept."""
-        return Neighbours((*self.places, place)[-limit:], (*self.starts, start)[-limit:])
+        return self._replace(places=(*self.places, place)[-limit:], starts=(*self.starts, start)[-limit:])
 
     def predict(self, approximator: Approximator, place: Array) -> Array:
-        """Where a solve at `place` starts: the mean of a Gaussian process that goes through the known ends.
+        """Where a solve at `place` starts: the mean of a Gaussian process through the known ends.
 
-        It has a constant mean that is not known and a squared exponential covariance, so that the prediction is a
-        combination of the known ends with weights that sum to 1 (ordinary kriging).
+        It has a constant mean that is not known and a squared exponential covariance, so that the prediction combines
+        the known ends with weights that sum to 1 (ordinary kriging).
         """
-        known = np.array([*self.places, place])
-        covariance = np.exp(-0.5 * ((known[:, None] - known) ** 2).sum(axis=-1) / _REACH**2)
         count = len(self.places)
+        known = np.array([*self.places, place])
+        if self.root is not None:
+            known = np.linalg.solve(self.root, known.T).T
+        covariance = np.exp(-0.5 * ((known[:, None] - known) ** 2).sum(axis=-1) / _REACH**2)
         system = np.ones((count + 1, count + 1))
         system[:count, :count] = covariance[:count, :count] + _NUGGET * np.eye(count)
         system[count, count] = 0.0
         weights = np.linalg.solve(system, np.append(covariance[count, :count], 1.0))[:count]
-        nearest = int(covariance[count, :count].argmax())
-        return approximator.between(np.array(self.starts), weights, nearest)
+        return approximator.between(np.array(self.starts), weights, int(covariance[count, :count].argmax()))

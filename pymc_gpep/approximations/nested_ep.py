@@ -49,6 +49,7 @@ class NestedEP(AcceleratedEP):
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
+    looseness: ClassVar[float] = 50.0
 
     @property
     def site_form(self) -> SiteForm:

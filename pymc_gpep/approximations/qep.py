@@ -101,6 +101,10 @@ class QEP(AcceleratedEP):
             return full_qep(problem, start, history, update=quadrature.full_update, max_size=max_size, **settings)
         return qep(problem, start, history, update=quadrature.diagonal_update, **settings)
 
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """The nearest start where sites are full: between matrices some combinations are not positive definite."""
+        return starts[nearest].copy() if self.full else super().between(starts, weights, nearest)
+
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from.
 

@@ -36,9 +36,9 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 class Evidence(Op):
     """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
-    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), and what to start from, a vector; no
-    derivative is taken through it, since the fixed point does not depend on it. Without one the start is cold, where
-    the shape of the mean is known.
+    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), what to start from, a vector, and a factor
+    on the approximation's tolerance. No derivatives are taken through these two, since the fixed point does not depend
+    on them. Without a start it is cold, where the shape of the mean is known.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations.
     Unless the solver converged, the first three are NaN and the status says why (`pymc_gpep.kernels.status`): in a
@@ -55,7 +55,7 @@ class Evidence(Op):
         self.approximator = approximator
         self.likelihood = likelihood or approximator.first_likelihood()
 
-    def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None) -> Apply:
+    def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0) -> Apply:
         """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated.
 
         Raises
@@ -77,11 +77,12 @@ class Evidence(Op):
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
         start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
         outputs = [pt.dscalar("evidence"), k.type(), mean.type(), start.type(), pt.lscalar(), pt.lscalar()]
-        return Apply(self, [k, mean, labels, start], outputs)
+        looseness = _with_axes("looseness", looseness, 0, "float64")
+        return Apply(self, [k, mean, labels, start, looseness], outputs)
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
         """Shapes of the outputs from those of the inputs."""
-        k, mean, _, start = shapes
+        k, mean, _, start, _ = shapes
         return [(), k, mean, start, (), ()]
 
     def solve(
@@ -90,6 +91,7 @@ class Evidence(Op):
         mean: NDArray[np.float64],
         labels: NDArray[np.int64],
         start: NDArray[np.float64],
+        looseness: float = 1.0,
         gradient: bool = True,
     ) -> Outcome:
         """Run the solver.
@@ -103,13 +105,19 @@ class Evidence(Op):
         self.likelihood.check(labels, c, n)
         if len(k) not in (1, c) or n < 1 or start.size != self.approximator.start_size(c, n):
             raise ValueError(_UNUSABLE)
-        return self.approximator.run(k, mean, labels, start, gradient, likelihood=self.likelihood)
+        approximator = self.approximator.loosened(float(looseness))
+        return approximator.run(k, mean, labels, start, gradient, likelihood=self.likelihood)
 
     def evaluate(
-        self, k: NDArray[np.float64], mean: NDArray[np.float64], labels: NDArray[np.int64], start: NDArray[np.float64]
+        self,
+        k: NDArray[np.float64],
+        mean: NDArray[np.float64],
+        labels: NDArray[np.int64],
+        start: NDArray[np.float64],
+        looseness: float | NDArray[np.float64] = 1.0,
     ) -> tuple[Any, ...]:
         """Compute all outputs from numbers."""
-        found = self.solve(np.asarray(k), np.asarray(mean), np.asarray(labels), np.asarray(start))
+        found = self.solve(np.asarray(k), np.asarray(mean), np.asarray(labels), np.asarray(start), float(looseness))
         ok = found.status == CONVERGED
         return (
             found.evidence if ok else np.nan,
@@ -127,7 +135,7 @@ class Evidence(Op):
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
         """The evidence depends on covariance and mean; the rest is a by-product without derivatives of its own."""
-        return [[differentiable] * 6 for differentiable in (True, True, False, False)]
+        return [[differentiable] * 6 for differentiable in (True, True, False, False, False)]
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
@@ -142,8 +150,8 @@ class Evidence(Op):
                 )
                 for i in range(2)
             ]
-            return [*undefined, disconnected_type(), disconnected_type()]
-        return [cotangent * gradient_k, cotangent * gradient_mean, disconnected_type(), disconnected_type()]
+            return [*undefined, *(disconnected_type() for _ in range(3))]
+        return [cotangent * gradient_k, cotangent * gradient_mean, *(disconnected_type() for _ in range(3))]
 
 
 @register_funcify_default_op_cache_key(Evidence)
@@ -151,7 +159,7 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
     solve = external(f"{op.approximator!r} of {op.likelihood!r}", op.solve)
 
     @numba_njit
-    def evidence(k_, mean_, labels_, start):  # type: ignore[no-untyped-def]  # numba infers them
+    def evidence(k_, mean_, labels_, start, looseness):  # type: ignore[no-untyped-def]  # numba infers them
         k = np.ascontiguousarray(k_)
         mean = np.ascontiguousarray(mean_)
         labels = np.ascontiguousarray(labels_)
@@ -162,7 +170,7 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
         gradient_mean = np.empty_like(mean)
         outcome = np.array([OUT_OF_MEMORY, 0])
         solve(
-            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, end.ctypes, end.size,
+            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, end.ctypes, end.size, np.float64(looseness.item()),
             value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, outcome.ctypes,
         )  # fmt: skip
         if outcome[0] == REFUSED:

@@ -65,11 +65,13 @@ def _jax_log_probability_hessian(op: LogProbabilityHessian, node: Apply, **kwarg
 def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any]:
     dtypes = [output.type.dtype for output in node.outputs]
 
-    def solve(k: jax.Array, mean: jax.Array, labels: jax.Array, start: jax.Array) -> tuple[jax.Array, ...]:
+    def solve(
+        k: jax.Array, mean: jax.Array, labels: jax.Array, start: jax.Array, looseness: jax.Array
+    ) -> tuple[jax.Array, ...]:
         shapes = (), k.shape, mean.shape, start.shape, (), ()
         results = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
         return jax.pure_callback(
-            lambda *inputs: op.evaluate(*map(np.asarray, inputs)), results, k, mean, labels, start,
+            lambda *inputs: op.evaluate(*map(np.asarray, inputs)), results, k, mean, labels, start, looseness,
             vmap_method="sequential",
         )  # fmt: skip
 
@@ -85,7 +87,7 @@ def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any
         if not all(isinstance(other, SymbolicZero) for other in others):
             raise NotImplementedError("Only the evidence itself can be differentiated, and only once.")
         gradient_k, gradient_mean = gradients
-        return cotangent * gradient_k, cotangent * gradient_mean, None, None
+        return cotangent * gradient_k, cotangent * gradient_mean, None, None, None
 
     evidence.defvjp(forward, backward, symbolic_zeros=True)
     return evidence

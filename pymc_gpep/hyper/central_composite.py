@@ -6,12 +6,14 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["CentralComposite", "sphere_design"]
 
@@ -50,14 +52,14 @@ class CentralComposite(HyperMethod):
         d = best.theta.size
         f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
         gaussian = gaussian_at(log_posterior, optimum)
-        spread = _spread(log_posterior, gaussian, best)
+        spread, near = _spread(log_posterior, gaussian, best)
         sphere = f0 * sphere_design(d)
         u = np.concatenate([np.zeros((1, d)), sphere])
         normal_weights = np.full(len(u), 1 / (len(sphere) * f0**2))
         normal_weights[0] = 1 - 1 / f0**2
         side = np.where(u == 0, spread.mean(axis=0), np.where(u > 0, spread[1], spread[0]))
         thetas = gaussian.at(side * u)
-        nodes = evaluate_nodes(log_posterior, thetas, best.start, progressbar)
+        nodes = evaluate_nodes(log_posterior, thetas, near, progressbar)
         kept = np.array([node is not None for node in nodes]) & (normal_weights > 0)
         good = [node for node, keep in zip(nodes, kept, strict=True) if node is not None and keep]
         if not good:
@@ -77,20 +79,26 @@ class CentralComposite(HyperMethod):
         )
 
 
-def _spread(log_posterior: LogPosterior, gaussian: Gaussian, best: Evaluation) -> Array:
+def _spread(log_posterior: LogPosterior, gaussian: Gaussian, best: Evaluation) -> tuple[Array, Neighbours]:
     """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
 
     That of a normal density that falls by as much as the posterior does over two of the Gaussian's standard deviations;
-    1 where the posterior cannot be had, or does not fall.
+    1 where the posterior cannot be had, or does not fall. Returns what nodes may start from as well.
     """
+    log_posterior = log_posterior.loosely(gradients=False)
     d = gaussian.mean.size
+    near = gaussian.neighbours
+    known = Neighbours((best.theta,), (best.start,), gaussian.root)
     spread = np.ones((2, d))
     for side, sign in enumerate((-1, 1)):
         for axis, theta in enumerate(gaussian.at(sign * _REACH * np.eye(d))):
-            fall = best.log_posterior - log_posterior(theta, best.start).log_posterior
+            found = log_posterior(theta, near)
+            fall = best.log_posterior - found.log_posterior
             if fall > 0:
                 spread[side, axis] = np.clip(_REACH / np.sqrt(2 * fall), *_SPREAD)
-    return spread
+            if found.status == CONVERGED:
+                known = known.joined(theta, found.start, 2 * d + 1)
+    return spread, known
 
 
 def sphere_design(d: int) -> Array:

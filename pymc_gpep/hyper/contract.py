@@ -9,6 +9,7 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.approximations.limits import check_limits
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
@@ -16,6 +17,8 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 
 __all__ = ["HyperMethod", "evaluate_nodes", "failures"]
+
+_NEIGHBOURS = 64  # that a start is predicted from
 
 
 @dataclass(frozen=True)
@@ -48,14 +51,16 @@ class HyperMethod(ABC):
 
 
 def evaluate_nodes(
-    log_posterior: LogPosterior, thetas: Sequence[Array] | Array, start: Array, progressbar: bool
+    log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
-    """Evaluate at every point (d,), the first solve from `start`; None where the approximation fails."""
+    """Evaluate at every point (d,), each from those in `near` and before it; None where the approximation fails."""
+    log_posterior = log_posterior.loosely()
     nodes: list[Evaluation | None] = []
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
         for theta in progress.track(thetas, total=len(thetas), description="Integrating over hyperparameters"):
-            evaluation = log_posterior(theta, start)
-            start = evaluation.start if evaluation.status == CONVERGED else start
+            evaluation = log_posterior(theta, near)
+            if evaluation.status == CONVERGED:
+                near = near.joined(theta, evaluation.start, _NEIGHBOURS)
             nodes.append(evaluation if evaluation.usable else None)
     return nodes
 

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -11,8 +12,9 @@ from pymc_gpep.hyper.optimum import Optimum
 __all__ = ["Gaussian", "gaussian_at", "hessian", "second_derivatives"]
 
 
-_FIRST_STEP = 1e-2  # in units of the unconstrained space, before its scale is known
+_FIRST_STEP = 0.03  # in units of the unconstrained space, before its scale is known
 _STEP = 0.1  # in conditional standard deviations; the error of a central difference is of the order of its square
+_RANGE = 2.5  # factor by which a step may be off
 _CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as curvature
 
 
@@ -21,6 +23,13 @@ class Gaussian(NamedTuple):
 
     mean: Array
     root: Array
+    near: tuple[Evaluation, ...]
+    """Of the log posterior: at the mean, and where its second derivatives were taken from."""
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """What starts are predicted from, in units of standard deviations."""
+        return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), self.root)
 
     @property
     def log_volume(self) -> float:
@@ -42,17 +51,29 @@ def second_derivatives(log_posterior: LogPosterior, centre: Evaluation, steps: A
     return 0.5 * (rows + rows.T)
 
 
-def hessian(log_posterior: LogPosterior, centre: Evaluation) -> Array:
+def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tuple[Evaluation, ...]]:
     """Second derivatives (d, d) of the log posterior, by central differences of its exact gradient.
 
-    Each step is a tenth of the standard deviation of one hyperparameter given the others, which a first pass with a
-    fixed step finds out: 4 d evaluations in all. NaN where the approximation fails.
+    Each step is about a tenth of the standard deviation of one hyperparameter given the others. The first step tells
+    whether it was: 2 d evaluations in all, and one more for each that was not. NaN where the approximation fails.
+    Returns these evaluations as well.
     """
-    rough = second_derivatives(log_posterior, centre, np.full(centre.theta.size, _FIRST_STEP))
-    curvature = -rough.diagonal()
-    curved = curvature > _CURVED  # false where it is NaN
-    steps = np.where(curved, _STEP / np.sqrt(np.where(curved, curvature, 1.0)), _FIRST_STEP)
-    return second_derivatives(log_posterior, centre, steps)
+    d = centre.theta.size
+    rows = np.empty((d, d))
+    found: list[Evaluation] = []
+    for axis in range(d):
+        step = _FIRST_STEP * np.eye(d)[axis]
+        near = Neighbours((centre.theta,), (centre.start,))
+        ahead = log_posterior(centre.theta + step, near)
+        curvature = (centre.gradient - ahead.gradient)[axis] / _FIRST_STEP
+        wanted = _STEP / np.sqrt(curvature) if curvature > _CURVED else _FIRST_STEP / _RANGE
+        if not 1 / _RANGE < wanted / _FIRST_STEP < _RANGE:
+            step *= wanted / _FIRST_STEP
+            ahead = log_posterior(centre.theta + step, near)
+        behind = log_posterior(centre.theta - step, near.joined(ahead.theta, ahead.start, 2))
+        rows[axis] = (ahead.gradient - behind.gradient) / (2 * step[axis])
+        found += [ahead, behind]
+    return 0.5 * (rows + rows.T), tuple(found)
 
 
 def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
@@ -64,7 +85,8 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
         If the log posterior is not curved downwards in all directions.
     """
     theta = optimum.best.theta
-    precision = -hessian(log_posterior, optimum.best)
+    second, around = hessian(log_posterior, optimum.best)
+    precision = -second
     scale = np.sqrt(np.maximum(precision.diagonal(), 0.0))
     curved = np.isfinite(precision).all() and (scale > 0).all()
     if not curved or np.linalg.eigvalsh(precision / np.outer(scale, scale))[0] < _CURVED:
@@ -76,4 +98,4 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
             "integrate with hyper='nuts'."
         )
     values, vectors = np.linalg.eigh(precision)
-    return Gaussian(theta, vectors / np.sqrt(values))
+    return Gaussian(theta, vectors / np.sqrt(values), (optimum.best, *around))

@@ -43,7 +43,7 @@ class LaplaceNodes(HyperMethod):
             raise ValueError(f"nodes must be at least {d + 2} for {d} hyperparameters, but is {self.nodes}.")
         gaussian = gaussian_at(log_posterior, optimum)
         thetas = gaussian.at(standard_normal_nodes(self.nodes, d, random_seed))
-        nodes = evaluate_nodes(log_posterior, thetas, optimum.best.start, progressbar)
+        nodes = evaluate_nodes(log_posterior, thetas, gaussian.neighbours, progressbar)
         good = [node for node in nodes if node is not None]
         if not good:
             raise ValueError(f"hyper='laplace': {failures(nodes)}. Use hyper='map', or other priors.")

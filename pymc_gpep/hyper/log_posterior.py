@@ -5,8 +5,9 @@ other terms it has, and the Jacobians of its transforms.
 """
 
 from collections.abc import Callable, Mapping
+from copy import copy
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pytensor
@@ -17,6 +18,7 @@ from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED
@@ -85,9 +87,9 @@ class LogPosterior:
         terms = [*classifier.hyperparameters, *others, *model.potentials]
         prior = model.logp(vars=terms) if terms else pt.constant(0.0)
 
-        start = pt.dvector("start")
+        start, looseness = pt.dvector("start"), pt.dscalar("looseness")
         op = Evidence(approximator, classifier.likelihood_model)
-        evidence, _, _, end, status, iterations = op.make_node(k, mean, labels, start).outputs
+        evidence, _, _, end, status, iterations = op.make_node(k, mean, labels, start, looseness).outputs
         log_posterior = evidence + prior
         gradient = (
             pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
@@ -97,7 +99,8 @@ class LogPosterior:
         *self._outputs, self._prior = graph_replace(
             [log_posterior, gradient, evidence, end, status, iterations, prior], self.data, strict=False
         )
-        self._inputs = [*self.value_vars, start]
+        self._inputs = [*self.value_vars, start, looseness]
+        self._looseness = 1.0
         self._kwargs = compile_kwargs or {}
         self._moments = prior_moments(classifier, self.data)
         self._layout: RaveledVars | None = None
@@ -105,6 +108,16 @@ class LogPosterior:
     def prepare(self) -> None:
         """Make ready for the first evaluation, which it takes time to compile."""
         _ = self._evaluate
+
+    def loosely(self, gradients: bool = True) -> Self:
+        """The same log posterior, evaluated with a wider tolerance.
+
+        It is enough to search for a maximum, and without accurate `gradients` to weigh points against each other.
+        """
+        self.prepare()
+        other = copy(self)
+        other._looseness = self.approximator.looseness ** (1 if gradients else 2)
+        return other
 
     @cached_property
     def _evaluate(self) -> Callable[..., list[Any]]:
@@ -162,21 +175,23 @@ class LogPosterior:
         function = graph_function(model, self.value_vars, self._prior)
         return float(function(*(point[v.name] for v in self.value_vars)))
 
-    def __call__(self, theta: Array, start: Array | None = None) -> Evaluation:
+    def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """Evaluate; NaN with a status where the approximation fails.
 
         Parameters
         ----------
         theta : array (d,)
             Hyperparameters, unconstrained.
-        start : array, optional
-            `Evaluation.start` of a neighbouring point. It saves iterations; where the solve fails from there, it is
-            tried once more from cold, as without one.
+        start : array or Neighbours, optional
+            `Evaluation.start` of a neighbouring point, or of several. It saves iterations; where the solve fails from
+            there, it is tried once more from cold, as without one.
         """
+        if isinstance(start, Neighbours):
+            start = start.predict(self.approximator, theta)
         point = self.point(theta)
         values = [point[v.name] for v in self.value_vars]
         for begin in (self._cold,) if start is None else (start, self._cold):
-            value, gradient, evidence, end, status, iterations = self._evaluate(*values, begin)
+            value, gradient, evidence, end, status, iterations = self._evaluate(*values, begin, self._looseness)
             if status == CONVERGED:
                 break
         return Evaluation(

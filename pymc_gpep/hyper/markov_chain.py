@@ -8,6 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
@@ -74,7 +75,9 @@ class MarkovChain(HyperMethod):
         )
         chosen = np.linspace(0, len(chains) - 1, min(self.nodes, len(chains))).round().astype(int)
         thetas = chains[chosen]
-        nodes = evaluate_nodes(log_posterior, thetas, optimum.best.start, progressbar)
+        units = np.diag(chains.std(axis=0))
+        near = Neighbours((optimum.best.theta,), (optimum.best.start,), units)
+        nodes = evaluate_nodes(log_posterior, thetas, near, progressbar)
         good = [node for node in nodes if node is not None]
         if not good:
             raise ValueError(f"hyper='nuts': {failures(nodes)}. Use hyper='map', or other priors.")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import minimize
 
+from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
@@ -73,7 +74,9 @@ def maximise(
     ValueError
         If the approximation fails at the initial point.
     """
-    best = log_posterior(theta, start)
+    searching = theta.size > 0 and max_iterations > 0
+    evaluate = log_posterior.loosely() if searching else log_posterior
+    best = evaluate(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
     if not np.isfinite(best.log_posterior):
@@ -93,26 +96,26 @@ def maximise(
             f"{point}, where the log posterior is {best.log_posterior}. {advice}"
         )
     history = [best]
-    converged_last = best
-    evaluated: dict[bytes, Evaluation] = {}
+    near = Neighbours((theta,), (best.start,))
+    evaluated = {theta.tobytes(): best}
 
     def negative(x: Array) -> tuple[float, Array]:
-        nonlocal converged_last
-        result = log_posterior(x, converged_last.start)
+        nonlocal near
+        result = evaluated.get(x.tobytes()) or evaluate(x, near)
+        if result.status == CONVERGED and x.tobytes() not in evaluated:
+            near = near.joined(x.copy(), result.start, _NEIGHBOURS)
         evaluated[x.tobytes()] = result
-        if result.status == CONVERGED:
-            converged_last = result
         if not (np.isfinite(result.log_posterior) and np.isfinite(result.gradient).all()):
             # A wall, low enough for the line search to interpolate to the near side of it.
             return -history[-1].log_posterior + _WALL * (1.0 + abs(history[-1].log_posterior)), np.zeros_like(x)
         return -result.log_posterior, -result.gradient
 
     def record(x: Array) -> None:
-        history.append(evaluated.get(x.tobytes()) or log_posterior(x, converged_last.start))
+        history.append(evaluated.get(x.tobytes()) or evaluate(x, near))
         evaluated.clear()
         callback(tuple(history))
 
-    if not theta.size or max_iterations < 1:
+    if not searching:
         return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
     try:
         result = minimize(
@@ -120,14 +123,21 @@ def maximise(
             options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": _FLAT, "gtol": _SLOPE},
         )  # fmt: skip
         converged, message, interrupted = bool(result.success), str(result.message), False
+        best = _highest(history)
+        exact = log_posterior(best.theta, best.start)
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message = False, str(stopped) or "Interrupted."
         interrupted = isinstance(stopped, KeyboardInterrupt)
-    best = max(history, key=lambda evaluation: evaluation.log_posterior)
-    return Optimum(best, converged, message, tuple(history), interrupted)
+        best = exact = _highest(history)  # the solution is found to the tolerance when somebody asks for it
+    return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted)
+
+
+def _highest(history: list[Evaluation]) -> Evaluation:
+    return max(history, key=lambda evaluation: evaluation.log_posterior)
 
 
 _NOTHING = "There is nothing to optimise."
 _WALL = 10.0
+_NEIGHBOURS = 3  # that a start is predicted from
 _FLAT = 1e-8  # relative change of the log posterior that counts as none
 _SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none

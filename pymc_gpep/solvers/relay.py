@@ -25,12 +25,14 @@ REFUSED = -1
 
 _int = types.int64
 _ints = types.CPointer(types.int64)
-_doubles = types.CPointer(types.float64)
+_double = types.float64
+_doubles = types.CPointer(_double)
 
 SIGNATURE = types.void(
     _int, _int, _int,  # covariance matrices (1 or c), c, n
     _doubles, _doubles, _ints,  # prior covariance, prior mean, labels
     _doubles, _int,  # what to start from, overwritten, and how many numbers that is
+    _double,  # factor on the tolerance
     _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
 )  # fmt: skip
 """Arrays are C-ordered. What is computed is written into the last four and the start; NaN unless it converged."""
@@ -38,6 +40,7 @@ SIGNATURE = types.void(
 _C_TYPES: dict[Any, Any] = {
     _int: ctypes.c_int64,
     _ints: ctypes.POINTER(ctypes.c_int64),
+    _double: ctypes.c_double,
     _doubles: ctypes.POINTER(ctypes.c_double),
 }
 
@@ -48,7 +51,7 @@ _made: dict[str, Any] = {}
 
 
 def external(name: str, solve: Callable[..., Outcome]) -> Any:
-    """What compiled code calls to run `solve(k, mean, labels, start, gradient=True)`.
+    """What compiled code calls to run `solve(k, mean, labels, start, looseness, gradient=True)`.
 
     Parameters
     ----------
@@ -66,7 +69,7 @@ def external(name: str, solve: Callable[..., Outcome]) -> Any:
 def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
     def call(
         matrices: int, c: int, n: int, k_: Any, mean_: Any, labels_: Any, start_: Any, size: int,
-        evidence_: Any, gradient_: Any, gradient_mean_: Any, outcome_: Any,
+        looseness: float, evidence_: Any, gradient_: Any, gradient_mean_: Any, outcome_: Any,
     ) -> None:  # fmt: skip
         array = np.ctypeslib.as_array
         evidence, outcome, start = array(evidence_, (1,)), array(outcome_, (2,)), array(start_, (size,))
@@ -74,7 +77,8 @@ def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
         evidence[:] = gradient[:] = gradient_mean[:] = np.nan
         outcome[:] = OUT_OF_MEMORY, 0
         try:
-            found = solve(array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,)), start, gradient=True)
+            k, mean, labels = array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,))
+            found = solve(k, mean, labels, start, looseness, gradient=True)
         except KeyboardInterrupt:
             # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()

@@ -63,11 +63,11 @@ def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
 def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
     model, _ = models.shared()
     whole = fit(model)
-    seen = interrupt(60)
+    seen = interrupt(30)
     with pytest.warns(RuntimeWarning, match="Interrupted"):
         stopped = fit(model)
-    assert len(seen) == 60  # nothing is solved that nobody has asked for
-    assert stopped.convergence.iterations < 5  # and then from where it was left
+    assert len(seen) == 30  # nothing is solved that nobody has asked for
+    assert stopped.convergence.iterations < 8  # and then from where it was left
     assert not stopped.converged
     assert "Interrupted" in stopped.message
     history = stopped.history.log_posterior.values
