@@ -56,6 +56,6 @@ class AcceleratedEP(Approximator):
         precision, location = np.split(start, 2)
         logs = 0.5 * np.log(precisions[:, smooth])
         root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-        precision[smooth] = root**2
+        precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # rounding is to be no more either
         location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
         return start

@@ -1,0 +1,84 @@
+"""Where a solve starts, from the ends of solves near by."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep import IEP, QEP, NestedEP
+from pymc_gpep.approximations.neighbours import Neighbours
+from tests.reference.data import iris, squared_exponential
+
+C = 3
+X, LABELS = (values[::3] for values in iris())
+
+
+def solve(approximation, place, start=None):
+    variance, lengthscale = np.exp(place)
+    k = squared_exponential(X, variance=variance, lengthscale=lengthscale) + 1e-6 * np.eye(LABELS.size)
+    return approximation.solve(k, np.zeros((C, LABELS.size)), LABELS, start)
+
+
+def around(approximation, centre, distance):
+    """Neighbours at a centre and on both sides of it along each axis."""
+    places = [centre, *(centre + sign * step for step in distance * np.eye(2) for sign in (-1, 1))]
+    return Neighbours(tuple(places), tuple(solve(approximation, place).start for place in places))
+
+
+@pytest.mark.parametrize("approximation", [NestedEP(), IEP()], ids=lambda each: each.name)
+def test_a_predicted_start_leads_to_the_same_sooner(approximation):
+    centre, place = np.array([2.0, 0.5]), np.array([2.4, 0.2])
+    near = around(approximation, centre, 0.5)
+    cold, nearest = solve(approximation, place), solve(approximation, place, near.starts[0])
+    predicted = solve(approximation, place, near.predict(approximation, place))
+    assert predicted.evidence == pytest.approx(cold.evidence, abs=1e-5)
+    assert predicted.convergence.residual[0] < 0.3 * nearest.convergence.residual[0]
+    assert predicted.convergence.iterations < nearest.convergence.iterations < cold.convergence.iterations
+
+
+def test_at_a_known_place_it_is_the_known_end():
+    near = around(NestedEP(), np.array([2.0, 0.5]), 0.5)
+    for place, start in zip(*near[:2], strict=True):
+        assert_allclose(near.predict(NestedEP(), place), start, rtol=1e-4)
+
+
+def test_units_are_those_of_the_root():
+    near = around(NestedEP(), np.array([2.0, 0.5]), 0.5)
+    root = np.array([[3.0, 0.0], [1.0, 0.1]])
+    scaled = near._replace(places=tuple(root @ place for place in near.places), root=root)
+    place = np.array([2.2, 0.6])
+    assert_allclose(scaled.predict(NestedEP(), root @ place), near.predict(NestedEP(), place), rtol=1e-6)
+
+
+def test_the_last_are_kept():
+    near = Neighbours((np.zeros(1),), (np.zeros(4),))
+    for number in range(1, 5):
+        near = near.joined(np.full(1, number), np.full(4, number), 3)
+    assert [float(place[0]) for place in near.places] == [2, 3, 4]
+    assert len(near.starts) == 3
+
+
+def test_precisions_stay_legal_however_far_away():
+    """Between 0 and the largest of the neighbours', and the nearest's where one of them has none."""
+    starts = np.array([[0.5, 0.9, 0.0, 1.0, 2.0, 0.3], [0.25, 0.1, 0.2, 0.5, 1.0, 0.4]])
+    for weights in ([40.0, -39.0], [-39.0, 40.0]):
+        start = NestedEP().between(starts, np.array(weights), 0)
+        assert np.isfinite(start).all()
+        assert (start[:3] >= 0).all()
+        assert (start[:3] <= starts[:, :3].max(axis=0)).all()
+        assert start[2] == 0.0
+        assert start[5] == 0.3
+
+
+def test_full_precisions_are_not_mixed():
+    starts = np.random.default_rng(0).normal(size=(2, 10))
+    assert (QEP(full=True).between(starts, np.array([3.0, -2.0]), 1) == starts[1]).all()
+
+
+def test_sites_that_are_all_zero_make_the_prior():
+    """Against sites that are next to nothing, which are factorised."""
+    options = {"max_iterations": 1, "ladder": False}
+    place, tiny = np.array([2.0, 0.5]), np.full(2 * (C - 1) * LABELS.size, 1e-12)
+    zero, small = (solve(NestedEP(**options), place, start) for start in (0 * tiny, tiny))
+    assert_allclose(zero.convergence.evidence, small.convergence.evidence, rtol=1e-6)
+    assert_allclose(zero.convergence.residual, small.convergence.residual, rtol=1e-6)
+    assert_allclose(zero.cov, small.cov, atol=1e-5)
