@@ -186,12 +186,18 @@ def test_hessian_does_not_depend_on_the_units():
         def __init__(self, scale):
             self.precision = np.array([[2.0, 0.9], [0.9, 1.0]]) / np.outer(scale, scale)
 
+        evaluations = 0
+
         def __call__(self, theta, start=None):
+            self.evaluations += 1
             return SimpleNamespace(theta=theta, gradient=-self.precision @ theta, start=None)
 
-    for scale in ([1.0, 1.0], [100.0, 0.01]):
+    for scale, evaluations in (([0.3, 0.3], 4), ([100.0, 0.01], 6)):
         quadratic = Quadratic(np.array(scale))
-        assert_allclose(hessian(quadratic, quadratic(np.zeros(2)))[0], -quadratic.precision, rtol=1e-9)
+        found, around = hessian(quadratic, quadratic(np.zeros(2)))
+        assert_allclose(found, -quadratic.precision, rtol=1e-9)
+        assert len(around) == 4
+        assert quadratic.evaluations == evaluations + 1
 
 
 @pytest.mark.parametrize("d", range(1, 12))

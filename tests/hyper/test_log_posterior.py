@@ -120,6 +120,41 @@ def test_an_evaluation_knows_where_to_start_again(log_posterior):
     assert again.log_posterior == pytest.approx(here.log_posterior, abs=1e-8)
 
 
+def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
+    model, _ = models.shared()
+    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    theta = posterior.initial_point()
+    exact, searched, weighed = (
+        evaluate(theta) for evaluate in (posterior, posterior.loosely(), posterior.loosely(gradients=False))
+    )
+    assert weighed.iterations < searched.iterations < exact.iterations
+    assert searched.log_posterior == pytest.approx(exact.log_posterior, abs=1e-6)
+    assert_allclose(searched.gradient, exact.gradient, atol=1e-3)
+    assert weighed.log_posterior == pytest.approx(exact.log_posterior, abs=1e-2)
+    assert posterior(theta).iterations == exact.iterations  # it is another one that has it
+
+
+def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():
+    class Counting(LogPosterior):
+        seen = []  # shared by the one that searches
+
+        def __call__(self, theta, start=None):
+            self.seen.append(super().__call__(theta, start))
+            return self.seen[-1]
+
+    model, _ = models.shared()
+    posterior = Counting(read_classifier(model), gpep.NestedEP())
+    optimum = maximise(posterior, posterior.initial_point(), 100)
+    assert optimum.converged
+    assert len(posterior.seen) <= len(optimum.history) + 4  # the first point is not evaluated twice
+    plain, last = 0, None
+    for theta in [each.theta for each in posterior.seen]:
+        here = LogPosterior.__call__(posterior, theta, last)
+        last, plain = here.start, plain + here.iterations
+    assert sum(each.iterations for each in posterior.seen) < 0.75 * plain
+    assert posterior.solve(optimum.best.theta, optimum.best.start).convergence.iterations <= 2
+
+
 def test_the_best_point_has_its_own_start():
     class Stopping(LogPosterior):
         calls = 0
