@@ -1,5 +1,7 @@
 """The log posterior of hyperparameters: its terms, its gradient, its maximum."""
 
+from typing import ClassVar
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -136,7 +138,7 @@ def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
 
 def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():
     class Counting(LogPosterior):
-        seen = []  # shared by the one that searches
+        seen: ClassVar = []  # shared by the one that searches
 
         def __call__(self, theta, start=None):
             self.seen.append(super().__call__(theta, start))
