@@ -19,6 +19,7 @@ __all__ = [
     "DifferenceQuadrature",
     "GaussianAverage",
     "IndependentQuadrature",
+    "ParameterSlopes",
     "QuadraticBound",
     "ScalarDensity",
     "UtilityBound",
@@ -117,3 +118,14 @@ class QuadraticBound(NamedTuple):
 
     terms: Kernel
     """`(mean, variance, y, parameters, out)`: the bound and its derivatives in m and in v, written (3, n)."""
+
+
+class ParameterSlopes(NamedTuple):
+    """Derivatives in each row of the parameters, for gradients of evidences in these."""
+
+    derivatives: Kernel
+    """`(f, y, parameters, out)`: those of log p(y_i | f_i) and of its first two derivatives in f, written (p, 3, n)."""
+    average: Kernel
+    """`(mean, variance, y, parameters, out)`: those of `GaussianAverage`'s h at fixed moments, written (p, n)."""
+    average_log: Kernel
+    """`(mean, variance, y, parameters, out)`: those of `AverageLogDensity`'s g at fixed moments, written (p, n)."""

@@ -18,6 +18,7 @@ from numba.core import types
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
+from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 from pymc_gpep.kernels.special.sinh_rule import sinh_rule
 
@@ -194,23 +195,9 @@ def _wide(mean, variance, weights):
 
 @kernel
 def _complement(value, first, second, third, fourth):
-    """H(−m) = log(1 − exp H(m)) and its derivatives in −m, from H(m) and its derivatives in m."""
-    p = math.exp(value)
-    r = p / (1.0 - p)
-    f2 = r * (1.0 + r)
-    f3 = f2 * (1.0 + 2.0 * r)
-    f4 = f2 * (1.0 + 6.0 * f2)
-    square = first * first
-    return (
-        math.log1p(-p),
-        r * first,
-        -r * second - f2 * square,
-        r * third + 3.0 * f2 * first * second + f3 * square * first,
-        -r * fourth
-        - f2 * (4.0 * first * third + 3.0 * second * second)
-        - 6.0 * f3 * square * second
-        - f4 * square * square,
-    )
+    """H(−m) and its derivatives in −m, from H(m) and its derivatives in m."""
+    value, first, second, third, fourth = log_complement(value, first, second, third, fourth)
+    return value, -first, second, -third, fourth
 
 
 @kernel

@@ -1,0 +1,51 @@
+"""Counts y ~ Poisson(exp(f + o)), with the logarithm o of the exposure as row 0 of the parameters.
+
+Arrays as in `pymc_gpep.likelihoods.local_computations`. An exposure adds to f, so that all slopes in o are slopes in f.
+"""
+
+import math
+
+from pymc_gpep.kernels.compile import kernel
+
+__all__ = ["average_log", "average_log_slopes", "derivatives", "parameter_derivatives"]
+
+
+@kernel
+def derivatives(f, y, parameters, out):
+    """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
+    for i in range(len(f)):
+        argument = f[i] + parameters[0, i]
+        rate = math.exp(argument) if y[i] >= 0 else math.nan
+        out[0, i] = y[i] * argument - rate - math.lgamma(y[i] + 1.0)
+        out[1, i] = y[i] - rate
+        out[2, i] = -rate
+        out[3, i] = -rate
+
+
+@kernel
+def average_log(mean, variance, y, parameters, out):
+    """∫ log p(y | f) N(f | m, v) df = y (m + o) − exp(m + o + v/2) − log y! and its derivatives into `out` (3, n)."""
+    for i in range(len(mean)):
+        argument = mean[i] + parameters[0, i]
+        rate = math.exp(argument + 0.5 * variance[i]) if y[i] >= 0 and variance[i] >= 0.0 else math.nan
+        out[0, i] = y[i] * argument - rate - math.lgamma(y[i] + 1.0)
+        out[1, i] = y[i] - rate
+        out[2, i] = -0.5 * rate
+
+
+@kernel
+def parameter_derivatives(f, y, parameters, out):
+    """The derivatives in o of log p and of its first two derivatives in f into `out` (1, 3, n)."""
+    for i in range(len(f)):
+        rate = math.exp(f[i] + parameters[0, i]) if y[i] >= 0 else math.nan
+        out[0, 0, i] = y[i] - rate
+        out[0, 1, i] = -rate
+        out[0, 2, i] = -rate
+
+
+@kernel
+def average_log_slopes(mean, variance, y, parameters, out):
+    """The derivative of `average_log` in o into `out` (1, n)."""
+    for i in range(len(mean)):
+        rate = math.exp(mean[i] + parameters[0, i] + 0.5 * variance[i])
+        out[0, i] = y[i] - rate if y[i] >= 0 and variance[i] >= 0.0 else math.nan

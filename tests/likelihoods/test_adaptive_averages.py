@@ -1,0 +1,155 @@
+"""Averages of a density that gives its logarithm alone: against closed forms, many digits, and differences."""
+
+import mpmath
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import integrate, stats
+
+from pymc_gpep.kernels.scalar import logit, ordinal, poisson, probit
+from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from tests.reference.scalar_averages import log_average
+
+DENSITIES = {
+    "poisson": (poisson.derivatives, poisson.parameter_derivatives),
+    "ordinal probit": (ordinal.probit_derivatives, ordinal.probit_parameter_derivatives),
+    "ordinal logit": (ordinal.logit_derivatives, ordinal.logit_parameter_derivatives),
+}
+MEAN = np.array([0.3, -2.0, 2.5, -6.0, 5.0])
+VARIANCE = np.array([1e-4, 0.5, 2.0, 30.0, 9.0])
+Y = np.array([0, 1, 2, 1, 2])
+PARAMETERS = {"poisson": 0.1 * MEAN[None]}
+CUTPOINTS = np.array([[-0.5], [1.0]]) + 0.05 * MEAN
+STEP = 1e-4
+
+
+def written(terms, rows, mean, variance, y, parameters):
+    out = np.empty((rows, len(mean)))
+    terms(mean, variance, y, parameters, out)
+    return out
+
+
+@pytest.mark.parametrize("link", [probit, logit], ids=["probit", "logit"])
+@pytest.mark.parametrize("sd", [0.0, 0.001, 0.1, 1.0, 3.0, 30.0, 3000.0])
+def test_two_classes_come_out_as_by_their_own_rules(link, sd):
+    """Relative to what a value and its derivatives amount to in the middle of a density of that width."""
+    density = ScalarDensity(link.derivatives)
+    mean = np.array([0.0, 0.3, -0.3, 2.0, -2.0, 5.0, -5.0, 20.0, -20.0]) * (sd or 1.0)
+    arrays = mean, np.full(9, sd**2), np.repeat([1, 0, 1], 3), np.empty((0, 9))
+    natural = max(sd, 1.0) ** -np.arange(5.0)[:, None]
+    h = written(gaussian_average(density).terms, 5, *arrays)
+    expected = written(link.average, 5, *arrays)
+    assert_allclose(h / natural, expected / natural, rtol=2e-10, atol=2e-10)
+    g = written(average_log_density(density).terms, 3, *arrays)
+    assert_allclose(g, written(link.average_log, 3, *arrays), rtol=1e-11, atol=1e-11)
+
+
+def exact_densities(count, offset, lower, upper):
+    """Poisson and ordinal probit with mpmath's numbers, and nearly their logarithms for arrays."""
+
+    def poisson_mp(f):
+        rate = mpmath.exp(f + offset)
+        return mpmath.exp(count * (f + offset) - rate) / mpmath.factorial(count)
+
+    def interval(f):
+        return mpmath.ncdf(upper - f) - mpmath.ncdf(lower - f)
+
+    return (
+        (poisson_mp, lambda f: count * (f + offset) - np.exp(np.minimum(f + offset, 600.0))),
+        (interval, lambda f: -0.5 * np.maximum(np.maximum(lower - f, f - upper), 0.0) ** 2),
+    )
+
+
+@pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.05), (-3.0, 1.5), (2.0, 8.0)])
+def test_counts_and_categories_in_many_digits(mean, sd):
+    for (exact, log_size), kernel, y, parameters in zip(
+        exact_densities(3, 0.2, -0.5, 1.0),
+        (poisson.derivatives, ordinal.probit_derivatives),
+        (3, 1),
+        (np.array([[0.2]]), np.array([[-0.5], [1.0]])),
+        strict=True,
+    ):
+        terms = gaussian_average(ScalarDensity(kernel)).terms
+        found = written(terms, 5, np.array([mean]), np.array([sd**2]), np.array([y]), parameters)
+        assert_allclose(found[:, 0], np.array(log_average(exact, log_size, mean, sd), dtype=float), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_averages_are_integrals_and_their_derivatives(name):
+    density = ScalarDensity(DENSITIES[name][0])
+    parameters = PARAMETERS.get(name, CUTPOINTS)
+    h, g = gaussian_average(density).terms, average_log_density(density).terms
+
+    def log_density(f, i):
+        out = np.empty((4, 1))
+        density.derivatives(np.array([f]), Y[i : i + 1], parameters[:, i : i + 1].copy(), out)
+        return out[0, 0]
+
+    value, log_value = written(h, 5, MEAN, VARIANCE, Y, parameters), written(g, 3, MEAN, VARIANCE, Y, parameters)
+    for i, (mean, sd) in enumerate(zip(MEAN, np.sqrt(VARIANCE), strict=True)):
+        ends = (mean - 15 * sd, mean + 15 * sd)
+        normal = stats.norm(mean, sd).pdf
+        options = {"epsabs": 0, "epsrel": 1e-11, "limit": 400, "points": sorted([mean, mean + sd, mean - sd])}
+        p, _ = integrate.quad(lambda f, i=i, normal=normal: normal(f) * np.exp(log_density(f, i)), *ends, **options)
+        log_p, _ = integrate.quad(lambda f, i=i, normal=normal: normal(f) * log_density(f, i), *ends, **options)
+        assert value[0, i] == pytest.approx(np.log(p), rel=1e-9)
+        assert log_value[0, i] == pytest.approx(log_p, rel=1e-9)
+    above, below = (written(h, 5, MEAN + step, VARIANCE, Y, parameters) for step in (STEP, -STEP))
+    assert_allclose(value[1:], ((above - below) / (2 * STEP))[:4], rtol=1e-5, atol=1e-6)
+    for row, steps in ((1, (STEP, 0.0)), (2, (0.0, 0.1 * STEP))):
+        above, below = (
+            written(g, 3, MEAN + sign * steps[0], VARIANCE + sign * steps[1], Y, parameters)[0] for sign in (1.0, -1.0)
+        )
+        assert_allclose(log_value[row], (above - below) / (2 * sum(steps)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", DENSITIES)
+def test_slopes_in_the_parameters_are_differences(name):
+    derivatives, parameter_derivatives = DENSITIES[name]
+    density = ScalarDensity(derivatives)
+    parameters = PARAMETERS.get(name, CUTPOINTS)
+    slopes = parameter_slopes(density, parameter_derivatives)
+    for terms, rows, slope in (
+        (gaussian_average(density).terms, 5, slopes.average),
+        (average_log_density(density).terms, 3, slopes.average_log),
+    ):
+        found = written(slope, len(parameters), MEAN, VARIANCE, Y, parameters)
+        for row in range(len(parameters)):
+            step = np.zeros_like(parameters)
+            step[row] = STEP
+            above, below = (
+                written(terms, rows, MEAN, VARIANCE, Y, parameters + sign * step)[0] for sign in (1.0, -1.0)
+            )
+            assert_allclose(found[row], (above - below) / (2 * STEP), rtol=1e-6, atol=1e-7)
+
+
+def test_the_closed_form_of_counts():
+    arrays = MEAN, VARIANCE, Y, PARAMETERS["poisson"]
+    adaptive = average_log_density(ScalarDensity(poisson.derivatives)).terms
+    assert_allclose(written(poisson.average_log, 3, *arrays), written(adaptive, 3, *arrays), rtol=1e-9)
+    slopes = written(poisson.average_log_slopes, 1, *arrays)
+    assert_allclose(slopes[0], written(poisson.average_log, 3, *arrays)[1], rtol=1e-14)
+
+
+def test_what_has_no_average_is_nan_and_leaves_the_others_alone():
+    density = ScalarDensity(poisson.derivatives)
+    mean, variance = np.array([0.0, np.nan, 0.0, 0.0, 0.0]), np.array([1.0, 1.0, -1.0, np.inf, 1.0])
+    arrays = mean, variance, np.array([-1, 2, 2, 2, 2]), np.zeros((1, 5))
+    for terms, rows in ((gaussian_average(density).terms, 5), (average_log_density(density).terms, 3)):
+        out = written(terms, rows, *arrays)
+        assert np.isnan(out[:, :4]).all()
+        assert np.isfinite(out[:, 4]).all()
+
+
+def test_what_does_not_converge_is_nan():
+    """A density with a jump has no derivatives to agree on."""
+
+    def jump(f, y, parameters, out):
+        out[:] = 0.0
+        out[0] = np.where(f > 0.123, 0.0, -3.0)
+
+    out = written(
+        gaussian_average(ScalarDensity(jump)).terms, 5, np.zeros(1), np.ones(1), np.zeros(1, int), np.empty((0, 1))
+    )
+    assert np.isnan(out).all()
