@@ -25,7 +25,7 @@ class LabelRegression(Approximator):
     Parameters
     ----------
     tolerance : float
-        For the slope of the bound in the logarithm of the noise.
+        For the slope of the bound in the logarithm of the noise, relative to the bound where that is large.
     max_iterations : int
         Limit on the noises tried.
     least, most : float

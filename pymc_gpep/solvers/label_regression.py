@@ -111,7 +111,8 @@ def _maximise(
         # A slope that points out of the limits is as good as none.
         outward = (at == low and slope < 0.0) or (at == high and slope > 0.0)
         history.add(bound, 0.0 if outward else abs(slope))
-        return bound, CONVERGED if outward or abs(slope) < tolerance else OUT_OF_ITERATIONS, slope
+        found = outward or abs(slope) < tolerance * (1.0 + abs(bound))
+        return bound, CONVERGED if found else OUT_OF_ITERATIONS, slope
 
     left, left_status, left_slope = look(low)
     right, right_status, right_slope = look(high)

@@ -23,6 +23,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
+from pymc_gpep.solvers.concave_line import step_length
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
@@ -31,6 +32,7 @@ __all__ = ["average_target", "bound_target", "scalar_bound"]
 
 _DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
 _NARROWEST = 0.1  # to which part of a variance one step may take it
+_CLOSE = 0.3  # in standard deviations: means that move less do not overshoot
 _WIDE = 1.0  # largest precision that a solve from cold begins with
 
 
@@ -74,18 +76,31 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
 
 
 def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
-    """Where g is a bound: a step of Newton's method in the mean, and the precisions there."""
+    """Where g is a bound: a step of Newton's method in the mean, with a line search, and the precisions there."""
     posterior, g = look.posterior, look.g
     m, v, b = posterior.mean, posterior.variance, posterior.weights
-    step = _DIFFERENCE * np.sqrt(v)
-    curvature = np.maximum((look.at(m - step, v)[1] - look.at(m + step, v)[1]) / (2.0 * step), 0.0)
+    apart = _DIFFERENCE * np.sqrt(v)
+
+    def curvature(mean: Array) -> Array:
+        rise = look.at(mean - apart, v)[1] - look.at(mean + apart, v)[1]
+        return np.asarray(np.maximum(rise / (2.0 * apart), 0.0))
+
     newton = FunctionPosterior(problem)
-    if not newton.factorise(curvature):
+    if not newton.factorise(curvature(m)):
         return look.precision, g[1] + look.precision * m
-    weights = b + newton.smooth(g[1] - b)
-    mean = problem.mean[0] + problem.k[0] @ weights
+    step = newton.smooth(g[1] - b)
+    image = problem.k[0] @ step
+    length = 1.0
+    if (np.abs(image) > _CLOSE * np.sqrt(v)).any():
+
+        def along_line(t: float) -> tuple[float, float]:
+            mean = m + t * image
+            return float(image @ look.at(mean, v)[1]), float(image**2 @ curvature(mean))
+
+        length = step_length(along_line, float(b @ image), float(step @ image))
+    mean = m + length * image
     precision = np.maximum(-2.0 * look.at(mean, v)[2], 0.0)
-    return precision, weights + precision * mean
+    return precision, b + length * step + precision * mean
 
 
 def scalar_bound(
