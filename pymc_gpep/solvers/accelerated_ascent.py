@@ -21,6 +21,7 @@ value, and the largest change to the natural sites in units of the marginal.
 """
 
 _LEVEL = 1e-10  # relative fall that rounding may cause
+_PATIENCE = 40  # sweeps in a row that neither rise nor come closer: rounding is all that moves
 _LAST_BETTER = 0.1  # length of a step from which on the natural direction is taken
 _SHORTEST = 1e-8
 
@@ -46,11 +47,14 @@ def accelerated_ascent(
     weight, step = np.empty((2, sites.size))
     dx, df = np.empty((2, memory, sites.size))
     best, length, stored = -np.inf, 1.0, 0
-    while not history.is_full():
+    closest, idle = np.inf, 0
+    while not history.is_full() and idle < _PATIENCE:
         ok, value, residual = sweep(sites, natural, better, scale)
         if not ok:
             return np.nan, NOT_POSITIVE_DEFINITE
         history.add(value, residual)
+        idle = 0 if value > best + _LEVEL * (1.0 + abs(best)) or residual < 0.5 * closest else idle + 1
+        closest = min(closest, residual)
         if np.isfinite(value + residual) and value >= best - _LEVEL * (1.0 + abs(best)):
             if residual < tolerance and value - best < tolerance * (1.0 + abs(value)):
                 return value, CONVERGED

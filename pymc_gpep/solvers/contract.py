@@ -8,10 +8,18 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.definite import is_covariance
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
+from pymc_gpep.kernels.linalg.rounding import rounding
+from pymc_gpep.kernels.status import (
+    CONVERGED,
+    NOT_FINITE,
+    NOT_POSITIVE_DEFINITE,
+    OUT_OF_DIGITS,
+    OUT_OF_ITERATIONS,
+)
+from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["NO_PARAMETERS", "Found", "Problem", "check_problem", "own_matrix", "relative_problem"]
+__all__ = ["NO_PARAMETERS", "Found", "Problem", "check_problem", "lost_in_rounding", "own_matrix", "relative_problem"]
 
 
 NO_PARAMETERS = np.empty((0, 0))
@@ -68,6 +76,15 @@ def relative_problem(problem: Problem) -> tuple[Problem, Array]:
     """
     common = problem.mean[problem.labels, np.arange(problem.labels.size)]
     return problem._replace(mean=problem.mean - common), common
+
+
+def lost_in_rounding(problem: Problem, weights: Array, history: History, status: int) -> int:
+    """The status, `OUT_OF_DIGITS` where iterations ended without success as close as rounding of K b lets them come.
+
+    `weights` are b (c, n).
+    """
+    close = history.smallest_residual < rounding(problem.k, weights)
+    return OUT_OF_DIGITS if status == OUT_OF_ITERATIONS and close else status
 
 
 def own_matrix(matrices: Array, k: int) -> Array:

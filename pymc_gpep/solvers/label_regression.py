@@ -20,11 +20,13 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Found, Problem, lost_in_rounding
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 
 __all__ = ["label_regression"]
+
+_NARROW = 1e-13  # where between log σ there is nothing to look at
 
 
 class _Regression:
@@ -85,7 +87,7 @@ def label_regression(
 
     return Found(
         bound,
-        status,
+        lost_in_rounding(problem, posterior.weights[None], history, status),
         posterior.weights[None],
         posterior.mean[None],
         posterior.variance[:, None, None],
@@ -127,7 +129,7 @@ def _maximise(
     at = high
     bound, status = right, right_status
     last = 0
-    while status != CONVERGED and not history.is_full():
+    while status != CONVERGED and top - bottom > _NARROW and not history.is_full():
         at = (bottom * right_slope - top * left_slope) / (right_slope - left_slope)
         bound, status, slope = look(at)
         if slope > 0.0:

@@ -24,7 +24,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Found, Problem, lost_in_rounding
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 
@@ -161,7 +161,7 @@ def scalar_bound(
     )
     return Found(
         bound,
-        status,
+        lost_in_rounding(problem, posterior.weights[None], history, status),
         posterior.weights[None],
         posterior.mean[None],
         posterior.variance[:, None, None],

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Found, Problem, lost_in_rounding
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
@@ -58,7 +58,7 @@ def scalar_ep(
     evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
     return Found(
         evidence,
-        status,
+        lost_in_rounding(problem, posterior.weights[None], history, status),
         posterior.weights[None],
         posterior.mean[None],
         posterior.variance[:, None, None],
