@@ -71,7 +71,7 @@ def test_neither_start_nor_order_matters(method, kind, log_magnitude):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("vb", "lr")])
+@pytest.mark.parametrize("method", [method for method in METHODS if method not in ("vb", "lr", "fv")])
 def test_nothing_to_learn_without_magnitude(method, kind):
     solution = solve(method, kind, problem(method, -8.0, -8.0, "all"))
     assert solution.evidence == pytest.approx(-N * np.log(2.0), abs=1e-4)
@@ -90,5 +90,5 @@ def test_evidence_of_ep_does_not_see_a_large_magnitude(kind):
         for method in ("ep", "laplace", "kl")
     }
     assert at["ep"][1] == pytest.approx(at["ep"][0], abs=1e-3 * N)
-    assert at["laplace"][1] < at["laplace"][0] - 1.0
-    assert at["kl"][1] < at["kl"][0] - 1.0
+    assert at["laplace"][1] < at["laplace"][0] - 0.5
+    assert at["kl"][1] < at["kl"][0] - 0.5

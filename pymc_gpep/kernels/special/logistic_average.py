@@ -213,7 +213,7 @@ def _unlikely(mean, variance, room):
         shifts += 1
         if shifted + 0.5 * variance < _SMALLEST_LOG:
             break
-    if shifted + 0.5 * variance < _SMALLEST_LOG:
+    if shifts > 0 and shifted + 0.5 * variance < _SMALLEST_LOG:  # all that is wanted is its exponential
         terms = (-math.inf, 1.0, 0.0, 0.0, 0.0)
     elif -shifted > 0.5 * variance:
         value, first, second, third, fourth = _wide(-shifted - variance, variance, room[0])
