@@ -12,11 +12,7 @@ from pymc_gpep.kernels.status import NOT_FINITE
 
 __all__ = ["maximise_from"]
 
-_NEAR = 0.2  # largest difference of a hyperparameter at which a search has come to the end of an earlier one
-
-
-class _Arrived(StopIteration):
-    """The search is where an earlier one ended."""
+_CLOSE = 0.2  # largest difference of a hyperparameter at which a search has come to the end of an earlier one
 
 
 def maximise_from(
@@ -28,7 +24,7 @@ def maximise_from(
 ) -> Optimum:
     """Find the maximum from each of several points, one after the other; the best is kept, and where all of them ended.
 
-    A search ends early where it comes near the end of an earlier one.
+    A search that comes near the end of an earlier one is over, and counts as ended there.
 
     Parameters
     ----------
@@ -53,16 +49,18 @@ def maximise_from(
     ended: Optimum | None = None  # by what ended one search and so all
     for which, theta in enumerate(points):
         stopped = False
+        arrived: Evaluation | None = None
 
         def follow(history: tuple[Evaluation, ...], which: int = which) -> None:
-            nonlocal stopped
+            nonlocal stopped, arrived
             try:
                 callback(history, which)
             except StopIteration:
                 stopped = True
                 raise
-            if any(_arrived(history[-1], end) for end in ends):
-                raise _Arrived
+            arrived = next((end for end in ends if _near(history[-1], end)), None)
+            if arrived is not None:
+                raise StopIteration
 
         try:
             found = maximise(log_posterior, theta, max_iterations, follow, None if which else start)
@@ -77,7 +75,7 @@ def maximise_from(
             ended = replace(optima[-1], message="Interrupted.", interrupted=True)
             break
         optima.append(found)
-        ends.append(found.best)
+        ends.append(arrived or found.best)
         if stopped or found.interrupted:
             ended = found
             break
@@ -87,9 +85,9 @@ def maximise_from(
     return replace(best, ends=tuple(ends))
 
 
-def _arrived(here: Evaluation, end: Evaluation) -> bool:
+def _near(here: Evaluation, end: Evaluation) -> bool:
     below = end.log_posterior - here.log_posterior
-    return bool(0 <= below < AGREE and np.abs(here.theta - end.theta).max() < _NEAR)
+    return bool(0 <= below < AGREE and np.abs(here.theta - end.theta).max() < _CLOSE)
 
 
 def _failed(theta: Array) -> Evaluation:
