@@ -76,7 +76,7 @@ class CorrectedEvidence:
         return f"{start}."
 
 
-def corrected_evidence(approximator: Approximator, solution: Solution, *, max_size: int = 5000) -> CorrectedEvidence:
+def corrected_evidence(approximator: Approximator, solution: Solution, *, max_size: int = 3000) -> CorrectedEvidence:
     """Correct the evidence of an EP's solution, see `GPApproximation.corrected_evidence`."""
     size = solution.mean.size
     if size > max_size:

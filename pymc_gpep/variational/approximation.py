@@ -338,7 +338,7 @@ class GPApproximation(SingleGroupApproximation):
         return importance_check(self._fit, self._fit.draw_at_maximum(draws, self._generator(random_seed)))
 
     @one_blas_thread()
-    def corrected_evidence(self, *, max_size: int = 5000) -> CorrectedEvidence:
+    def corrected_evidence(self, *, max_size: int = 3000) -> CorrectedEvidence:
         """Correct the log evidence of an EP by what that neglects (Opper, Paquet and Winther 2013), at the maximum.
 
         The correction is of second order in the third cumulants of the tilted distributions, and what the next order
