@@ -124,12 +124,58 @@ def test_slopes_in_the_parameters_are_differences(name):
             assert_allclose(found[row], (above - below) / (2 * STEP), rtol=1e-6, atol=1e-7)
 
 
-def test_the_closed_form_of_counts():
-    arrays = MEAN, VARIANCE, Y, PARAMETERS["poisson"]
-    adaptive = average_log_density(ScalarDensity(poisson.derivatives)).terms
-    assert_allclose(written(poisson.average_log, 3, *arrays), written(adaptive, 3, *arrays), rtol=1e-9)
-    slopes = written(poisson.average_log_slopes, 1, *arrays)
-    assert_allclose(slopes[0], written(poisson.average_log, 3, *arrays)[1], rtol=1e-14)
+CLOSED = [
+    pytest.param("poisson", 3, average_log_density, poisson.average_log, id="g of counts"),
+    pytest.param("ordinal probit", 5, gaussian_average, ordinal.probit_average, id="h of the ordinal probit"),
+    pytest.param("ordinal logit", 5, gaussian_average, ordinal.logit_average, id="h of the ordinal logit"),
+    pytest.param("ordinal logit", 3, average_log_density, ordinal.logit_average_log, id="g of the ordinal logit"),
+]
+
+
+@pytest.mark.parametrize(("name", "rows", "adaptive", "kernel"), CLOSED)
+def test_closed_forms_are_what_rules_give(name, rows, adaptive, kernel):
+    arrays = MEAN, VARIANCE, Y, PARAMETERS.get(name, CUTPOINTS)
+    expected = written(adaptive(ScalarDensity(DENSITIES[name][0])).terms, rows, *arrays)
+    assert_allclose(written(kernel, rows, *arrays), expected, rtol=2e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "average", "kernel"),
+    [
+        ("poisson", "average_log", poisson.average_log_slopes),
+        ("ordinal probit", "average", ordinal.probit_average_slopes),
+        ("ordinal logit", "average", ordinal.logit_average_slopes),
+        ("ordinal logit", "average_log", ordinal.logit_average_log_slopes),
+    ],
+)
+def test_closed_slopes_are_what_rules_give(name, average, kernel):
+    derivatives, parameter_derivatives = DENSITIES[name]
+    arrays = MEAN, VARIANCE, Y, PARAMETERS.get(name, CUTPOINTS)
+    adaptive = getattr(parameter_slopes(ScalarDensity(derivatives), parameter_derivatives), average)
+    rows = len(arrays[-1])
+    assert_allclose(written(kernel, rows, *arrays), written(adaptive, rows, *arrays), rtol=1e-8, atol=1e-11)
+
+
+@pytest.mark.parametrize("kernel", [ordinal.probit_average, ordinal.logit_average], ids=["probit", "logit"])
+def test_probabilities_of_all_categories_add_up(kernel):
+    """Also where all but one are tiny."""
+    mean, variance = np.array([0.2, -9.0, 40.0, 3.0]), np.array([0.0, 2.0, 30.0, 1e6])
+    cutpoints = np.array([[-1.0], [-0.2], [3.0]]) + np.zeros(4)
+    log_p = [written(kernel, 5, mean, variance, np.full(4, k), cutpoints)[0] for k in range(4)]
+    assert_allclose(np.exp(log_p).sum(axis=0), 1.0, rtol=1e-13)
+    assert np.isfinite(log_p).all()
+    assert np.isnan(written(kernel, 5, mean, variance, np.array([-1, 4, -7, 9]), cutpoints)).all()
+
+
+def test_probabilities_of_counts_add_up_and_have_the_moments_in_closed_form():
+    mean, variance, offset = np.full(200, 0.7), np.full(200, 0.3), np.full((1, 200), 0.2)
+    counts = np.arange(200)
+    h = written(gaussian_average(ScalarDensity(poisson.derivatives)).terms, 5, mean, variance, counts, offset)
+    p = np.exp(h[0])
+    assert p.sum() == pytest.approx(1.0, rel=1e-11)
+    out = np.empty((2, 1))
+    poisson.moments(mean[:1], variance[:1], offset[:, :1].copy(), out)
+    assert_allclose(out[:, 0], [p @ counts, p @ counts**2 - (p @ counts) ** 2], rtol=1e-10)
 
 
 def test_what_has_no_average_is_nan_and_leaves_the_others_alone():

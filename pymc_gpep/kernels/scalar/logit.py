@@ -9,7 +9,13 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.logistic_average import ROOM, WIDEST, log_logistic, log_logistic_normal, softplus_normal
+from pymc_gpep.kernels.special.logistic_average import (
+    ROOM,
+    WIDEST,
+    average_log_logistic,
+    log_logistic,
+    log_logistic_normal,
+)
 
 __all__ = ["average", "average_log", "bound", "derivatives"]
 
@@ -52,10 +58,7 @@ def average(mean, variance, y, parameters, out):
 
 @kernel
 def average_log(mean, variance, y, parameters, out):
-    """∫ log σ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n).
-
-    It is −E log(1 + e^(−sf)); the other sign adds a straight line to that.
-    """
+    """∫ log σ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
         sign = _sign(y[i])
@@ -63,10 +66,10 @@ def average_log(mean, variance, y, parameters, out):
         if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
             out[:, i] = np.nan
             continue
-        value, slope, curvature = softplus_normal(-abs(centre), variance[i], room)
-        out[0, i] = min(centre, 0.0) - value
-        out[1, i] = sign * (slope if centre > 0.0 else 1.0 - slope)
-        out[2, i] = -0.5 * curvature
+        value, slope, curvature = average_log_logistic(centre, variance[i], room)
+        out[0, i] = value
+        out[1, i] = sign * slope
+        out[2, i] = 0.5 * curvature
 
 
 @kernel

@@ -3,18 +3,35 @@
 F is Φ or the logistic function; the rows of the parameters are the cutpoints, at each point. Arrays as in
 `pymc_gpep.likelihoods.local_computations`. Write a for the upper bound κ_(k+1) − f and b for the lower one. Categories
 beyond K − 1 and cutpoints that do not ascend give NaN.
+
+Averaged over a normal f, an interval of F is one of the average of F, so that h has a closed form for both. The
+logistic density is σ(a) σ(−b) (1 − exp(b − a)), of which the last factor does not depend on f, so that g has one there.
 """
 
 import math
 
+import numpy as np
+
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.log_complement import log_complement
-from pymc_gpep.kernels.special.logistic_average import log_logistic
+from pymc_gpep.kernels.special.logistic_average import (
+    ROOM,
+    WIDEST,
+    average_log_logistic,
+    log_logistic,
+    log_logistic_normal,
+)
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
 
 __all__ = [
+    "logit_average",
+    "logit_average_log",
+    "logit_average_log_slopes",
+    "logit_average_slopes",
     "logit_derivatives",
     "logit_parameter_derivatives",
+    "probit_average",
+    "probit_average_slopes",
     "probit_derivatives",
     "probit_parameter_derivatives",
 ]
@@ -32,25 +49,39 @@ def _bounds(f, category, parameters, i):
 
 
 @kernel
-def _log_interval(a, b):
-    """log(Φ(a) − Φ(b)) and its first three derivatives in −f where a and b are both shifted by that.
+def _log_difference(upper, lower):
+    """log(eᵘ − eˡ) and its first four derivatives, from those of u > l, as u + log(1 − exp(l − u))."""
+    value, first, second, third, fourth = log_complement(
+        lower[0] - upper[0], lower[1] - upper[1], lower[2] - upper[2], lower[3] - upper[3], lower[4] - upper[4]
+    )
+    return upper[0] + value, upper[1] + first, upper[2] + second, upper[3] + third, upper[4] + fourth
 
-    An interval right of 0 is turned over, so that Φ keeps its digits; then log(Φ(a) − Φ(b)) = log Φ(a) + log(1 − eᵈ)
-    with d = log Φ(b) − log Φ(a).
+
+@kernel
+def _log_interval(a, b):
+    """log(Φ(a) − Φ(b)) and its first four derivatives where a and b are both shifted.
+
+    An interval right of 0 is turned over, so that Φ keeps its digits.
     """
     turned = a + b > 0.0
     upper, lower = (-b, -a) if turned else (a, b)
-    value, first, second, third, fourth = log_ndtr_derivatives(upper)
+    terms = log_ndtr_derivatives(upper)
     if lower > -math.inf:
-        value_b, first_b, second_b, third_b, fourth_b = log_ndtr_derivatives(lower)
-        rest, rest_1, rest_2, rest_3, _ = log_complement(
-            value_b - value, first_b - first, second_b - second, third_b - third, fourth_b - fourth
-        )
-        value += rest
-        first += rest_1
-        second += rest_2
-        third += rest_3
-    return (value, -first, second, -third) if turned else (value, first, second, third)
+        terms = _log_difference(terms, log_ndtr_derivatives(lower))
+    value, first, second, third, fourth = terms
+    return (value, -first, second, -third, fourth) if turned else terms
+
+
+@kernel
+def _log_logistic_interval(a, b, variance, room):
+    """As `_log_interval`, for the logistic function averaged over a normal variable around a and b."""
+    turned = a + b > 0.0
+    upper, lower = (-b, -a) if turned else (a, b)
+    terms = log_logistic_normal(upper, variance, room)
+    if lower > -math.inf:
+        terms = _log_difference(terms, log_logistic_normal(lower, variance, room))
+    value, first, second, third, fourth = terms
+    return (value, -first, second, -third, fourth) if turned else terms
 
 
 @kernel
@@ -58,7 +89,7 @@ def probit_derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives for F = Φ into `out` (4, n)."""
     for i in range(len(f)):
         a, b = _bounds(f[i], y[i], parameters, i)
-        value, first, second, third = _log_interval(a, b)
+        value, first, second, third, _ = _log_interval(a, b)
         out[0, i] = value
         out[1, i] = -first
         out[2, i] = second
@@ -77,7 +108,7 @@ def probit_parameter_derivatives(f, y, parameters, out):
         if math.isnan(a):
             out[:, :, i] = math.nan
             continue
-        value, first, second, _ = _log_interval(a, b)
+        value, first, second, _, _ = _log_interval(a, b)
         for side in range(2):
             row = y[i] - side
             bound = b if side else a
@@ -90,6 +121,41 @@ def probit_parameter_derivatives(f, y, parameters, out):
 
 
 @kernel
+def probit_average(mean, variance, y, parameters, out):
+    """log ∫ p(y | f) N(f | μ, D) df for F = Φ and its first four derivatives in μ into `out` (5, n).
+
+    It is that of an interval of Φ whose bounds are divided by √(1 + D).
+    """
+    for i in range(len(mean)):
+        scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
+        a, b = _bounds(mean[i], y[i], parameters, i)
+        value, first, second, third, fourth = _log_interval(scale * a, scale * b)
+        out[0, i] = value
+        out[1, i] = -scale * first
+        out[2, i] = scale**2 * second
+        out[3, i] = -(scale**3) * third
+        out[4, i] = scale**4 * fourth
+
+
+@kernel
+def probit_average_slopes(mean, variance, y, parameters, out):
+    """The derivatives of `probit_average` in each cutpoint into `out` (K − 1, n)."""
+    out[:] = 0.0
+    for i in range(len(mean)):
+        scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
+        a, b = _bounds(mean[i], y[i], parameters, i)
+        value = _log_interval(scale * a, scale * b)[0]
+        if math.isnan(value):
+            out[:, i] = math.nan
+            continue
+        for side in range(2):
+            bound = scale * (b if side else a)
+            if math.isfinite(bound):
+                ratio = scale * math.exp(-0.5 * (bound * bound + LOG_2PI) - value)
+                out[y[i] - side, i] = -ratio if side else ratio
+
+
+@kernel
 def _logistic_terms(bound):
     """log σ, σ(−x), q = σ(x) σ(−x) and q′ at x."""
     log_p, p, other = log_logistic(bound)
@@ -98,10 +164,7 @@ def _logistic_terms(bound):
 
 @kernel
 def logit_derivatives(f, y, parameters, out):
-    """log p(y_i | f_i) and its first three derivatives for the logistic F into `out` (4, n).
-
-    F(a) − F(b) = σ(a) σ(−b) (1 − exp(b − a)), of which the last factor does not depend on f.
-    """
+    """log p(y_i | f_i) and its first three derivatives for the logistic F into `out` (4, n)."""
     for i in range(len(f)):
         a, b = _bounds(f[i], y[i], parameters, i)
         above, slope_a, q_a, third_a = _logistic_terms(a)
@@ -130,3 +193,77 @@ def logit_parameter_derivatives(f, y, parameters, out):
                 out[y[i] - side, 0, i] = sign * (slope + gap)
                 out[y[i] - side, 1, i] = q
                 out[y[i] - side, 2, i] = -sign * third
+
+
+@kernel
+def logit_average(mean, variance, y, parameters, out):
+    """log ∫ p(y | f) N(f | μ, D) df for F = σ and its first four derivatives in μ into `out` (5, n)."""
+    room = np.empty(ROOM)
+    for i in range(len(mean)):
+        a, b = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+            out[:, i] = math.nan
+            continue
+        value, first, second, third, fourth = _log_logistic_interval(a, b, variance[i], room)
+        out[0, i] = value
+        out[1, i] = -first
+        out[2, i] = second
+        out[3, i] = -third
+        out[4, i] = fourth
+
+
+@kernel
+def logit_average_slopes(mean, variance, y, parameters, out):
+    """The derivatives of `logit_average` in each cutpoint into `out` (K − 1, n): ±E σ′ at it, over the average."""
+    room = np.empty(ROOM)
+    out[:] = 0.0
+    for i in range(len(mean)):
+        a, b = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+            out[:, i] = math.nan
+            continue
+        value = _log_logistic_interval(a, b, variance[i], room)[0]
+        for side in range(2):
+            bound = b if side else a
+            if math.isfinite(bound):
+                log_p, slope, _, _, _ = log_logistic_normal(-abs(bound), variance[i], room)
+                ratio = math.exp(log_p - value) * slope
+                out[y[i] - side, i] = -ratio if side else ratio
+
+
+@kernel
+def logit_average_log(mean, variance, y, parameters, out):
+    """∫ log p(y | f) N(f | m, v) df for F = σ and its derivatives in m and v into `out` (3, n)."""
+    room = np.empty(ROOM)
+    for i in range(len(mean)):
+        a, b = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+            out[:, i] = math.nan
+            continue
+        out[0, i] = math.log(-math.expm1(b - a))
+        out[1:, i] = 0.0
+        for side in range(2):
+            bound = -b if side else a
+            if math.isfinite(bound):
+                value, slope, curvature = average_log_logistic(bound, variance[i], room)
+                out[0, i] += value
+                out[1, i] += slope if side else -slope
+                out[2, i] += 0.5 * curvature
+
+
+@kernel
+def logit_average_log_slopes(mean, variance, y, parameters, out):
+    """The derivatives of `logit_average_log` in each cutpoint into `out` (K − 1, n)."""
+    room = np.empty(ROOM)
+    out[:] = 0.0
+    for i in range(len(mean)):
+        a, b = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+            out[:, i] = math.nan
+            continue
+        gap = math.exp(b - a) / -math.expm1(b - a)
+        for side in range(2):
+            bound = -b if side else a
+            if math.isfinite(bound):
+                _, slope, _ = average_log_logistic(bound, variance[i], room)
+                out[y[i] - side, i] = -(slope + gap) if side else slope + gap

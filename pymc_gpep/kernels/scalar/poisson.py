@@ -7,7 +7,7 @@ import math
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["average_log", "average_log_slopes", "derivatives", "parameter_derivatives"]
+__all__ = ["average_log", "average_log_slopes", "derivatives", "moments", "parameter_derivatives"]
 
 
 @kernel
@@ -49,3 +49,12 @@ def average_log_slopes(mean, variance, y, parameters, out):
     for i in range(len(mean)):
         rate = math.exp(mean[i] + parameters[0, i] + 0.5 * variance[i])
         out[0, i] = y[i] - rate if y[i] >= 0 and variance[i] >= 0.0 else math.nan
+
+
+@kernel
+def moments(mean, variance, parameters, out):
+    """Mean and variance of a count under N(f | m, v), those of a log-normal rate and the rate's noise, into (2, n)."""
+    for i in range(len(mean)):
+        rate = math.exp(mean[i] + parameters[0, i] + 0.5 * variance[i])
+        out[0, i] = rate
+        out[1, i] = rate + rate * rate * math.expm1(variance[i])

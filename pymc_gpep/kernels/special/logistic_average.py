@@ -22,7 +22,7 @@ from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 from pymc_gpep.kernels.special.sinh_rule import sinh_rule
 
-__all__ = ["ROOM", "WIDEST", "log_logistic", "log_logistic_normal", "softplus_normal"]
+__all__ = ["ROOM", "WIDEST", "average_log_logistic", "log_logistic", "log_logistic_normal"]
 
 WIDEST = 1e20
 """Largest variance that the rules reach."""
@@ -235,7 +235,7 @@ def log_logistic_normal(mean, variance, room):
 
 
 @kernel
-def softplus_normal(mean, variance, room):
+def _softplus_normal(mean, variance, room):
     """E log(1 + eᶠ), f ~ N(mean ≤ 0, variance), and its first two derivatives in the mean, E σ(f) and E σ′(f)."""
     sd = math.sqrt(variance)
     if variance < _WIDE:
@@ -268,3 +268,10 @@ def softplus_normal(mean, variance, room):
             term += 0.5 * math.exp(j * (mean + 0.5 * j * variance)) * math.erfc(inside)
         value += _SOFTPLUS[k] * term
     return value, slope, slope * first
+
+
+@kernel
+def average_log_logistic(mean, variance, room):
+    """E log σ(f), f ~ N(mean, variance), and its first two derivatives in the mean."""
+    value, slope, curvature = _softplus_normal(-abs(mean), variance, room)
+    return min(mean, 0.0) - value, slope if mean > 0.0 else 1.0 - slope, -curvature
