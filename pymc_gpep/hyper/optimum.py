@@ -40,9 +40,10 @@ class Optimum:
         failed, others = int(np.isnan(below).sum()), below[below > AGREE]
         many = len(below)
         same = many - failed - others.size
-        words = [f"all {many} starts ended there" if same == many else f"{same} of {many} starts ended there"]
+        everyone = "both" if many == 2 else f"all {many}"
+        words = [f"{everyone if same == many else f'{same} of {many}'} starts ended there"]
         if others.size:
-            words.append(f"the others up to {others.max():.2f} below")
+            words.append(f"the other{'' if others.size == 1 else 's up to'} {others.max():.2f} below")
         if failed:
             words.append(f"{failed} failed")
         return ", ".join(words)

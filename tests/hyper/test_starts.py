@@ -49,6 +49,14 @@ def test_the_best_of_several_searches_is_kept():
     assert found.agreement == "1 of 3 starts ended there, the others up to 3.00 below"
 
 
+def test_agreement_in_words():
+    def said(*points):
+        return maximise_from(TwoHills(), np.array(points)[:, None], 100).agreement
+
+    assert said(1.0, 2.5) == "both starts ended there"
+    assert said(1.0, -2.5) == "1 of 2 starts ended there, the other 3.00 below"
+
+
 def test_searches_that_come_to_an_earlier_end_stop_there():
     posterior = log_posterior(models.shared)
     points = starting_points(posterior, posterior.initial_point(), 4)
