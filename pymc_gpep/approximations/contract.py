@@ -19,7 +19,7 @@ from pymc_gpep.gaussians.registry import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import NO_PARAMETERS, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.run import Outcome, run
 
@@ -126,6 +126,7 @@ class Approximator(ABC):
         start: Array | None = None,
         *,
         likelihood: Likelihood | None = None,
+        parameters: Array = NO_PARAMETERS,
     ) -> Solution:
         """Approximate the posterior of the latent values.
 
@@ -141,6 +142,8 @@ class Approximator(ABC):
             `Solution.start` of a neighbouring problem; a cold start if not given.
         likelihood : Likelihood, optional
             `first_likelihood` if not given.
+        parameters : array (p, n), optional
+            What the likelihood is given besides latent values at each point.
 
         Returns
         -------
@@ -161,7 +164,7 @@ class Approximator(ABC):
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood)
+        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood, parameters=parameters)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
@@ -174,6 +177,7 @@ class Approximator(ABC):
             convergence=Convergence(
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
             ),
+            parameters=parameters,
         )
 
     def solve_near(
@@ -184,12 +188,13 @@ class Approximator(ABC):
         start: Array | None,
         *,
         likelihood: Likelihood | None = None,
+        parameters: Array = NO_PARAMETERS,
     ) -> Solution:
         """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
-        solution = self.solve(k, mean, labels, start, likelihood=likelihood)
+        solution = self.solve(k, mean, labels, start, likelihood=likelihood, parameters=parameters)
         if start is None or solution.convergence.converged:
             return solution
-        return self.solve(k, mean, labels, likelihood=likelihood)
+        return self.solve(k, mean, labels, likelihood=likelihood, parameters=parameters)
 
     def run(
         self,
@@ -200,12 +205,15 @@ class Approximator(ABC):
         gradient: bool = False,
         *,
         likelihood: Likelihood | None = None,
+        parameters: Array = NO_PARAMETERS,
     ) -> Outcome:
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
         likelihood = likelihood or self.first_likelihood()
         solver = partial(self.solver, likelihood=likelihood)
         relative = not likelihood.sees_common
-        return run(solver, k, mean, labels, start, self.max_iterations, gradient, relative=relative)
+        return run(
+            solver, k, mean, labels, start, self.max_iterations, gradient, relative=relative, parameters=parameters
+        )
 
     def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.

@@ -9,7 +9,7 @@ from pymc_gpep.approximations.tilted_factors import ScalarCavities, TiltedFactor
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.scalar_ep import scalar_ep
@@ -48,11 +48,13 @@ class EP(AcceleratedEP):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         average = likelihood.computation(GaussianAverage).terms
+        slopes = likelihood.computation(ParameterSlopes).average if likelihood.offers(ParameterSlopes) else None
         return scalar_ep(
             problem,
             start,
             history,
             average=average,
+            slopes=slopes,
             largest_precision=likelihood.largest_precision,
             **self.settings,
         )

@@ -8,7 +8,7 @@ from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.factorial_variational import factorial_variational
 from pymc_gpep.solvers.history import History
@@ -45,7 +45,8 @@ class FactorialVariational(Approximator):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         average = likelihood.computation(GaussianAverage).terms
-        return factorial_variational(problem, start, history, average=average, **self.settings)
+        slopes = likelihood.computation(ParameterSlopes).average if likelihood.offers(ParameterSlopes) else None
+        return factorial_variational(problem, start, history, average=average, slopes=slopes, **self.settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: weights."""

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pymc_gpep.approximations.accelerated_bound import AcceleratedBound
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
@@ -36,12 +36,14 @@ class KL(AcceleratedBound):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(AverageLogDensity).terms
+        slopes = likelihood.computation(ParameterSlopes).average_log if likelihood.offers(ParameterSlopes) else None
         return scalar_bound(
             problem,
             start,
             history,
             terms=terms,
             target=average_target,
+            slopes=slopes,
             largest_precision=likelihood.largest_precision,
             **self.settings,
         )

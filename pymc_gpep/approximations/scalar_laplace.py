@@ -11,7 +11,7 @@ from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
 from pymc_gpep.solvers.history import History
@@ -50,7 +50,8 @@ class ScalarLaplace(Approximator):
         def average(mean: Array, variance: Array, y: NDArray[np.int64], parameters: Array, out: Array) -> None:
             density.derivatives(mean, y, parameters, out[:4])  # of widths of 0
 
-        return fixed_cavity(problem, start, history, average=average, wide=False, **self.settings)
+        slopes = likelihood.computation(ParameterSlopes).derivatives if likelihood.offers(ParameterSlopes) else None
+        return fixed_cavity(problem, start, history, average=average, slopes=slopes, wide=False, **self.settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: weights."""

@@ -1,6 +1,6 @@
 """The result of an approximation at fixed hyperparameters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,8 @@ class Solution:
     start : array
         Where to start the solver at neighbouring hyperparameters.
     convergence : Convergence
+    parameters : array (p, n)
+        What the likelihood was given besides latent values at each point.
     """
 
     evidence: float
@@ -85,6 +87,7 @@ class Solution:
     posterior: DensePosterior
     start: Array
     convergence: Convergence
+    parameters: Array = field(default_factory=lambda: NO_PARAMETERS)
 
     @property
     def lower_bound(self) -> float:
@@ -101,5 +104,5 @@ class Solution:
         terms = np.empty((3, self.labels.size))
         average = self.likelihood.computation(AverageLogDensity)
         variance = np.ascontiguousarray(self.cov[:, 0, 0])
-        average.terms(np.ascontiguousarray(self.mean[0]), variance, self.labels, NO_PARAMETERS, terms)
+        average.terms(np.ascontiguousarray(self.mean[0]), variance, self.labels, self.parameters, terms)
         return float(terms[0].sum()) - self.posterior.divergence

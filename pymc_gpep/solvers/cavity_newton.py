@@ -47,8 +47,10 @@ class CavityAscent:
 
     Attributes
     ----------
+    cavity : array (n,)
+        μ at f.
     h : array (5, n)
-        h and its derivatives at f.
+        h and its derivatives there.
     posterior : FunctionPosterior
         With the precisions W.
     """
@@ -65,7 +67,7 @@ class CavityAscent:
         self.f, self.gradient = np.full((2, 1, n), np.nan)
         self.h = np.full((5, n), np.nan)
         self._problem, self._average, self._volume = problem, average, volume
-        self._cavity = problem.mean[0].copy()
+        self.cavity = problem.mean[0].copy()
 
     @property
     def kept(self) -> Array:
@@ -102,7 +104,7 @@ class CavityAscent:
 
     def _look(self, f: Array) -> None:
         """h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), which rises with μ."""
-        y, parameters, width, mean, h = self._problem.labels, self._problem.parameters, self.width, self._cavity, self.h
+        y, parameters, width, mean, h = self._problem.labels, self._problem.parameters, self.width, self.cavity, self.h
         if not width.any():
             mean[:] = f
             self._average(mean, width, y, parameters, h)

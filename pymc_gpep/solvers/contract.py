@@ -19,7 +19,17 @@ from pymc_gpep.kernels.status import (
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["NO_PARAMETERS", "Found", "Problem", "check_problem", "lost_in_rounding", "own_matrix", "relative_problem"]
+__all__ = [
+    "NO_PARAMETERS",
+    "Derivatives",
+    "Found",
+    "Problem",
+    "check_problem",
+    "lost_in_rounding",
+    "own_matrix",
+    "parameter_slopes",
+    "relative_problem",
+]
 
 
 NO_PARAMETERS = np.empty((0, 0))
@@ -41,6 +51,17 @@ class Problem(NamedTuple):
     """Who may work on it."""
 
 
+class Derivatives(NamedTuple):
+    """Those of an evidence."""
+
+    k: Array
+    """With respect to the prior covariance, (1 or c, n, n)."""
+    mean: Array
+    """With respect to the prior mean, (c, n)."""
+    parameters: Array = NO_PARAMETERS
+    """With respect to what else the likelihood is given, (p, n); NaN where it does not say."""
+
+
 class Found(NamedTuple):
     """Where a solver ended."""
 
@@ -55,15 +76,15 @@ class Found(NamedTuple):
     """Of the posterior, between the classes of each point, (n, c, c)."""
     precision: Array
     """Of the sites, in the shape that the approximation's posterior wants."""
-    derivatives: Callable[[], tuple[Array, Array]]
-    """Those of the evidence with respect to prior covariance (1 or c, n, n) and prior mean (c, n), once converged."""
+    derivatives: Callable[[], Derivatives]
+    """Those of the evidence, once converged."""
     rung: int = 0
     """Which of the solver's schemes had the last word, 0 for its first."""
 
 
 def check_problem(problem: Problem, start: Array) -> int:
     """`CONVERGED` if a solver may begin from `start`, else the status that it ends with."""
-    if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, start)):
+    if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
     checked = problem.team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), problem.k)
     return CONVERGED if all(checked) else NOT_POSITIVE_DEFINITE
@@ -85,6 +106,17 @@ def lost_in_rounding(problem: Problem, weights: Array, history: History, status:
     """
     close = history.smallest_residual < rounding(problem.k, weights)
     return OUT_OF_DIGITS if status == OUT_OF_ITERATIONS and close else status
+
+
+def parameter_slopes(problem: Problem, kernel: Callable[..., None] | None, mean: Array, variance: Array) -> Array:
+    """Derivatives (p, n) with respect to the parameters, of what `kernel` averages over N(mean, variance) (n,).
+
+    That is a kernel of `pymc_gpep.likelihoods.local_computations.ParameterSlopes`; NaN where there is none.
+    """
+    slopes = np.full_like(problem.parameters, np.nan)
+    if kernel is not None and slopes.size:
+        kernel(mean, variance, problem.labels, problem.parameters, slopes)
+    return slopes
 
 
 def own_matrix(matrices: Array, k: int) -> Array:

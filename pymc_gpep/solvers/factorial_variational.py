@@ -17,7 +17,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem, parameter_slopes
 from pymc_gpep.solvers.history import History
 
 __all__ = ["factorial_variational"]
@@ -26,12 +26,18 @@ _DIGITS = 1e-4  # error of the bound at which it says nothing any more
 
 
 def factorial_variational(
-    problem: Problem, start: Array, history: History, *, average: Callable[..., None], tolerance: float
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    average: Callable[..., None],
+    slopes: Callable[..., None] | None = None,
+    tolerance: float,
 ) -> Found:
     """The factorial variational method; `start`, which is overwritten, holds the weights b (1, n).
 
-    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`. In place of precisions the
-    variances of the factors are found.
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
+    `ParameterSlopes` for it. In place of precisions the variances of the factors are found.
     """
     k = problem.k[0]
     n = len(k)
@@ -50,12 +56,16 @@ def factorial_variational(
     if status == CONVERGED and not ((variance >= 0.0) & np.isfinite(variance)).all():
         return _not_found(n, OUT_OF_DIGITS)
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         lower = np.tril(inverse)
         full = lower + np.tril(lower, -1).T
         b = posterior.weights
         half = full * np.sqrt(variance)
-        return 0.5 * (np.outer(b, b) - full + half @ half.T)[None], b[None].copy()
+        return Derivatives(
+            0.5 * (np.outer(b, b) - full + half @ half.T)[None],
+            b[None].copy(),
+            parameter_slopes(problem, slopes, ascent.cavity, width),
+        )
 
     return Found(
         evidence,
@@ -71,5 +81,11 @@ def factorial_variational(
 def _not_found(n: int, status: int) -> Found:
     nothing = np.full((1, n), np.nan)
     return Found(
-        np.nan, status, nothing, nothing, nothing.T[:, :, None], nothing, lambda: (nothing[:, :, None], nothing)
+        np.nan,
+        status,
+        nothing,
+        nothing,
+        nothing.T[:, :, None],
+        nothing,
+        lambda: Derivatives(nothing[:, :, None], nothing),
     )

@@ -10,7 +10,8 @@ With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
 
-the last term of the first where D is K_ii, and both its derivatives at fixed f.
+the last term of the first where D is K_ii, and both its derivatives at fixed f. Likewise a parameter θ_i that Laplace's
+log density ℓ is given has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
 """
 
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_symmetric
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.history import History
 
 __all__ = ["fixed_cavity"]
@@ -33,13 +34,14 @@ def fixed_cavity(
     history: History,
     *,
     average: Callable[..., None],
+    slopes: Callable[..., None] | None = None,
     wide: bool,
     tolerance: float,
 ) -> Found:
     """Laplace's approximation, or naive TAP where cavities are `wide` as the prior.
 
     `start`, which is overwritten, holds the weights b (1, n); `average` is the kernel of
-    `pymc_gpep.likelihoods.local_computations.GaussianAverage`.
+    `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` the first of `ParameterSlopes`, for Laplace's.
     """
     n = problem.labels.size
     b = start.reshape(1, n)
@@ -52,18 +54,23 @@ def fixed_cavity(
     posterior = ascent.posterior
     evidence, status = ascend(problem, b, ascent, history, tolerance=tolerance)
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         kept, third = ascent.kept, ascent.h[3]
         mismatch = 0.5 * (width / (1.0 + posterior.precision * width) - posterior.variance)
         u = posterior.smooth(mismatch * -third / kept**3)
         gradient = posterior.gradient()
         add_implicit_gradient(b, u[None], gradient)
+        image = np.empty(n)
+        multiply_symmetric(problem.k[0], u, image)
+        of_parameters = np.full_like(problem.parameters, np.nan)
+        if slopes is not None and of_parameters.size:
+            of_density = np.empty((len(of_parameters), 3, n))
+            slopes(posterior.mean, problem.labels, problem.parameters, of_density)
+            of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch * of_density[:, 2]
         if wide:
-            image = np.empty(n)
-            multiply_symmetric(problem.k[0], u, image)
             w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2
             gradient[0][np.diag_indices(n)] += mismatch * w_slope + image * 0.5 * third / kept
-        return gradient, b + u
+        return Derivatives(gradient, b + u, of_parameters)
 
     return Found(
         evidence,

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.independent import add_function_gradient
-from pymc_gpep.solvers.contract import Found, Problem, own_matrix
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem, own_matrix
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.shifted_posterior import shifted_posterior, shifted_posterior_space
@@ -41,11 +41,11 @@ def independent_ep(
         ok, terms, residual = update(mean, variance, pi, nu, problem.labels, sites, target, scale)
         return ok, gaussian + terms, residual
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         gradient = np.zeros_like(problem.k)
         for a in range(c):
             add_function_gradient(pi[a], inverses[a], b[a], own_matrix(gradient, a))
-        return gradient, b.copy()
+        return Derivatives(gradient, b.copy())
 
     evidence, status, rung = ep_ladder(sweep, sites, history, **options)
     return Found(evidence, status, b, mean, variance.T[:, :, None] * np.eye(c), pi, derivatives, rung)

@@ -20,7 +20,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Found, Problem, lost_in_rounding
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 
@@ -77,13 +77,13 @@ def label_regression(
     posterior = regression.posterior
     bound, status, start[0] = _maximise(regression, history, np.log(least), np.log(most), tolerance)
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         u = posterior.smooth(regression.r)
         gradient = posterior.gradient()
         add_implicit_gradient(posterior.weights[None], u[None], gradient)
         spread = (regression.inverse * regression.q) @ regression.inverse
         gradient[0] += 0.5 * (spread + spread.T)
-        return gradient, (posterior.weights + u)[None]
+        return Derivatives(gradient, (posterior.weights + u)[None])
 
     return Found(
         bound,

@@ -19,7 +19,7 @@ from pymc_gpep.kernels.gaussians.block_sites import (
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS, TOO_LARGE
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import log_posterior, newton
 
@@ -92,7 +92,7 @@ def laplace_block(
     ascent = _BlockAscent(problem, log_density, curvature, size)
     smooth = np.empty((c, n, size))
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         slope, image, of_mean = np.empty((3, c, n))
         curvature_slope(ascent.f, problem.labels, cov, slope)
         multiply_functions(k, slope, image)
@@ -100,7 +100,7 @@ def laplace_block(
         gradient = np.empty_like(k)
         block_gradient(ascent.roots, ascent.lower, b, smooth[0], gradient)
         add_implicit_gradient(b, of_mean, gradient)
-        return gradient, of_mean + b
+        return Derivatives(gradient, of_mean + b)
 
     if c * n > max_size:
         return Found(np.nan, TOO_LARGE, np.full_like(b, np.nan), ascent.f, cov, ascent.w, derivatives)

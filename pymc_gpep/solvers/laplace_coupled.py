@@ -12,7 +12,7 @@ from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import newton
@@ -82,14 +82,14 @@ def laplace_coupled(
     if found:
         marginal_moments(problem.k, ascent.inverses, ascent.p, ascent.pi, b, work, np.empty((c, n)), cov, problem.team)
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         slope, of_mean = np.empty((2, c, n))
         gradient = np.empty_like(problem.k)
         curvature_slope(ascent.pi, cov, slope)
         latent_weights(ascent.inverses, ascent.p, ascent.pi, slope, of_mean)
         evidence_gradient(ascent.inverses, ascent.p, ascent.pi, b, work[0], gradient)
         add_implicit_gradient(b, of_mean, gradient)
-        return gradient, of_mean + b
+        return Derivatives(gradient, of_mean + b)
 
     weights = b if found else np.full_like(b, np.nan)
     return Found(evidence, status, weights, ascent.f, cov, ascent.pi, derivatives)

@@ -17,7 +17,7 @@ from pymc_gpep.kernels.gaussians.block_sites import (
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
-from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
@@ -108,10 +108,10 @@ def full_qep(
         terms, residual = update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale)
         return True, evidence + terms, residual
 
-    def of_evidence() -> tuple[Array, Array]:
+    def of_evidence() -> Derivatives:
         gradient = np.empty_like(k)
         block_gradient(roots, lower, b, smooth[0], gradient)
-        return gradient, b.copy()
+        return Derivatives(gradient, b.copy())
 
     if too_large:
         return Found(np.nan, TOO_LARGE, b, mean, cov, w, of_evidence)

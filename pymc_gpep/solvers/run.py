@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
-from pymc_gpep.solvers.contract import Found, Problem, check_problem, relative_problem
+from pymc_gpep.solvers.contract import NO_PARAMETERS, Derivatives, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
@@ -44,6 +44,8 @@ class Outcome(NamedTuple):
     status: int
     rung: int
     """Which of the solver's schemes had the last word, 0 for its first."""
+    gradient_parameters: Array = NO_PARAMETERS
+    """d evidence / d parameters of the likelihood, (p, n); empty unless it was wanted, NaN unless converged."""
 
     @property
     def iterations(self) -> int:
@@ -61,6 +63,7 @@ def run(
     gradient: bool = False,
     *,
     relative: bool,
+    parameters: Array = NO_PARAMETERS,
 ) -> Outcome:
     """Run a solver on arrays of the right shapes; none of them is overwritten.
 
@@ -81,16 +84,18 @@ def run(
     relative : bool
         Whether the likelihood does not see what is added to all latent values of a point, and labels are numbers of
         these, so that the solver may be given less of the prior mean.
+    parameters : array (p, n)
+        What the likelihood is given besides latent values at each point.
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
-    k, mean = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean))
+    k, mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean, parameters))
     labels = np.require(labels, np.int64, ["C", "W"])
     start = np.array(start, dtype=np.float64)
     history = History(max_iterations)
     # What is not finite ends as a status; nothing is to be warned of on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            return _solve(solver, Problem(k, mean, labels, team=team), start, history, gradient, relative)
+            return _solve(solver, Problem(k, mean, labels, parameters, team), start, history, gradient, relative)
         except MemoryError:
             return _failed(OUT_OF_MEMORY, mean, start, history)
 
@@ -101,15 +106,17 @@ def _solve(solver: Solver, problem: Problem, start: Array, history: History, gra
         return _failed(status, problem.mean, start, history)
     less, common = relative_problem(problem) if relative else (problem, np.zeros(problem.labels.size))
     found = solver(less, start, history)
-    slope = slope_mean = np.empty(0)
+    slopes = Derivatives(np.empty(0), np.empty(0))
     if gradient:
-        slope, slope_mean = np.full_like(problem.k, np.nan), np.full_like(problem.mean, np.nan)
+        slopes = Derivatives(
+            *(np.full_like(values, np.nan) for values in (problem.k, problem.mean, problem.parameters))
+        )
         if found.status == CONVERGED:
-            slope, slope_mean = found.derivatives()
+            slopes = found.derivatives()
     return Outcome(
         found.evidence,
-        slope,
-        slope_mean,
+        slopes.k,
+        slopes.mean,
         found.weights,
         found.mean + common,
         found.cov,
@@ -118,6 +125,7 @@ def _solve(solver: Solver, problem: Problem, start: Array, history: History, gra
         history.array,
         found.status,
         found.rung,
+        slopes.parameters,
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.contract import Found, Problem, lost_in_rounding
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 
@@ -110,6 +110,7 @@ def scalar_bound(
     *,
     terms: Callable[..., None],
     target: Target,
+    slopes: Callable[..., None] | None = None,
     largest_precision: float,
     tolerance: float,
     memory: int,
@@ -118,7 +119,8 @@ def scalar_bound(
     """Raise the bound; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`, for which `target` is
-    `average_target`, or that of `QuadraticBound`, for which it is `bound_target`.
+    `average_target`, or that of `QuadraticBound`, for which it is `bound_target`; `slopes` is the kernel of
+    `ParameterSlopes` for it.
     """
     y, parameters = problem.labels, problem.parameters
     posterior = FunctionPosterior(problem)
@@ -143,8 +145,12 @@ def scalar_bound(
             better[0, :, 0], better[1, :, 0] = target(problem, look)
         return True, float(look.g[0].sum()) - posterior.divergence, residual
 
-    def derivatives() -> tuple[Array, Array]:
-        return posterior.gradient(), posterior.weights[None].copy()
+    def derivatives() -> Derivatives:
+        return Derivatives(
+            posterior.gradient(),
+            posterior.weights[None].copy(),
+            parameter_slopes(problem, slopes, posterior.mean, posterior.variance),
+        )
 
     if not sites.any():
         # Narrow at first: bounds fall fast, and averages are expensive, where a posterior is too wide.

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.contract import Found, Problem, lost_in_rounding
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
@@ -25,23 +25,30 @@ __all__ = ["scalar_ep"]
 
 
 def scalar_ep(
-    problem: Problem, start: Array, history: History, *, average: Callable[..., None], **options: Any
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    average: Callable[..., None],
+    slopes: Callable[..., None] | None = None,
+    **options: Any,
 ) -> Found:
     """EP; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
-    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`; options are those of
-    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
+    `ParameterSlopes` for it; options are those of `pymc_gpep.solvers.ep_ladder.ep_ladder`.
     """
     y = problem.labels
     posterior = FunctionPosterior(problem)
     h = np.empty((5, y.size))
+    mean, width = np.full((2, y.size), np.nan)
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         if not posterior.update(sites[0, :, 0], sites[1, :, 0]):
             return False, np.nan, np.nan
         b, v, kept = posterior.weights, posterior.variance, posterior.kept
-        width = v / kept
-        mean = posterior.mean - width * b
+        np.divide(v, kept, out=width)
+        np.subtract(posterior.mean, width * b, out=mean)
         average(mean, width, y, problem.parameters, h)
         evidence = posterior.log_normaliser + float((h[0] + 0.5 * width * b * b - 0.5 * np.log(kept)).sum())
         curvature = np.maximum(-h[2], 0.0)
@@ -52,8 +59,10 @@ def scalar_ep(
         change = np.abs(target - sites)[:, :, 0]
         return True, evidence, float(np.max([change[0] * v, change[1] * np.sqrt(v)]))
 
-    def derivatives() -> tuple[Array, Array]:
-        return posterior.gradient(), posterior.weights[None].copy()
+    def derivatives() -> Derivatives:
+        return Derivatives(
+            posterior.gradient(), posterior.weights[None].copy(), parameter_slopes(problem, slopes, mean, width)
+        )
 
     evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
     return Found(

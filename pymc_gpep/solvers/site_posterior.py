@@ -7,7 +7,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
-from pymc_gpep.solvers.contract import Problem
+from pymc_gpep.solvers.contract import Derivatives, Problem
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 
 __all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
@@ -66,8 +66,8 @@ def site_posterior(problem: Problem, sites: Array, space: SitePosterior) -> tupl
     return True, constant - 0.5 * log_det
 
 
-def derivatives(problem: Problem, space: SitePosterior) -> tuple[Array, Array]:
+def derivatives(problem: Problem, space: SitePosterior) -> Derivatives:
     """Derivatives of the evidence with respect to prior covariance and mean at a fixed point."""
     gradient = np.empty_like(problem.k)
     evidence_gradient(space.inverses, space.p, space.pi, space.weights, space.work[0], gradient)
-    return gradient, space.weights.copy()
+    return Derivatives(gradient, space.weights.copy())

@@ -38,7 +38,7 @@ from pymc_gpep.kernels.gaussians.independent import add_function_gradient, facto
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Found, Problem, own_matrix
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem, own_matrix
 from pymc_gpep.solvers.history import History
 
 __all__ = ["variational_bayes"]
@@ -69,11 +69,11 @@ def variational_bayes(
     pi, inverses = np.ones((c, n)), np.empty_like(k)
     mean, cov = np.full((c, n), np.nan), np.full((n, c, c), np.nan)
 
-    def derivatives() -> tuple[Array, Array]:
+    def derivatives() -> Derivatives:
         gradient = np.zeros_like(k)
         for a in range(c):
             add_function_gradient(pi[a], own_matrix(inverses, a), b[a], own_matrix(gradient, a))
-        return gradient, b.copy()
+        return Derivatives(gradient, b.copy())
 
     factors = team.each(lambda a: factorise_function(k[a], pi[a], inverses[a]), range(len(k)))
     if not all(ok for ok, _ in factors):
