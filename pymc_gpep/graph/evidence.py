@@ -1,6 +1,7 @@
 """The evidence as a node of PyTensor graphs: any approximation's, with its derivatives computed in the same call."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.graph.recent_solves import RecentSolves, place_of
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.likelihoods.contract import Likelihood
@@ -19,6 +21,8 @@ from pymc_gpep.solvers.relay import REFUSED, external
 from pymc_gpep.solvers.run import Outcome
 
 __all__ = ["Evidence"]
+
+_recent = RecentSolves()
 
 _UNUSABLE = (
     "k must hold one matrix or one for each latent function, labels must be legal, and start as long as the "
@@ -44,16 +48,22 @@ class Evidence(Op):
     Unless the solver converged, the first three are NaN and the status says why (`pymc_gpep.kernels.status`): in a
     sampler that is a divergence.
 
+    An Op that remembers starts from its last solves of the same problem, wherever they ended near by, and from the
+    input only where there were none or that does not converge: see `pymc_gpep.graph.recent_solves`.
+
     At a fixed point the derivatives are closed expressions of the sites, so the pullback multiplies outputs that are
     already there; second derivatives are not defined.
     """
 
-    __props__ = ("approximator", "likelihood")
+    __props__ = ("approximator", "likelihood", "remembers")
     default_output = 0
 
-    def __init__(self, approximator: Approximator, likelihood: Likelihood | None = None) -> None:
+    def __init__(
+        self, approximator: Approximator, likelihood: Likelihood | None = None, remembers: bool = False
+    ) -> None:
         self.approximator = approximator
         self.likelihood = likelihood or approximator.first_likelihood()
+        self.remembers = remembers
 
     def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0) -> Apply:
         """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated.
@@ -106,7 +116,19 @@ class Evidence(Op):
         if len(k) not in (1, c) or n < 1 or start.size != self.approximator.start_size(c, n):
             raise ValueError(_UNUSABLE)
         approximator = self.approximator.loosened(float(looseness))
-        return approximator.run(k, mean, labels, start, gradient, likelihood=self.likelihood)
+        run = partial(approximator.run, k, mean, labels, gradient=gradient, likelihood=self.likelihood)
+        if not self.remembers:
+            return run(start)
+        problem, place = (self, k.shape, labels.tobytes()), place_of(k, mean)
+        if not np.isfinite(place).all():
+            return run(start)  # which says what is wrong
+        near = _recent.near(problem)
+        found = run(start if near is None else near.predict(approximator, place))
+        if near is not None and found.status != CONVERGED:
+            found = run(start)
+        if found.status == CONVERGED:
+            _recent.add(problem, place, found.start)
+        return found
 
     def evaluate(
         self,
@@ -156,7 +178,8 @@ class Evidence(Op):
 
 @register_funcify_default_op_cache_key(Evidence)
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
-    solve = external(f"{op.approximator!r} of {op.likelihood!r}", op.solve)
+    remembers = " from near by" if op.remembers else ""
+    solve = external(f"{op.approximator!r} of {op.likelihood!r}{remembers}", op.solve)
 
     @numba_njit
     def evidence(k_, mean_, labels_, start, looseness):  # type: ignore[no-untyped-def]  # numba infers them

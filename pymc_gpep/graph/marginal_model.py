@@ -59,7 +59,8 @@ class MarginalModel(pm.Model):
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         k = classifier.covariances()
-        evidence = Evidence(approximator, classifier.likelihood_model)(k, classifier.mean(), classifier.labels, start)
+        op = Evidence(approximator, classifier.likelihood_model, remembers=True)
+        evidence = op(k, classifier.mean(), classifier.labels, start)
         pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
 
 
@@ -73,7 +74,8 @@ def marginalize(
     random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared with it: new
     data given to one (`pm.set_data`) are the other's as well.
 
-    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
+    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence. An evaluation starts
+    from the last ones of its thread and process. Its value depends on these by no more than the tolerance allows.
 
     Parameters
     ----------
