@@ -15,6 +15,7 @@ from pymc_gpep.array_types import Array
 __all__ = ["PriorView", "correlations", "pairs_by_kind", "roles", "view"]
 
 _STEPS = (1.0, 4.0)  # unconstrained; the second where the first shows nothing
+_ROWS = 200  # points whose pairs with all others are enough for a median
 _EFFECT = 1e-6  # least change that counts as one
 
 
@@ -34,18 +35,20 @@ def pairs_by_kind(labels: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
     return {"all": different, "within": different & same, "between": different & ~same}
 
 
-def correlations(k: Array) -> Array:
-    """Of covariances (1 or c, n, n); 0 where there is none."""
+def correlations(k: Array, rows: slice = slice(None)) -> Array:
+    """Of covariances (1 or c, n, n), some of their rows; 0 where there is none."""
     with np.errstate(all="ignore"):
         sd = np.sqrt(k.diagonal(axis1=1, axis2=2))
-        return np.nan_to_num(k / (sd[:, :, None] * sd[:, None, :]))
+        return np.nan_to_num(k[:, rows] / (sd[:, rows, None] * sd[:, None, :]))
 
 
 def view(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> PriorView:
-    """Of covariances (1 or c, n, n), over all functions."""
-    r = correlations(k)
-    medians = {kind: float(np.median(r[:, which])) for kind, which in pairs.items() if which.any()}
-    medians["neighbours"] = float(np.median(np.where(pairs["all"], r, -1).max(axis=2)))
+    """Of covariances (1 or c, n, n), over all functions; of many points, pairs with some of them."""
+    rows = slice(None, None, -(-k.shape[1] // _ROWS))
+    r = correlations(k, rows)
+    chosen = {kind: which[rows] for kind, which in pairs.items()}
+    medians = {kind: float(np.median(r[:, which])) for kind, which in chosen.items() if which.any()}
+    medians["neighbours"] = float(np.median(np.where(chosen["all"], r, -1).max(axis=2)))
     with np.errstate(all="ignore"):
         return PriorView(float(np.nan_to_num(np.log(np.median(k.diagonal(axis1=1, axis2=2))) / 2)), medians)
 

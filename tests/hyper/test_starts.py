@@ -9,6 +9,7 @@ from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.prior_view import pairs_by_kind, view
 from pymc_gpep.hyper.several_starts import maximise_from
 from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.structure import read_classifier
@@ -133,6 +134,17 @@ def test_data_suggest_length_scales_and_a_magnitude():
     ]
     expected = [np.median(apart) / np.sqrt(-2 * np.log(correlation)) for apart, correlation in wanted]
     assert_allclose(at["a"][1:5], expected, rtol=0.15)
+
+
+def test_some_of_many_points_stand_for_all():
+    rng = np.random.default_rng(0)
+    X, labels = rng.normal(size=(450, 2)), rng.integers(3, size=450)
+    k = 4 * np.exp(-0.5 * cdist(X, X, "sqeuclidean"))
+    seen = view(k[None], pairs_by_kind(labels))
+    same = labels[:, None] == labels
+    assert seen.log_sd == pytest.approx(np.log(2))
+    assert seen.correlation["between"] == pytest.approx(np.median(k[~same]) / 4, rel=0.05)
+    assert seen.correlation["neighbours"] == pytest.approx(np.median(np.sort(k)[:, -2]) / 4, rel=0.01)
 
 
 def test_every_length_scale_is_moved_and_the_rest_is_drawn():
