@@ -78,3 +78,26 @@ def test_terms_are_continuous_where_rules_meet(link):
             below, above = (terms(link, mean, sd * (1.0 + side)) for side in (-1e-13, 1e-13))
             for left, right in zip(below, above, strict=True):
                 assert_allclose(left, right, rtol=2e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_curvatures_are_those_of_a_log_concave_density_at_any_mean_and_width(link):
+    """Tilted and effective variances are positive, and log p on average is less than the logarithm of the average."""
+    rng = np.random.default_rng(5)
+    n = 4000
+    sd = 10.0 ** rng.uniform(-9, 6, n)
+    mean = np.where(
+        rng.random(n) < 0.5, rng.normal(size=n) * sd * 20, rng.choice([-1, 1], n) * 10 ** rng.uniform(-9, 6, n)
+    )
+    h, g = np.empty((5, n)), np.empty((3, n))
+    arrays = mean, sd**2, rng.integers(0, 2, n), np.empty((0, n))
+    LINKS[link].average(*arrays, h)
+    LINKS[link].average_log(*arrays, g)
+    assert np.isfinite(h).all()
+    assert np.isfinite(g).all()
+    largest = {"probit": 1.0, "logit": 0.25}[link]
+    for curvature in (-h[2], -2.0 * g[2]):
+        assert (curvature >= 0.0).all()
+        assert (curvature <= largest * (1.0 + 1e-13)).all()
+    assert (-h[2] * sd**2 < 1.0).all()
+    assert (g[0] <= h[0] + 1e-9 * np.abs(h[0]) + 1e-300).all()
