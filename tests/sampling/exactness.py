@@ -1,5 +1,6 @@
 """A problem of four points, as a model and as draws from its prior, to hold samplers against."""
 
+from functools import cache
 from typing import Any, NamedTuple
 
 import arviz as az
@@ -67,6 +68,7 @@ def build(problem: Problem) -> pm.Model:
     return model
 
 
+@cache
 def expected(problem: Problem, draws: int = 100_000) -> tuple[np.ndarray, np.ndarray]:
     """Posterior means of log η, log ℓ, f and f², and their standard errors."""
     rng = np.random.default_rng(0)

@@ -39,7 +39,7 @@ def test_all_variables_are_moved_without_vars(model, step):
         assert np.ptp(posterior[name].values, axis=1).min() > 0
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_draws_depend_on_the_seed_alone(model, step, context):
     one = draw(model, step, chains=2, cores=1)
     two = draw(model, step, chains=2, cores=2, mp_ctx=context)

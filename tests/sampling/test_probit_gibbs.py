@@ -40,12 +40,13 @@ def average(values, batches=20):
     return means.mean(axis=0), means.std(axis=0, ddof=1) / np.sqrt(batches)
 
 
-def tiny(rotated=True):
+def tiny(rotated=True, correlation=None):
     """Two classes, two points, one hyperparameter."""
+    correlation = correlation or pm.gp.cov.ExpQuad(1, ls=1.0)
     X = np.array([[-0.7], [0.7]])
     with pm.Model() as model:
         eta = pm.LogNormal("eta", 0.5, 0.7)
-        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=1.0))
+        gp = pm.gp.Latent(cov_func=eta**2 * correlation)
         f = gp.prior("f", X=X, n_outputs=2, reparameterize=rotated)
         gpep.MultinomialProbit("y", f.T, observed=[0, 1])
     return model
@@ -69,8 +70,10 @@ def exact():
     return exact_of_tiny()
 
 
-@every_way
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hyper",
+    [pytest.param(way, marks=pytest.mark.calibration if way == "centred" else pytest.mark.slow) for way in WAYS],
+)
 @pytest.mark.parametrize("rotated", [True, False])
 def test_hyperparameters_and_latent_values_of_a_tiny_model(hyper, rotated, exact):
     model = tiny(rotated)
@@ -175,7 +178,8 @@ def test_state_and_pickle_resume_a_chain(hyper):
 @pytest.mark.slow
 @pytest.mark.usefixtures("machine_code")
 def test_state_and_pickle_resume_a_compiled_chain(hyper):
-    assert_resumes(models.shared()[0], hyper)
+    # A covariance without matrix products, which take numba longest.
+    assert_resumes(tiny(correlation=pm.gp.cov.Periodic(1, period=5.0, ls=1.0)), hyper)
 
 
 def assert_resumes(model, hyper, rtol=0.0):
@@ -266,7 +270,7 @@ def test_is_public():
     assert "ProbitGibbs" in gpep.__all__
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 def test_agrees_with_nuts():
     model, _ = models.probit()
     with model:

@@ -119,14 +119,13 @@ OPTIONS = {
     "softmax-per-class": {"particles": 1},
     "bernoulli": {"particles": 10},
 }
-QUICKEST = {"probit", "softmax-per-class"}
 
 
 @pytest.mark.parametrize(
     ("problem", "draws"),
     [
-        *((name, 400) for name in sorted(QUICKEST)),
-        *(pytest.param(name, 1500, marks=pytest.mark.slow) for name in PROBLEMS),
+        *(pytest.param(name, 400, marks=[] if name == "softmax-per-class" else pytest.mark.slow) for name in PROBLEMS),
+        *(pytest.param(name, 1500, marks=pytest.mark.calibration) for name in PROBLEMS),
     ],
 )
 def test_draws_are_exact(problem, draws):

@@ -160,9 +160,7 @@ def test_goes_on_from_its_state():
     assert (first.scale, first.tuned, first.tune) == (0.2, 0, True)
 
 
-@pytest.mark.parametrize(
-    "mp_ctx", ["fork", *(pytest.param(m, marks=pytest.mark.slow) for m in ("spawn", "forkserver"))]
-)
+@pytest.mark.parametrize("mp_ctx", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_draws_do_not_depend_on_cores(mp_ctx):
     model = small.bernoulli(ETA)
     one, two = (sample(model, draws=10, tune=10, cores=cores, mp_ctx=mp_ctx).posterior["f"].values for cores in (1, 2))
@@ -222,5 +220,5 @@ def test_hyperparameter_and_latent_values_with_nuts():
     prior = np.exp(-0.5 * (grid / 2) ** 2)
     weights = prior * np.exp([small.bernoulli_evidence(eta) for eta in grid])
     expected = (weights * grid).sum() / weights.sum()
-    data = sample(small.bernoulli(), draws=6000, tune=1000)
+    data = sample(small.bernoulli(), draws=2000, tune=500)
     check_mean(data.posterior["eta"].values, expected)
