@@ -44,7 +44,7 @@ test: $(VENV)/.with-test ## run the tests
 test-slow: $(VENV)/.with-test ## run the slow tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST)
 
-calibrate: $(VENV)/.with-test ## hold every sampler against long runs; hours
+calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour or more
 	$(TWO) $(BIN)/python -m pytest -n 2 -m calibration $(PYTEST)
 
 # Results that are there are not computed again, whatever has changed in the code since.

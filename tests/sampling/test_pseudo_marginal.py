@@ -124,8 +124,9 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("problem", "draws"),
     [
-        *(pytest.param(name, 400, marks=[] if name == "softmax-per-class" else pytest.mark.slow) for name in PROBLEMS),
-        *(pytest.param(name, 1500, marks=pytest.mark.calibration) for name in PROBLEMS),
+        pytest.param(name, draws, marks=mark)
+        for draws, mark in ((400, pytest.mark.slow), (1500, pytest.mark.calibration))
+        for name in PROBLEMS
     ],
 )
 def test_draws_are_exact(problem, draws):
