@@ -74,8 +74,9 @@ def marginalize(
     random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared with it: new
     data given to one (`pm.set_data`) are the other's as well.
 
-    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence. An evaluation starts
-    from the last ones of its thread and process. Its value depends on these by no more than the tolerance allows.
+    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence. An evaluation
+    starts from the last ones of its thread and process. Its value depends on these by no more than the tolerance
+    allows.
 
     Parameters
     ----------

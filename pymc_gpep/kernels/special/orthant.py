@@ -3,9 +3,9 @@
 Up to three utilities have a closed form (`pymc_gpep.likelihoods.multinomial_probit.predictive`), and for four one
 integral over it remains (`pymc_gpep.kernels.special.trivariate`). With more, where rules over what the classes have in
 common do not reach (`pymc_gpep.kernels.special.common_factors`), Genz's separation of variables with the variables
-reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax exponential tilting (Botev
-2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate it. The estimates of the
-classes are independent, so that their sum says something about each.
+reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax
+exponential tilting (Botev 2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate
+it. The estimates of the classes are independent, so that their sum says something about each.
 
 Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S), d = c − 1.
 """
