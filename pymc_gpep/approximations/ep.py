@@ -71,4 +71,4 @@ class EP(AcceleratedEP):
         mean, variance = posterior.cavities(solution.mean, solution.cov)
         cavities = ScalarCavities(covariance, mean.reshape(size), variance.reshape(size))
         average = solution.likelihood.computation(GaussianAverage).terms
-        return tilted_factors(solution.evidence, cavities, average, solution.labels)
+        return tilted_factors(solution, cavities, average, solution.labels)

@@ -77,7 +77,7 @@ class NestedEP(AcceleratedEP):
         alpha, beta = solution.start.reshape(2, n, c - 1)
         average = solution.likelihood.computation(DifferenceFactors).average
         cavities = difference_cavities(solution, alpha, beta)
-        return tilted_factors(solution.evidence, cavities, average, np.ones(alpha.size, np.int64))
+        return tilted_factors(solution, cavities, average, np.ones(alpha.size, np.int64))
 
 
 def nested_factors(solution: Solution) -> TiltedFactors:

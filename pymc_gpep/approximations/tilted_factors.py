@@ -23,6 +23,8 @@ class TiltedFactors(NamedTuple):
 
     evidence: float
     """EP's log evidence there."""
+    converged: bool
+    """Whether it is a fixed point."""
     correlation: Array
     """Of all g under the posterior, (N, N)."""
     third: Array
@@ -43,13 +45,13 @@ class ScalarCavities(NamedTuple):
 
 
 def tilted_factors(
-    evidence: float, cavities: ScalarCavities, average: Callable[..., object], labels: NDArray[np.int64]
+    solution: Solution, cavities: ScalarCavities, average: Callable[..., object], labels: NDArray[np.int64]
 ) -> TiltedFactors:
     """The factors of a fixed point.
 
     Parameters
     ----------
-    evidence : float
+    solution : Solution
         EP's.
     cavities : ScalarCavities
     average : callable
@@ -61,7 +63,9 @@ def tilted_factors(
     average(cavities.mean, cavities.variance, labels, NO_PARAMETERS, h)
     scale = 1.0 / np.sqrt(cavities.covariance.diagonal())
     unit = cavities.variance * scale
-    return TiltedFactors(evidence, cavities.covariance * scale[:, None] * scale, unit**3 * h[3], unit**4 * h[4])
+    correlation = cavities.covariance * scale[:, None] * scale
+    converged = solution.convergence.converged
+    return TiltedFactors(solution.evidence, converged, correlation, unit**3 * h[3], unit**4 * h[4])
 
 
 def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> ScalarCavities:

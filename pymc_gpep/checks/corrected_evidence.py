@@ -88,9 +88,8 @@ def corrected_evidence(approximator: Approximator, solution: Solution, *, max_si
     parts = two_loops(factors)
     value = factors.evidence + float(parts.sum())
     error = abs(three_loops(factors).sum()) + _LATER * parts @ parts
-    return CorrectedEvidence(
-        approximator.name, value, value - solution.evidence, float(error), solution.convergence.converged
-    )
+    converged = factors.converged and solution.convergence.converged
+    return CorrectedEvidence(approximator.name, value, value - solution.evidence, float(error), converged)
 
 
 def two_loops(factors: TiltedFactors) -> Array:

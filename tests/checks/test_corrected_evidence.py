@@ -28,7 +28,7 @@ def random_factors(size, seed=0):
     root = rng.standard_normal((size, size + 1))
     covariance = root @ root.T
     scale = np.sqrt(covariance.diagonal())
-    return TiltedFactors(0.0, covariance / np.outer(scale, scale), *rng.standard_normal((2, size)))
+    return TiltedFactors(0.0, True, covariance / np.outer(scale, scale), *rng.standard_normal((2, size)))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
