@@ -68,13 +68,16 @@ print(az.compare({name: fit.loo() for name, fit in fits.items()} | {"MCMC": loo}
 # ## Importance sampling
 #
 # No sampler is needed to learn something about a fit: `importance` weights draws of its Gaussian by the exact density.
-# A low Pareto k recommends it; a high one does not condemn it, since hundreds of latent values are weighted together.
+# All together they may be worth little and the fit be close all the same, which weights on blocks of points tell.
 
 # %%
 checks = {name: fit.importance(4000, random_seed=1) for name, fit in fits.items()}
 print(fill(str(checks["nested EP"]), 100), end="\n\n")
-verdicts = {name: {"Pareto k": check.pareto_k, "verdict": check.verdict} for name, check in checks.items()}
-print(pd.DataFrame(verdicts).T.to_string(float_format="{:.2f}".format))
+verdicts = {
+    name: {"draws": check.draws_verdict, "fit": check.fit_verdict, "probabilities off": check.probability_shift}
+    for name, check in checks.items()
+}
+print(pd.DataFrame(verdicts).T.to_string(float_format="{:.3f}".format))
 
 # %% [markdown]
 # ## In pictures

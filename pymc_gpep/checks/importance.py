@@ -2,12 +2,13 @@
 
 Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence, and
 how heavy their tail is, the Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024), says whether weighted draws of
-q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018).
+q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018). That is one thing; how good the fit is for each
+point is another, on which the same draws are weighted block by block.
 """
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
@@ -16,6 +17,8 @@ from scipy.special import softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.annealing import importance_estimate
+from pymc_gpep.checks.blocks import block_check
+from pymc_gpep.checks.pareto_smoothing import smooth, stand_for_posterior
 from pymc_gpep.fits.datasets import latent
 from pymc_gpep.fits.fit import Fit
 
@@ -26,15 +29,15 @@ __all__ = [
     "log_importance_weights",
     "resample",
     "resampled_draws",
-    "smooth",
 ]
 
 
 _FEWEST = 100  # with fewer draws the tail, a fifth of them, is too short to fit
-_GOOD, _USABLE = 0.5, 0.7  # Pareto k below which the variance is finite; below which smoothing makes up for it
-_ALIKE = 0.9  # share of the draws that those are worth whose weights hardly vary
+_GOOD = 0.5  # Pareto k below which the variance of the weights is finite
+_MANY = 100.0  # draws of equal weight whose means are worth looking at
 _ENOUGH = 1000  # draws to weight where fewer are asked for
-_CONSTANT = 1e-8  # a spread of log weights that is rounding
+_CLOSE = 0.02  # root mean square error of probabilities
+_KNOWN = 0.75  # share of the points at which something has to be known, to say something of the fit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,6 +63,10 @@ class ImportanceCheck:
         (Σw)² / Σw²: how many draws of equal weight these are worth.
     mean_shift : xarray.DataArray (point, class), or (point) where a point has one latent function
         Means of the latent values with weights less those without, in standard deviations of q.
+    points : xarray.Dataset (point)
+        What weights on blocks of points that move together say about each: `shift`, the probability of its label by
+        the block's weights less that by the fit; `standard_error` of it; `pareto_k` of these weights; and `size` of the
+        block, 0 where no weights are usable, and nothing is known.
     """
 
     method: str
@@ -70,43 +77,85 @@ class ImportanceCheck:
     fitted_log_evidence: float
     effective_size: float
     mean_shift: xr.DataArray
+    points: xr.Dataset
 
     @property
     def usable(self) -> bool:
         """Whether weighted draws are of use, that is, whether the verdict on them is not "do not use"."""
-        return self.verdict != "do not use"
+        return self.draws_verdict != "do not use"
 
     @property
-    def verdict(self) -> str:
-        """On weighted draws: "good" (Pareto k below 0.5), "look closer" (below 0.7) or "do not use".
+    def draws_verdict(self) -> str:
+        """On weighted draws: "good" (Pareto k below 0.5), "look closer" (below 0.7), "few" or "do not use".
 
-        The Pareto k does not know the scale of the tail. Where weights are so alike that draws are worth 0.9 of their
-        number a tail of any finite mean (k below 1) carries little, and they are "good".
+        They are "few" where they are usable but worth fewer than a hundred. Where weights are so alike that draws are
+        worth 0.9 of their number, a k below 1 is "good".
         """
-        alike = self.pareto_k < 1.0 and self.effective_size > _ALIKE * len(self.log_weights)
-        if self.pareto_k < _GOOD or alike:
-            return "good"
-        return "look closer" if self.pareto_k < _USABLE else "do not use"
+        draws = len(self.log_weights)
+        if not stand_for_posterior(self.pareto_k, self.effective_size, draws):
+            return "do not use"
+        if self.effective_size < min(_MANY, 0.5 * draws):
+            return "few"
+        good = stand_for_posterior(self.pareto_k, self.effective_size, draws, limit=_GOOD)
+        return "good" if good else "look closer"
+
+    @property
+    def known(self) -> float:
+        """Share of the points at which weights on blocks are usable."""
+        return float((self.points["size"] > 0).mean())
+
+    @property
+    def probability_shift(self) -> float:
+        """Root mean square of the points' `shift`, where it is known: how far off the fit's probabilities are."""
+        return float(np.sqrt((self.points["shift"] ** 2).mean()))
+
+    @property
+    def fit_verdict(self) -> str:
+        """On the fit: "close" (`probability_shift` up to 0.02) or "off"; "unknown" if so at a quarter of the points."""
+        if self.known < _KNOWN:
+            return "unknown"
+        return "close" if self.probability_shift <= _CLOSE else "off"
 
     def __repr__(self) -> str:
-        """One sentence."""
+        """Two sentences."""
         return str(self)
 
     def __str__(self) -> str:
-        """One sentence."""
-        start = f"{self.method}: Pareto k {self.pareto_k:.2f}, {self.verdict}: "
+        """Two sentences: on weighted draws, and on the fit."""
+        return f"{self.about_draws} {self.about_fit}"
+
+    @property
+    def about_draws(self) -> str:
+        """One sentence on what weighted draws are worth."""
+        start = (
+            f"{self.method}: weighted draws, worth {self.effective_size:.0f} of {len(self.log_weights)} (Pareto k "
+            f"{self.pareto_k:.2f}), {self.draws_verdict}: "
+        )
         if not self.usable:
             return (
-                f"{start}weighted draws do not stand for the exact posterior, and neither evidence nor means from them "
-                f"are reliable; for {self.mean_shift.size} latent values together that is easily so and does not say "
-                "how good the fit is for each, which a sampler does."
+                f"{start}they do not stand for the exact posterior of {self.mean_shift.size} latent values together, "
+                "and neither evidence nor means from them are reliable."
             )
         moved = float(np.sqrt((self.mean_shift**2).mean()))
         return (
-            f"{start}by weighted draws, worth {self.effective_size:.0f} of {len(self.log_weights)}, log evidence is "
-            f"{self.log_evidence:.3f} ± {self.standard_error:.3f} ({self.fitted_log_evidence:.3f} by the fit), and "
-            f"latent means are {moved:.2f} standard deviations off (root mean square, of which "
-            f"{self.standard_error:.2f} can be chance)."
+            f"{start}log evidence is {self.log_evidence:.3f} ± {self.standard_error:.3f} "
+            f"({self.fitted_log_evidence:.3f} by the fit), and latent means are {moved:.2f} standard deviations off "
+            f"(root mean square, of which {self.standard_error:.2f} can be chance)."
+        )
+
+    @property
+    def about_fit(self) -> str:
+        """One sentence on what is known about the fit, point by point."""
+        sizes = self.points["size"].values
+        known = sizes > 0
+        start = f"The fit, {self.fit_verdict}: "
+        if not known.any():
+            return f"{start}weights on blocks of points are of no use at any of {len(sizes)} points; ask a sampler."
+        chance = float(np.sqrt((self.points["standard_error"] ** 2).mean()))
+        return (
+            f"{start}by weights on blocks of {np.median(sizes[known]):.0f} points, usable at {known.sum()} of "
+            f"{len(sizes)}, the probabilities of the labels are {self.probability_shift:.3f} off (root mean square, of "
+            f"which {chance:.3f} can be chance)" + ("; ask a sampler." if self.fit_verdict == "unknown" else ".")
         )
 
 
@@ -154,9 +203,11 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     """
     solution = fit.solution
     method = fit.approximator.name
-    raw, x = log_importance_weights(fit, values)
-    if len(raw) < _FEWEST:
-        raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {len(raw)}.")
+    count = len(values[fit.classifier.latents[0].f.name])
+    if count < _FEWEST:
+        raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {count}.")
+    log_likelihood, log_sites, x = _pointwise(fit, values)
+    raw = _log_weights(fit, log_likelihood, x)
     if not np.isfinite(raw).all():
         raise ValueError(f"{method} has draws without a finite density: {solution.convergence}. None can be weighted.")
     log_weights, pareto_k = smooth(raw)
@@ -164,6 +215,10 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     excess = softmax(log_weights) - 1.0 / len(raw)
     std = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
     shift, labelled = (np.tensordot(excess, x, 1) / std).T, latent(fit)["mean"]
+    mean_shift = labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift")
+    seen = x if solution.likelihood.sees_common else x - x.mean(axis=1, keepdims=True)
+    blocks = block_check(log_likelihood, log_sites, seen)
+    point = mean_shift.dims[0]
     return ImportanceCheck(
         method=method,
         log_weights=log_weights,
@@ -172,15 +227,35 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
         standard_error=estimate.error,
         fitted_log_evidence=solution.evidence,
         effective_size=effective,
-        mean_shift=labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift"),
+        mean_shift=mean_shift,
+        points=xr.Dataset(
+            {name: (point, array) for name, array in blocks._asdict().items()},
+            coords={point: mean_shift[point]} if point in mean_shift.coords else None,
+        ),
     )
 
 
 def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array]:
-    """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n).
+    """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n)."""
+    log_likelihood, _, x = _pointwise(fit, values)
+    return _log_weights(fit, log_likelihood, x), x
+
+
+def _log_weights(fit: Fit, log_likelihood: Array, x: Array) -> Array:
+    """Log weights (draws,).
 
     q(f) is the prior times sites over a normaliser, so that the prior cancels, and the sites are 1 at the mean, so that
-    no large numbers are subtracted. Labels are those that were fitted.
+    no large numbers are subtracted.
+    """
+    posterior = fit.solution.posterior
+    total: Array = log_likelihood.sum(axis=1)
+    return posterior.relative_log_normaliser + total - posterior.relative_site_log_density(x)
+
+
+def _pointwise(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Of each draw and point the log likelihood and the log of the site, 1 at the mean, (draws, n) each; and x.
+
+    Labels are those that were fitted.
     """
     classifier, solution = fit.classifier, fit.solution
     f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
@@ -188,25 +263,12 @@ def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array
         f[:, part.rows] = values[part.f.name]
     posterior = solution.posterior
     x = f - posterior.mean
-    log_likelihood = solution.likelihood.log_density(f, solution.labels)
-    return posterior.relative_log_normaliser + log_likelihood - posterior.relative_site_log_density(x), x
-
-
-def smooth(log_weights: Array) -> tuple[Array, float]:
-    """Pareto-smooth log weights (draws,), their normaliser kept; and the Pareto k."""
-    import arviz  # noqa: F401  # for the accessor `azstats`
-
-    count = len(log_weights)
-    tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))  # as in the paper
-    if np.ptp(np.sort(log_weights)[-tail:]) < _CONSTANT:
-        return log_weights, -np.inf
-    ratios: Any = xr.DataArray(-log_weights, dims=["draw"])
-    smoothed, pareto_k = (result.to_numpy() for result in ratios.azstats.psislw(dim="draw"))
-    # What has been normalised is known from the smallest, which is not in the tail.
-    lowest = np.argmin(log_weights)
-    smoothed = smoothed + (log_weights[lowest] - smoothed[lowest])
-    # Where most of the tail underflows beside the largest weight, nothing can be fitted to it.
-    return smoothed, np.inf if np.isnan(pareto_k) else float(pareto_k)
+    labels = solution.labels
+    log_likelihood = np.stack(
+        [solution.likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(len(labels))], axis=1
+    )
+    log_sites: Array = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
+    return log_likelihood, log_sites, x
 
 
 def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArray[np.intp]:

@@ -10,6 +10,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.checks.importance import ImportanceCheck
 from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
@@ -19,6 +20,8 @@ from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["compare_methods"]
+
+_OF_CHECKS = ("effective_size", "pareto_k", "probability_shift", "known")
 
 
 def compare_methods(
@@ -30,6 +33,7 @@ def compare_methods(
     Xnew: ArrayLike | None = None,
     ynew: ArrayLike | None = None,
     probabilities: Mapping[str, ArrayLike] | None = None,
+    checks: Mapping[str, ImportanceCheck] | None = None,
     prob: float = 0.95,
     random_seed: Any = None,
 ) -> pd.DataFrame:
@@ -56,6 +60,8 @@ def compare_methods(
         Class probabilities of held-out points that were computed before. Those of other methods are computed: with
         `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit for
         example, has a `gp` of its own, so its probabilities must be given.
+    checks : dict of str to ImportanceCheck, optional
+        What `fit.importance()` returned, of fits among the results.
     prob : float
         Probability of the intervals.
     random_seed : int, Generator or None
@@ -76,6 +82,8 @@ def compare_methods(
           method less those of the reference, with their intervals;
         - `information`, bits for each label beyond the frequencies of classes in training, `mlpd` on another scale
           (Nickisch and Rasmussen 2008);
+        - `effective_size` and `pareto_k`, what weighted draws of a fit are worth, and `probability_shift` and `known`,
+          what is known about the fit point by point, of the `checks` that are given;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
         The columns on held-out points are there only if `gp`, `Xnew` and `ynew` are given.
@@ -85,11 +93,12 @@ def compare_methods(
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If `reference` is not among the results, if `probabilities` does not fit them, or if something that is needed is
-        missing.
+        If `reference` is not among the results, if `probabilities` or `checks` do not fit them, or if something that is
+        needed is missing.
     """
     named = by_name(results)
-    for what, names in (("reference", [reference]), ("probabilities", list(probabilities or {}))):
+    given = {"reference": [reference], "probabilities": list(probabilities or {}), "checks": list(checks or {})}
+    for what, names in given.items():
         if unknown := [name for name in names if name not in named]:
             raise ValueError(f"{what} names {unknown}, but the results are {list(named)}.")
     classifier = classifier_of(named, model)
@@ -106,6 +115,8 @@ def compare_methods(
             for name, row in _scores(p, labels, reference, prob, random_seed).items():
                 told = information(row["mlpd"], labels, trained, classifier.n_classes)
                 rows[name] |= row | {"information": told}
+    for name, check in (checks or {}).items():
+        rows[name] |= {column: getattr(check, column) for column in _OF_CHECKS}
     for name, result in named.items():
         rows[name]["seconds"] = _seconds(result)
     return pd.DataFrame.from_dict(rows, orient="index").dropna(axis="columns", how="all")

@@ -317,7 +317,8 @@ class GPApproximation(SingleGroupApproximation):
         Vehtari, Simpson and Gelman 2018). Hyperparameters are held at the fit's values: nothing is said about these.
 
         All latent values are weighted together. The more there are, the more easily that fails, for fits that are fair
-        for each of them: a low k recommends a fit, a high one leaves the question to a sampler.
+        for each of them. What is known about the fit is said apart: by how much weights on blocks of points that move
+        together change the probability of each point's label.
 
         Parameters
         ----------
@@ -328,7 +329,7 @@ class GPApproximation(SingleGroupApproximation):
         Returns
         -------
         ImportanceCheck
-            It prints as one sentence.
+            It prints as two sentences, one on weighted draws and one on the fit.
 
         Raises
         ------
@@ -488,7 +489,7 @@ class GPApproximation(SingleGroupApproximation):
         """Draws of the fit at its maximum, resampled by their importance weights."""
         result = resampled_draws(self._fit, (chains, draws), rng)
         if not result.check.usable:
-            warnings.warn(str(result.check), stacklevel=4)
+            warnings.warn(result.check.about_draws, stacklevel=4)
         return result
 
     def _recorded(self, values: Mapping[str, Array]) -> dict[str, Array]:

@@ -4,12 +4,15 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from arviz_stats.base import array_stats
 from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
-from pymc_gpep.checks.importance import importance_check, log_importance_weights, resample, smooth
+from pymc_gpep.checks.importance import importance_check, log_importance_weights, resample
+from pymc_gpep.checks.pareto_smoothing import smooth
 from tests.reference.data import random_problem, squared_exponential
+from tests.reference.elliptical_slices import slices
 from tests.reference.exact import importance_evidence, quadrature_posterior
 from tests.reference.prior_sampling import LIKELIHOODS
 
@@ -109,19 +112,28 @@ def test_evidence_is_that_of_another_sampler():
 def test_easy_is_good_and_hard_is_not():
     easy = fitted(classifier(0.5)[0], "nested_ep").importance(random_seed=7)
     assert easy.usable
-    assert easy.verdict == "good"
+    assert easy.draws_verdict == "good"
     assert easy.effective_size > 990
     assert easy.standard_error < 0.01
-    assert str(easy).startswith(f"nested_ep: Pareto k {easy.pareto_k:.2f}, good: by weighted draws, worth ")
-    assert f"({easy.fitted_log_evidence:.3f} by the fit)" in str(easy)
+    start = f"nested_ep: weighted draws, worth {easy.effective_size:.0f} of 1000 (Pareto k {easy.pareto_k:.2f}), good: "
+    assert str(easy).startswith(start)
+    assert f"({easy.fitted_log_evidence:.3f} by the fit)" in easy.about_draws
+    assert easy.fit_verdict == "close"
+    assert easy.known == 1.0
+    assert easy.about_fit.startswith("The fit, close: by weights on blocks of 3 points, usable at 3 of 3, ")
 
     hard = fitted(classifier(30.0)[0], "vb").importance(random_seed=7)
     assert hard.pareto_k > 1
     assert not hard.usable
-    assert hard.verdict == "do not use"
+    assert hard.draws_verdict == "do not use"
     assert hard.effective_size < 100
-    assert "do not stand for the exact posterior" in repr(hard)
-    assert "for 9 latent values together" in repr(hard)
+    assert "do not stand for the exact posterior of 9 latent values together" in repr(hard)
+    assert hard.fit_verdict == "unknown"
+    assert hard.about_fit.endswith("ask a sampler.")
+
+
+def changed(check, **fields):
+    return type(check)(**{**vars(check), **fields})
 
 
 VERDICTS = {
@@ -135,25 +147,72 @@ VERDICTS = {
 
 
 @pytest.mark.parametrize(("pareto_k", "verdict"), VERDICTS.items())
-def test_verdicts(pareto_k, verdict, shared):
-    check = shared.fit.importance(100, random_seed=1)
-    check = type(check)(**{**vars(check), "pareto_k": pareto_k, "effective_size": 89.0})
-    assert check.verdict == verdict
-    assert f"Pareto k {pareto_k:.2f}, {verdict}: " in str(check)
+def test_verdicts_on_draws(pareto_k, verdict, shared):
+    check = changed(shared.fit.importance(100, random_seed=1), pareto_k=pareto_k, effective_size=89.0)
+    assert check.draws_verdict == verdict
+    assert f"(Pareto k {pareto_k:.2f}), {verdict}: " in str(check)
 
 
-@pytest.mark.parametrize(("pareto_k", "verdict"), [(0.99, "good"), (1.0, "do not use")])
-def test_a_heavy_tail_that_carries_nothing_does_no_harm(pareto_k, verdict, shared):
+@pytest.mark.parametrize(("pareto_k", "effective_size", "verdict"), [(0.99, 91.0, "good"), (1.0, 91.0, "do not use")])
+def test_a_heavy_tail_that_carries_nothing_does_no_harm(pareto_k, effective_size, verdict, shared):
     check = shared.fit.importance(100, random_seed=1)
-    check = type(check)(**{**vars(check), "pareto_k": pareto_k, "effective_size": 91.0})
-    assert check.verdict == verdict
+    assert changed(check, pareto_k=pareto_k, effective_size=effective_size).draws_verdict == verdict
+
+
+@pytest.mark.parametrize("pareto_k", [0.3, 0.6])
+def test_few_draws_are_not_good_ones(pareto_k, shared):
+    check = shared.fit.importance(1000, random_seed=1)
+    few = changed(check, pareto_k=pareto_k, effective_size=42.0)
+    assert few.draws_verdict == "few"
+    assert few.usable
+    assert few.fit_verdict == check.fit_verdict
+
+
+@pytest.mark.parametrize(
+    ("shift", "known", "verdict"),
+    [(0.019, 8, "close"), (0.021, 8, "off"), (0.019, 6, "close"), (0.001, 5, "unknown"), (0.5, 0, "unknown")],
+)
+def test_verdicts_on_the_fit(shift, known, verdict, shared):
+    rows = np.arange(8) < known
+    points = {"shift": np.where(rows, shift, np.nan), "standard_error": np.where(rows, 0.001, np.nan)}
+    points = xr.Dataset({name: ("flower", array) for name, array in (points | {"size": 4 * rows}).items()})
+    check = changed(shared.fit.importance(100, random_seed=1), points=points)
+    assert check.fit_verdict == verdict
+    assert check.about_fit.startswith(f"The fit, {verdict}: ")
+    assert ("ask a sampler" in check.about_fit) == (verdict == "unknown")
+
+
+def test_points_against_another_sampler():
+    """By how much class-independent EP and Laplace's method are off at each point, beside long elliptical slices."""
+    problem = random_problem(3, 20, 3, variance=10.0)
+    model, _ = classifier(np.sqrt(10.0), X=problem.X, y=problem.y)
+    exact = None
+    for method, least in (("nested_ep", -1.0), ("iep", 0.5), ("laplace", 0.8)):
+        fit = fitted(model, method)
+        posterior, likelihood = fit.solution.posterior, fit.solution.likelihood
+
+        def probabilities(f, likelihood=likelihood):
+            each = [likelihood.log_density(f[..., [i]], problem.y[[i]]) for i in range(20)]
+            return np.exp(each).mean(axis=1)
+
+        if exact is None:
+            exact = probabilities(slices(posterior, likelihood, problem.y))
+        shift = exact - probabilities(posterior.draw(np.random.default_rng(1), 10_000))
+        points = fit.importance(4000, random_seed=2).points
+        known = points["size"].values > 0
+        assert known.mean() > 0.7
+        shift, found = shift[known], points["shift"].values[known]
+        assert np.sqrt((found**2).mean()) == pytest.approx(np.sqrt((shift**2).mean()), rel=0.5, abs=0.01)
+        assert np.corrcoef(found, shift)[0, 1] > least
 
 
 def test_labels_dims_and_seeds(shared):
     check = shared.fit.importance(200, random_seed=8)
     assert check.log_weights.shape == (200,)
     assert check.mean_shift.dims == ("flower", "species")
-    np.testing.assert_array_equal(check.mean_shift["flower"], np.arange(len(shared.y)) + 100)
+    for labelled in (check.mean_shift, check.points):
+        np.testing.assert_array_equal(labelled["flower"], np.arange(len(shared.y)) + 100)
+    assert check.points["shift"].dims == ("flower",)
     np.testing.assert_array_equal(check.log_weights, shared.fit.importance(200, random_seed=8).log_weights)
     assert not np.array_equal(check.log_weights, shared.fit.importance(200, random_seed=9).log_weights)
     assert check.log_evidence == pytest.approx(np.log(np.exp(check.log_weights).mean()))
@@ -253,7 +312,7 @@ def test_resampled_results_look_like_others(shared):
 def test_warns_where_resampling_is_in_vain():
     fit = fitted(classifier(30.0)[0], "vb")
     with pytest.warns(
-        UserWarning, match="vb: Pareto k .*, do not use: weighted draws do not stand for the exact"
+        UserWarning, match=r"vb: weighted draws, worth .*, do not use: they do not stand for the exact"
     ) as seen:
         fit.sample(10, importance=True, random_seed=16)
     assert seen[0].filename == __file__

@@ -99,6 +99,15 @@ def test_without_held_out_points_there_are_no_scores(results):
     assert not {"mlpd", "accuracy", "probability_difference"} & set(table)
 
 
+def test_what_checks_say_stands_beside(shared, shared_iep, results):
+    check = shared_iep.importance(200, random_seed=1)
+    row = gpep.compare_methods(results, "EP", checks={"IEP": check}).loc["IEP"]
+    for column in ("effective_size", "pareto_k", "probability_shift", "known"):
+        assert row[column] == getattr(check, column)
+    with pytest.raises(ValueError, match=r"checks names \['VB'\], but the results are"):
+        gpep.compare_methods(results, "EP", checks={"VB": check})
+
+
 def test_latent_values_of_another_likelihood_are_not_compared():
     fits = {}
     for build, method in ((models.probit, "nested_ep"), (models.softmax, "laplace")):

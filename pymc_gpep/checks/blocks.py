@@ -1,0 +1,80 @@
+"""Importance sampling on blocks of points: what it says about a fit at each, where all together say nothing.
+
+Weights of draws of all latent values multiply what every point adds to their spread. Here the likelihoods of a point
+and of those that its latent values move with most replace their sites, and all other sites are left: what such weights
+change at that point is the part of the fit's error that comes from near by. A point's own likelihood alone would not
+do: expectation propagation makes the moments agree that it would change.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import softmax
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.checks.pareto_smoothing import smooth, stand_for_posterior
+
+__all__ = ["BlockCheck", "block_check"]
+
+_SIZES = (16, 8, 4)
+"""Points in a block: the first whose weights stand for what they should is taken."""
+
+
+class BlockCheck(NamedTuple):
+    """What the weights of blocks change at each of n points, of the probability that the fit gives to its label."""
+
+    shift: Array
+    """The probability, or density, of the label by weighted draws less that by the fit, (n,)."""
+    standard_error: Array
+    """Of it, (n,): how much can be chance."""
+    pareto_k: Array
+    """Of the block's weights, (n,)."""
+    size: NDArray[np.int64]
+    """Points in the block, (n,); 0 where no block's weights are usable, and nothing is known."""
+
+
+def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck:
+    """Weight draws of a fit block by block.
+
+    Parameters
+    ----------
+    log_likelihood, log_sites : array (draws, n)
+        Log of each point's likelihood and of its site, up to a constant.
+    x : array (draws, c, n)
+        The latent values, less what the likelihood does not see.
+    """
+    draws, n = log_likelihood.shape
+    log_ratio = log_likelihood - log_sites
+    top = log_likelihood.max(axis=0)
+    relative = np.exp(log_likelihood - top)
+    fitted = relative.mean(axis=0)
+    near = _near(x, min(n, _SIZES[0]))
+    shift, error, pareto_k = np.full((3, n), np.nan)
+    size = np.zeros(n, np.int64)
+    for i in range(n):
+        for points in _SIZES:
+            block = near[i, :points]
+            smoothed, pareto_k[i] = smooth(log_ratio[:, block].sum(axis=1))
+            weights = softmax(smoothed)
+            if stand_for_posterior(pareto_k[i], 1.0 / float((weights**2).sum()), draws):
+                excess = weights - 1.0 / draws
+                shift[i] = excess @ relative[:, i]
+                error[i] = np.sqrt(((excess * (relative[:, i] - fitted[i])) ** 2).sum())
+                size[i] = len(block)
+                break
+    scale = np.exp(top)
+    return BlockCheck(shift * scale, error * scale, pareto_k, size)
+
+
+def _near(x: Array, count: int) -> NDArray[np.intp]:
+    """Numbers (n, count) of the points whose latent values move most with those of each, itself first."""
+    draws, c, n = x.shape
+    strength = np.zeros((n, n))
+    for k in range(c):
+        standard = x[:, k] - x[:, k].mean(axis=0)
+        spread = standard.std(axis=0)
+        standard /= np.where(spread > 0.0, spread, 1.0)
+        strength += (standard.T @ standard / draws) ** 2
+    np.fill_diagonal(strength, np.inf)
+    return np.argsort(-strength, axis=1, kind="stable")[:, :count]
