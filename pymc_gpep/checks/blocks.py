@@ -15,7 +15,7 @@ from scipy.special import softmax
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.pareto_smoothing import smooth, stand_for_posterior
 
-__all__ = ["BlockCheck", "block_check"]
+__all__ = ["BlockCheck", "block_check", "nothing_known"]
 
 _SIZES = (16, 8, 4)
 """Points in a block: the first whose weights stand for what they should is taken."""
@@ -50,8 +50,7 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
     relative = np.exp(log_likelihood - top)
     fitted = relative.mean(axis=0)
     near = _near(x, min(n, _SIZES[0]))
-    shift, error, pareto_k = np.full((3, n), np.nan)
-    size = np.zeros(n, np.int64)
+    shift, error, pareto_k, size = nothing_known(n)
     for i in range(n):
         for points in _SIZES:
             block = near[i, :points]
@@ -65,6 +64,11 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
                 break
     scale = np.exp(top)
     return BlockCheck(shift * scale, error * scale, pareto_k, size)
+
+
+def nothing_known(n: int) -> BlockCheck:
+    """Of n points."""
+    return BlockCheck(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
 
 
 def _near(x: Array, count: int) -> NDArray[np.intp]:

@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.annealing import importance_estimate
-from pymc_gpep.checks.blocks import block_check
+from pymc_gpep.checks.blocks import block_check, nothing_known
 from pymc_gpep.checks.pareto_smoothing import smooth, stand_for_posterior
 from pymc_gpep.fits.datasets import latent
 from pymc_gpep.fits.fit import Fit
@@ -36,7 +36,7 @@ _FEWEST = 100  # with fewer draws the tail, a fifth of them, is too short to fit
 _GOOD = 0.5  # Pareto k below which the variance of the weights is finite
 _MANY = 100.0  # draws of equal weight whose means are worth looking at
 _ENOUGH = 1000  # draws to weight where fewer are asked for
-_CLOSE = 0.02  # root mean square error of probabilities
+_CLOSE = 0.03  # root mean square error of probabilities
 _KNOWN = 0.75  # share of the points at which something has to be known, to say something of the fit
 
 
@@ -111,7 +111,7 @@ class ImportanceCheck:
 
     @property
     def fit_verdict(self) -> str:
-        """On the fit: "close" (`probability_shift` up to 0.02) or "off"; "unknown" if so at a quarter of the points."""
+        """On the fit: "close" (`probability_shift` up to 0.03) or "off"; "unknown" if so at a quarter of the points."""
         if self.known < _KNOWN:
             return "unknown"
         return "close" if self.probability_shift <= _CLOSE else "off"
@@ -150,7 +150,7 @@ class ImportanceCheck:
         known = sizes > 0
         start = f"The fit, {self.fit_verdict}: "
         if not known.any():
-            return f"{start}weights on blocks of points are of no use at any of {len(sizes)} points; ask a sampler."
+            return f"{start}there are no weights of use on blocks of points; ask a sampler."
         chance = float(np.sqrt((self.points["standard_error"] ** 2).mean()))
         return (
             f"{start}by weights on blocks of {np.median(sizes[known]):.0f} points, usable at {known.sum()} of "
@@ -217,7 +217,8 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     shift, labelled = (np.tensordot(excess, x, 1) / std).T, latent(fit)["mean"]
     mean_shift = labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift")
     seen = x if solution.likelihood.sees_common else x - x.mean(axis=1, keepdims=True)
-    blocks = block_check(log_likelihood, log_sites, seen)
+    pointwise = solution.posterior.sites.pointwise
+    blocks = block_check(log_likelihood, log_sites, seen) if pointwise else nothing_known(x.shape[-1])
     point = mean_shift.dims[0]
     return ImportanceCheck(
         method=method,

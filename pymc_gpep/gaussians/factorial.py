@@ -31,6 +31,7 @@ class FactorialSites(Sites):
     prior: DensePrior
 
     form = SiteForm.FACTORIAL
+    pointwise = False
 
     def product(self, f: Array) -> Array:
         return np.asarray(f / self.precision - _inverse_times(self.prior, f))

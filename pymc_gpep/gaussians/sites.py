@@ -51,6 +51,8 @@ class Sites(ABC):
     location: Array
 
     form: ClassVar[SiteForm]
+    pointwise: ClassVar[bool] = True
+    """Whether Π_i of each point stands alone, so that the sites of some points can be replaced."""
 
     @classmethod
     def through(cls, precision: Array, mean: Array, weights: Array) -> Self:
