@@ -9,28 +9,23 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.scalar.class_sign import class_sign
 from pymc_gpep.kernels.special.logistic_average import (
     ROOM,
-    WIDEST,
     average_log_logistic,
     log_logistic,
     log_logistic_normal,
 )
+from pymc_gpep.kernels.special.sinh_rule import WIDEST
 
 __all__ = ["average", "average_log", "bound", "derivatives"]
-
-
-@kernel
-def _sign(label):
-    """1 for class 1, −1 for class 0, NaN for what is no class."""
-    return math.nan if label < 0 or label > 1 else 2.0 * label - 1.0
 
 
 @kernel
 def derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         log_p, p, other = log_logistic(sign * f[i])
         out[0, i] = log_p
         out[1, i] = sign * other
@@ -43,7 +38,7 @@ def average(mean, variance, y, parameters, out):
     """log ∫ σ(sf) N(f | μ, D) df and its first four derivatives in μ into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         centre = sign * mean[i]
         if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
             out[:, i] = np.nan
@@ -61,7 +56,7 @@ def average_log(mean, variance, y, parameters, out):
     """∫ log σ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         centre = sign * mean[i]
         if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
             out[:, i] = np.nan
@@ -80,7 +75,7 @@ def bound(mean, variance, y, parameters, out):
     the bound are those of its average with ς held.
     """
     for i in range(len(mean)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         width = math.sqrt(mean[i] * mean[i] + variance[i])
         log_p, p, other = log_logistic(width)
         # (σ(ς) − ½) / 2ς; its series where the difference has no digits.

@@ -16,12 +16,12 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.logistic_average import (
     ROOM,
-    WIDEST,
     average_log_logistic,
     log_logistic,
     log_logistic_normal,
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
+from pymc_gpep.kernels.special.sinh_rule import WIDEST
 
 __all__ = [
     "logit_average",

@@ -9,23 +9,19 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.log_probit_average import WIDEST, log_probit_normal
+from pymc_gpep.kernels.scalar.class_sign import class_sign
+from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
+from pymc_gpep.kernels.special.sinh_rule import WIDEST
 
 __all__ = ["average", "average_log", "bound", "derivatives"]
-
-
-@kernel
-def _sign(label):
-    """1 for class 1, −1 for class 0, NaN for what is no class."""
-    return math.nan if label < 0 or label > 1 else 2.0 * label - 1.0
 
 
 @kernel
 def derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         value, first, second, third, _ = log_ndtr_derivatives(sign * f[i])
         out[0, i] = value
         out[1, i] = sign * first
@@ -37,7 +33,7 @@ def derivatives(f, y, parameters, out):
 def average(mean, variance, y, parameters, out):
     """log ∫ Φ(sf) N(f | μ, D) df = log Φ(sμ / √(1 + D)) and its first four derivatives in μ into `out` (5, n)."""
     for i in range(len(mean)):
-        slope = _sign(y[i]) / math.sqrt(1.0 + variance[i])
+        slope = class_sign(y[i]) / math.sqrt(1.0 + variance[i])
         value, first, second, third, fourth = log_ndtr_derivatives(slope * mean[i])
         square = 1.0 / (1.0 + variance[i])
         out[0, i] = value
@@ -51,7 +47,7 @@ def average(mean, variance, y, parameters, out):
 def average_log(mean, variance, y, parameters, out):
     """∫ log Φ(sf) N(f | m, v) df and its derivatives in m and v into `out` (3, n)."""
     for i in range(len(mean)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         centre = sign * mean[i]
         if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
             out[:, i] = np.nan
@@ -69,7 +65,7 @@ def bound(mean, variance, y, parameters, out):
     It is the bound of Nickisch and Rasmussen (2008), eq. 14, at the best quadratic function.
     """
     for i in range(len(mean)):
-        sign = _sign(y[i])
+        sign = class_sign(y[i])
         log_p, hazard = log_ndtr_and_hazard(sign * mean[i])
         out[0, i] = log_p - 0.5 * variance[i]
         out[1, i] = sign * hazard

@@ -12,12 +12,9 @@ from scipy import special
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import probit_moments
-from pymc_gpep.kernels.special.sinh_rule import sinh_rule
+from pymc_gpep.kernels.special.sinh_rule import FURTHEST, sinh_rule
 
-__all__ = ["WIDEST", "log_probit_normal"]
-
-WIDEST = 1e20
-"""Largest variance that the rules reach."""
+__all__ = ["log_probit_normal"]
 
 _WIDE = 0.5  # variance from which on a normal density is wide
 _FAR_LEFT = -6.5  # standard deviations: from here on the poles of the hazard are nothing to a wide normal density
@@ -28,7 +25,7 @@ _RANGE = 8.5  # of a standard normal variable, to 1e-16
 _NEGLIGIBLE = -0.5 * _RANGE * _RANGE
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
-_NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -1e12, 13.5)
+_NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -FURTHEST, 13.5)
 
 
 def _tabulated() -> np.ndarray:

@@ -20,12 +20,9 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.special.log_complement import log_complement
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
-from pymc_gpep.kernels.special.sinh_rule import sinh_rule
+from pymc_gpep.kernels.special.sinh_rule import FURTHEST, sinh_rule
 
-__all__ = ["ROOM", "WIDEST", "average_log_logistic", "log_logistic", "log_logistic_normal"]
-
-WIDEST = 1e20
-"""Largest variance that the rules reach."""
+__all__ = ["ROOM", "average_log_logistic", "log_logistic", "log_logistic_normal"]
 
 _WIDE = 4.0  # variance from which on a normal density is wide
 _LOG_ERROR = math.log(1e-20)  # each derivative multiplies the error by 2π / step, some fifteen times
@@ -37,7 +34,7 @@ _SQRT_HALF = math.sqrt(0.5)
 _erfcx = scipy_function("special.cython_special", "__pyx_fuse_1erfcx", types.float64(types.float64))
 
 # σ(f) falls at least like exp(f/2) against the exponentials that it meets.
-_NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, 1e12)
+_NODES, _WEIGHTS = sinh_rule(4.0, 0.11, -90.0, FURTHEST)
 _WEIGHTS = _WEIGHTS / (1.0 + np.exp(-_NODES))
 
 ROOM = (2, len(_NODES))

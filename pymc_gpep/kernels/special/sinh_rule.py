@@ -10,7 +10,13 @@ import math
 
 import numpy as np
 
-__all__ = ["sinh_rule"]
+__all__ = ["FURTHEST", "WIDEST", "sinh_rule"]
+
+FURTHEST = 1e12
+"""Where the nodes of rules for any width end."""
+
+WIDEST = 1e20
+"""Largest variance of a normal density that does not reach beyond."""
 
 
 def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple[np.ndarray, np.ndarray]:
