@@ -55,23 +55,22 @@ def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, A
     optimum = maximise(log_posterior, theta, 10_000)
     return {
         "name": f"{method}, {'priors' if priors else 'bounds'}", "fit": whole, "optimiser": time.perf_counter() - began,
-        "iterations": len(optimum.history) - 1, "evaluations": log_posterior.evaluations,
-        "sweeps": log_posterior.sweeps, "evidence": optimum.best.evidence,
+        "iterations": len(optimum.history) - 1, "evaluations": len(log_posterior.seen),
+        "sweeps": sum(each.iterations for each in log_posterior.seen), "evidence": optimum.best.evidence,
     }  # fmt: skip
 
 
 class Counted(LogPosterior):
-    """Counts evaluations, and what they took of the approximation."""
+    """Keeps all evaluations, also those with a wider tolerance, which are another's."""
 
-    evaluations = 0
-    sweeps = 0
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.seen: list[Evaluation] = []
 
-    def __call__(self, theta: np.ndarray) -> Evaluation:
-        """Evaluate and count."""
-        result = super().__call__(theta)
-        self.evaluations += 1
-        self.sweeps += result.iterations
-        return result
+    def __call__(self, theta: np.ndarray, start: Any = None) -> Evaluation:
+        """Evaluate and keep."""
+        self.seen.append(super().__call__(theta, start))
+        return self.seen[-1]
 
 
 def peer(X: np.ndarray, y: np.ndarray) -> dict[str, Any]:
