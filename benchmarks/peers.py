@@ -1,8 +1,9 @@
 """Binary classification beside scikit-learn's and GPy's Gaussian processes: seconds to learn the hyperparameters.
 
-The same data, the same squared exponential covariance with a magnitude and a length scale, the same first values, all on one
-thread of BLAS. scikit-learn has Laplace's method for the logit, GPy has EP for the probit; each stands beside the method here
-that approximates the same model in the same way. GPy may live in an environment of its own, whose Python is given.
+The same data, the same squared exponential covariance with a magnitude and a length scale, the same first values, all
+on one thread of BLAS. scikit-learn has Laplace's method for the logit, GPy has EP for the probit; each stands beside
+the method here that approximates the same model in the same way. GPy may live in an environment of its own, whose
+Python is given.
 """
 
 import argparse
@@ -13,15 +14,11 @@ import sys
 import time
 from pathlib import Path
 
-for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
-
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
 SIZES = (500, 1000, 2000)
 DIMENSION = 4
-FIRST = {"magnitude": 1.0, "length scale": 1.0}
 
 
 def data(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +33,7 @@ def ours(n: int, method: str) -> dict[str, float]:
     """`pm.fit` with a log-uniform prior of the hyperparameters, so that the maximum is that of the evidence."""
     import pymc as pm
 
-    import pymc_gpep as gpep  # noqa: F401, it lets pm.fit know its methods
+    import pymc_gpep as gpep
 
     def fit(size: int):
         X, y = data(size)
@@ -126,14 +123,14 @@ def main() -> None:
                 continue
             python = arguments.gpy if name.endswith("GPy") else sys.executable
             command = [python, __file__, "--only", name, "--sizes", str(n)]
-            path = {} if name.endswith("GPy") else {"PYTHONPATH": str(ROOT)}
+            environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
             try:
                 done = subprocess.run(
                     command,
                     capture_output=True,
                     text=True,
                     timeout=arguments.seconds,
-                    env=os.environ | path,
+                    env=environment,
                     check=True,
                 )
             except subprocess.TimeoutExpired:

@@ -73,7 +73,7 @@ def compare_methods(
         One row for each result. Columns, where there is something to say:
 
         - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` where a fit has
-          integrated over them;
+          integrated over them; `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function;
         - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
           variances of the latent values to those of the reference, NaN where the likelihood is another one;
@@ -124,10 +124,11 @@ def compare_methods(
 
 def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     """Evidence and hyperparameters."""
-    row = {"log_evidence": np.nan, "log_evidence_integrated": np.nan}
+    row = {"log_evidence": np.nan, "lower_bound": np.nan, "log_evidence_integrated": np.nan}
     own = classifier
     if isinstance(result, GPApproximation):
         row["log_evidence"], own = result.log_evidence, result.classifier
+        row["lower_bound"] = result.lower_bound
         if len(result.hyper_posterior) > 1:
             row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
     for rv in own.hyperparameters:

@@ -69,6 +69,11 @@ class Fit:
         return self.solution.evidence
 
     @property
+    def lower_bound(self) -> float:
+        """Lower bound of the log marginal likelihood at the maximum, NaN if none is known: `Solution.lower_bound`."""
+        return self.solution.lower_bound
+
+    @property
     def convergence(self) -> Convergence:
         """How the approximation ended, at the maximum."""
         return self.solution.convergence
@@ -106,8 +111,9 @@ class Fit:
         if len(hyper) > 1:
             evidence = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){evidence}."
+        bound = "" if np.isnan(self.lower_bound) else f", lower bound {self.lower_bound:.4f}"
         return (
-            f"{self.approximator.name}: log evidence {self.log_evidence:.4f}, "
+            f"{self.approximator.name}: log evidence {self.log_evidence:.4f}{bound}, "
             f"{'converged' if self.converged else 'NOT converged'}. {self.message}{integrated}"
         )
 

@@ -142,6 +142,14 @@ class GPApproximation(SingleGroupApproximation):
         return self._fit.log_evidence
 
     @property
+    def lower_bound(self) -> float:
+        """Lower bound of the log marginal likelihood that the Gaussian of the latent values gives at the maximum.
+
+        Jensen's, E_q log p(y | f) − KL(q ‖ prior), for likelihoods of one latent function; NaN for others.
+        """
+        return self._fit.lower_bound
+
+    @property
     def convergence(self) -> Convergence:
         """How the approximation ended, at the maximum."""
         return self._fit.convergence

@@ -174,6 +174,15 @@ def test_marginals(setting):
     assert_allclose(cov, at_points(setting.dense.covariance), atol=1e-10)
 
 
+def test_divergence_from_the_prior(name, per_class):
+    setting = make_setting(name, per_class, jitter=0.1)
+    dense = setting.dense
+    shift = dense.mean - setting.posterior.prior.mean.ravel()
+    ratio = np.linalg.solve(dense.prior, dense.covariance)
+    expected = 0.5 * (np.trace(ratio) - C * N + dense.weights @ shift - np.linalg.slogdet(ratio)[1])
+    assert setting.posterior.divergence == pytest.approx(expected, abs=1e-9)
+
+
 def test_prediction(setting):
     variance = setting.k_new.diagonal(axis1=1, axis2=2)
     mean, cov = setting.posterior.predict(setting.k_cross, variance, setting.mean_new)
