@@ -143,7 +143,7 @@ class Approximator(ABC):
         likelihood : Likelihood, optional
             `first_likelihood` if not given.
         parameters : array (p, n), optional
-            What the likelihood is given besides latent values at each point.
+            What the likelihood is given besides latent values at each point, where it is not bound to it.
 
         Returns
         -------
@@ -156,7 +156,7 @@ class Approximator(ABC):
             If an input has the wrong shape, is not finite, or holds labels that are no classes; if the problem is too
             large for the approximation; or if that does not fit the likelihood.
         """
-        likelihood = likelihood or self.first_likelihood()
+        likelihood = self._bound(likelihood, parameters)
         prior = DensePrior.checked(k, mean)
         labels = likelihood.check(labels, *prior.shape)
         begin = np.zeros(self.start_size(*prior.shape))
@@ -164,7 +164,7 @@ class Approximator(ABC):
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood, parameters=parameters)
+        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
@@ -177,7 +177,7 @@ class Approximator(ABC):
             convergence=Convergence(
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
             ),
-            parameters=parameters,
+            parameters=likelihood.parameters,
         )
 
     def solve_near(
@@ -208,12 +208,24 @@ class Approximator(ABC):
         parameters: Array = NO_PARAMETERS,
     ) -> Outcome:
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
-        likelihood = likelihood or self.first_likelihood()
+        likelihood = self._bound(likelihood, parameters)
         solver = partial(self.solver, likelihood=likelihood)
-        relative = not likelihood.sees_common
         return run(
-            solver, k, mean, labels, start, self.max_iterations, gradient, relative=relative, parameters=parameters
+            solver,
+            k,
+            mean,
+            labels,
+            start,
+            self.max_iterations,
+            gradient,
+            relative=not likelihood.sees_common,
+            parameters=likelihood.parameters,
         )
+
+    def _bound(self, likelihood: Likelihood | None, parameters: Array) -> Likelihood:
+        """The likelihood that is meant, with its parameters."""
+        likelihood = likelihood or self.first_likelihood()
+        return likelihood.given(parameters) if parameters.size else likelihood
 
     def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.

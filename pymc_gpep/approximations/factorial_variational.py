@@ -37,6 +37,7 @@ class FactorialVariational(Approximator):
 
     name: ClassVar[str] = "fv"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property

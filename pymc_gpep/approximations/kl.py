@@ -33,6 +33,7 @@ class KL(AcceleratedBound):
 
     name: ClassVar[str] = "kl"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
+    follows_parameters: ClassVar[bool] = True
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(AverageLogDensity).terms

@@ -38,6 +38,7 @@ class ScalarLaplace(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
+    follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property

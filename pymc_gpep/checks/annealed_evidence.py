@@ -33,6 +33,7 @@ from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.prior_functions import prior_moments
 
 __all__ = ["AnnealedEvidence", "annealed_evidence"]
 
@@ -255,9 +256,8 @@ def _base(latent_model: LatentModel, point: PointType, start: str) -> Base:
     if not isinstance(latent_model.processes, GPClassifier) or start == "prior":
         return prior_base(prior)
     classifier = latent_model.processes
-    (labels,) = evaluate([classifier.labels])
-    likelihood = classifier.likelihood_model
-    solution = approximator(start, likelihood, {}).solve(prior.k, prior.mean, labels, likelihood=likelihood)
+    k, mean, labels, likelihood = prior_moments(classifier)(point)
+    solution = approximator(start, likelihood, {}).solve(k, mean, labels, likelihood=likelihood)
     base = posterior_base(solution.posterior) if np.isfinite(solution.mean).all() else None
     if base is None or not np.isfinite(base.log_normaliser):
         raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")

@@ -55,8 +55,9 @@ def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp
     k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
     others = np.delete(np.arange(len(solution.labels)), i)
     again = approximator.solve(
-        k[:, others][:, :, others], prior_mean[:, others], solution.labels[others], likelihood=solution.likelihood
-    )
+        k[:, others][:, :, others], prior_mean[:, others], solution.labels[others],
+        likelihood=solution.likelihood.at(others),
+    )  # fmt: skip
     mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
     return mean.T, cov, again.convergence.converged
 
@@ -73,13 +74,13 @@ def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5
     """See `GPApproximation.loo`."""
     classifier, hyper = fit.classifier, fit.hyper_posterior
     approximator = fit.approximator
-    likelihood, y = classifier.likelihood_model, fit.solution.labels
+    y = fit.solution.labels
     # Log densities (node, point) given the hyperparameters of each node.
     within, without = np.empty((2, len(hyper), len(y)))
     for s, (_, solution) in enumerate(hyper.solutions()):
         left_out = leave_one_out_moments(approximator, solution)
-        within[s] = log_predictive(likelihood, solution.mean.T, solution.cov, y, tolerance=tolerance)
-        without[s] = log_predictive(likelihood, *left_out, y, tolerance=tolerance)
+        within[s] = log_predictive(solution.likelihood, solution.mean.T, solution.cov, y, tolerance=tolerance)
+        without[s] = log_predictive(solution.likelihood, *left_out, y, tolerance=tolerance)
     log_weights = np.log(hyper.weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
@@ -89,6 +90,7 @@ def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5
     for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
         for i in refitted:
             mean, cov, succeeded = _refitted_moments(approximator, solution, i)
+            likelihood = solution.likelihood.at([i])
             without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
             converged = converged and succeeded
     elpd = _harmonic(log_weights, without)

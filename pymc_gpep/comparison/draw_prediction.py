@@ -93,14 +93,14 @@ def predict_draws(
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
         for s in progress.track(chosen, description="Predicting from draws"):
             point = point_of({name: values[name][s] for name in names})
-            k, prior_mean, _ = moments(point)
+            k, prior_mean, _, of = moments(point)
             try:
                 at_new = DensePrior(k, prior_mean).conditional(f[s], *cross_covariance(point, x))
             except NotPositiveDefiniteError as error:
                 raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
             mean, variance = (values.T for values in at_new)
             cov = variance[:, :, None] * np.eye(c)
-            p += classifier.likelihood_model.probabilities(mean, cov, tolerance=tolerance)[0]
+            p += of.elsewhere(m).probabilities(mean, cov, tolerance=tolerance)[0]
             total += mean
             square += mean[:, :, None] * mean[:, None, :] + cov
     mean = total / len(chosen)

@@ -97,7 +97,8 @@ def evidence_grid(
         for index in progress.track(serpentine(shape), total=int(np.prod(shape)), description=description):
             here = {name: taken[i] for (name, taken), i in zip(axes.items(), index, strict=True)}
             point = point_of({name: np.broadcast_to(here.get(name, at_), at_.shape) for name, at_ in elsewhere.items()})
-            solution = solver.solve_near(*moments(point), start, likelihood=classifier.likelihood_model)
+            k, mean, labels, given = moments(point)
+            solution = solver.solve_near(k, mean, labels, start, likelihood=given)
             converged[index], iterations[index] = solution.convergence.converged, solution.convergence.iterations
             columns["evidence"][index] = solution.evidence
             if converged[index]:

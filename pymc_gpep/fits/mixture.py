@@ -46,6 +46,8 @@ class Prediction(NamedTuple):
     """Of the latent functions, (m, c)."""
     cov: Array | None = None
     """Of the latent functions, (m, c, c), if it is wanted."""
+    outcome: Array | None = None
+    """Mean of an observation and of its square, (2, m), where observations are no classes."""
 
 
 def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Prediction:
@@ -73,5 +75,6 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
     else:
         kept.extend(each)
         mean = np.tensordot(weights, [one.mean for one in kept], axes=1)
-    p, error = (np.tensordot(weights, column, axes=1) for column in list(zip(*kept, strict=True))[:2])
-    return Prediction(p, error, mean, cov)
+    p, error = (np.tensordot(weights, [getattr(one, name) for one in kept], axes=1) for name in ("p", "error"))
+    outcomes = [one.outcome for one in kept if one.outcome is not None]
+    return Prediction(p, error, mean, cov, np.tensordot(weights, outcomes, axes=1) if outcomes else None)

@@ -104,7 +104,7 @@ def predict_at(
 ) -> Prediction:
     """The same at given hyperparameters, in chunks of bounded memory."""
     inputs = new_inputs(x, prior.columns)
-    likelihood = classifier.likelihood_model
+    likelihood = solution.likelihood
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
     m, c = len(inputs), classifier.n_functions
@@ -114,6 +114,7 @@ def predict_at(
         np.empty(m),
         np.empty((m, c)),
         np.empty((m, c, c)) if covariances else None,
+        None if classifier.n_classes else np.empty((2, m)),
     )
     for start in range(0, m, chunk):
         rows = slice(start, start + chunk)
@@ -122,8 +123,11 @@ def predict_at(
         found.mean[rows] = mean.T
         if found.cov is not None:
             found.cov[rows] = cov
-        if corrected is None:
-            found.p[rows], found.error[rows] = likelihood.probabilities(
+        if found.outcome is not None:
+            found.outcome[:, rows] = likelihood.elsewhere(mean.shape[1]).outcome_moments(mean.T, cov)
+            found.error[rows] = 0.0
+        elif corrected is None:
+            found.p[rows], found.error[rows] = likelihood.elsewhere(mean.shape[1]).probabilities(
                 mean.T, cov, how=probabilities, tolerance=tolerance
             )
         else:
@@ -139,8 +143,14 @@ def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, prediction: Predi
         dim = str(x.dims[0])
         if dim in x.coords:
             coords[dim] = x.coords[dim].values
-    class_dim = classifier.class_dim or "class"
-    coords[class_dim] = classifier.class_names
     arrays, of_functions_coords = of_functions(classifier, dim, prediction.mean, prediction.cov)
-    arrays = {"p": ((dim, class_dim), prediction.p), **arrays, "error": ((dim,), prediction.error)}
-    return xr.Dataset(arrays, coords=of_functions_coords | coords)
+    coords = of_functions_coords | coords
+    if prediction.outcome is None:
+        class_dim = classifier.class_dim or "class"
+        coords[class_dim] = classifier.class_names
+        arrays = {"p": ((dim, class_dim), prediction.p), **arrays, "error": ((dim,), prediction.error)}
+    else:
+        first, second = prediction.outcome
+        name = classifier.likelihood.name
+        arrays |= {f"{name}_mean": ((dim,), first), f"{name}_variance": ((dim,), second - first**2)}
+    return xr.Dataset(arrays, coords=coords)

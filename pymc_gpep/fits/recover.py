@@ -111,7 +111,10 @@ class _LatentValues:
         def function(inputs: list[Variable], outputs: list[Variable]) -> Any:
             return graph_function(model, [given[v] for v in inputs], graph_replace(outputs, replacements, strict=False))
 
-        self._prior = function(hyperparameters, [classifier.covariance(), classifier.mean(), classifier.labels])
+        self._prior = function(
+            hyperparameters,
+            [classifier.covariance(), classifier.mean(), classifier.labels, classifier.parameters],
+        )
         self._drawn = [v.name for v in latents]
         others = [v for v in dependent if v not in given]
         self._others = [v.name for v in others]
@@ -119,8 +122,8 @@ class _LatentValues:
         self._start: Array | None = None
 
     def _solve(self, hyperparameters: list[Any]) -> Solution:
-        k, mean, labels = self._prior(*hyperparameters)
-        likelihood = self.classifier.likelihood_model
+        k, mean, labels, parameters = self._prior(*hyperparameters)
+        likelihood = self.classifier.likelihood_model.given(parameters)
         solution = self.approximator.solve_near(k, mean, labels, self._start, likelihood=likelihood)
         if not solution.convergence.converged:
             raise ValueError(f"{self.approximator.name} {solution.convergence}. Was it sampled from this model?")

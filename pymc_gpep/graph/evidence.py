@@ -17,6 +17,7 @@ from pymc_gpep.graph.recent_solves import RecentSolves, place_of
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.contract import NO_PARAMETERS
 from pymc_gpep.solvers.relay import REFUSED, external
 from pymc_gpep.solvers.run import Outcome
 
@@ -30,6 +31,10 @@ _UNUSABLE = (
 )
 
 
+_DIFFERENTIABLE = True, True, False, False, False, True
+"""Which inputs have derivatives."""
+
+
 def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
     tensor = pt.as_tensor_variable(value)
     if tensor.type.ndim != ndim:
@@ -40,13 +45,14 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 class Evidence(Op):
     """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
-    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), what to start from, a vector, and a factor
-    on the approximation's tolerance. No derivatives are taken through these two, since the fixed point does not depend
-    on them. Without a start it is cold, where the shape of the mean is known.
+    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), what to start from, a vector, a factor on
+    the approximation's tolerance, and what the likelihood is given besides latent values (p, n). No derivatives are
+    taken through start and factor, since the fixed point does not depend on them. Without a start it is cold, where the
+    shape of the mean is known.
 
-    Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations.
-    Unless the solver converged, the first three are NaN and the status says why (`pymc_gpep.kernels.status`): in a
-    sampler that is a divergence.
+    Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
+    d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
+    why (`pymc_gpep.kernels.status`): in a sampler that is a divergence.
 
     An Op that remembers starts from its last solves of the same problem, wherever they ended near by, and from the
     input only where there were none or that does not converge: see `pymc_gpep.graph.recent_solves`.
@@ -65,7 +71,9 @@ class Evidence(Op):
         self.likelihood = likelihood or approximator.first_likelihood()
         self.remembers = remembers
 
-    def make_node(self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0) -> Apply:
+    def make_node(
+        self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0, parameters: Any = None
+    ) -> Apply:
         """Apply the Op; static shapes are kept where they are known, the others checked when it is evaluated.
 
         Raises
@@ -86,14 +94,17 @@ class Evidence(Op):
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
         start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
-        outputs = [pt.dscalar("evidence"), k.type(), mean.type(), start.type(), pt.lscalar(), pt.lscalar()]
         looseness = _with_axes("looseness", looseness, 0, "float64")
-        return Apply(self, [k, mean, labels, start, looseness], outputs)
+        given = pt.zeros((0, n)) if parameters is None else parameters
+        parameters = pt.specify_shape(_with_axes("parameters", given, 2, "float64"), (None, n))
+        evidence, status, iterations = pt.dscalar("evidence"), pt.lscalar(), pt.lscalar()
+        outputs = [evidence, k.type(), mean.type(), start.type(), status, iterations, parameters.type()]
+        return Apply(self, [k, mean, labels, start, looseness, parameters], outputs)
 
     def infer_shape(self, node: Apply, shapes: Sequence[Any]) -> list[Any]:
         """Shapes of the outputs from those of the inputs."""
-        k, mean, _, start, _ = shapes
-        return [(), k, mean, start, (), ()]
+        k, mean, _, start, _, parameters = shapes
+        return [(), k, mean, start, (), (), parameters]
 
     def solve(
         self,
@@ -102,6 +113,7 @@ class Evidence(Op):
         labels: NDArray[np.int64],
         start: NDArray[np.float64],
         looseness: float = 1.0,
+        parameters: NDArray[np.float64] = NO_PARAMETERS,
         gradient: bool = True,
     ) -> Outcome:
         """Run the solver.
@@ -112,14 +124,16 @@ class Evidence(Op):
             If the arrays do not fit each other, or the labels are not legal: kernels read memory by them, unchecked.
         """
         c, n = mean.shape
-        self.likelihood.check(labels, c, n)
+        likelihood = self.likelihood.given(parameters)
+        likelihood.check(labels, c, n)
         if len(k) not in (1, c) or n < 1 or start.size != self.approximator.start_size(c, n):
             raise ValueError(_UNUSABLE)
         approximator = self.approximator.loosened(float(looseness))
-        run = partial(approximator.run, k, mean, labels, gradient=gradient, likelihood=self.likelihood)
+        run = partial(approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood)
         if not self.remembers:
             return run(start)
-        problem, place = (self, k.shape, labels.tobytes()), place_of(k, mean)
+        means = np.concatenate([mean, likelihood.parameters]) if likelihood.has_parameters else mean
+        problem, place = (self, k.shape, labels.tobytes()), place_of(k, means)
         if not np.isfinite(place).all():
             return run(start)  # which says what is wrong
         near = _recent.near(problem)
@@ -137,9 +151,11 @@ class Evidence(Op):
         labels: NDArray[np.int64],
         start: NDArray[np.float64],
         looseness: float | NDArray[np.float64] = 1.0,
+        parameters: NDArray[np.float64] = NO_PARAMETERS,
     ) -> tuple[Any, ...]:
         """Compute all outputs from numbers."""
-        found = self.solve(np.asarray(k), np.asarray(mean), np.asarray(labels), np.asarray(start), float(looseness))
+        k, mean, labels, start = np.asarray(k), np.asarray(mean), np.asarray(labels), np.asarray(start)
+        found = self.solve(k, mean, labels, start, float(looseness), np.asarray(parameters))
         ok = found.status == CONVERGED
         return (
             found.evidence if ok else np.nan,
@@ -148,6 +164,7 @@ class Evidence(Op):
             found.start,
             found.status,
             found.iterations,
+            found.gradient_parameters if ok and len(parameters) else np.full_like(parameters, np.nan),
         )
 
     def perform(self, node: Apply, inputs: Sequence[Any], output_storage: Sequence[list[Any]]) -> None:
@@ -156,24 +173,30 @@ class Evidence(Op):
             storage[0] = np.asarray(value, dtype=variable.type.dtype)
 
     def connection_pattern(self, node: Apply) -> list[list[bool]]:
-        """The evidence depends on covariance and mean; the rest is a by-product without derivatives of its own."""
-        return [[differentiable] * 6 for differentiable in (True, True, False, False, False)]
+        """The evidence depends on covariance, mean and parameters; the rest has no derivatives of its own."""
+        return [[differentiable] * 7 for differentiable in _DIFFERENTIABLE]
 
     def pullback(
         self, inputs: Sequence[Variable], outputs: Sequence[Variable], cotangents: Sequence[Variable]
     ) -> list[Variable]:
         """Cotangent of the evidence times its derivatives."""
-        _, gradient_k, gradient_mean, *_ = outputs
+        _, gradient_k, gradient_mean, *_, gradient_parameters = outputs
         cotangent, *others = cotangents
         if any(not isinstance(other.type, DisconnectedType) for other in others):
-            undefined = [
+            return [
                 grad_not_implemented(
                     self, i, inputs[i], "Only the evidence itself can be differentiated, and only once."
                 )
-                for i in range(2)
+                if differentiable
+                else disconnected_type()
+                for i, differentiable in enumerate(_DIFFERENTIABLE)
             ]
-            return [*undefined, *(disconnected_type() for _ in range(3))]
-        return [cotangent * gradient_k, cotangent * gradient_mean, *(disconnected_type() for _ in range(3))]
+        return [
+            cotangent * gradient_k,
+            cotangent * gradient_mean,
+            *(disconnected_type() for _ in range(3)),
+            cotangent * gradient_parameters,
+        ]
 
 
 @register_funcify_default_op_cache_key(Evidence)
@@ -182,22 +205,26 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
     solve = external(f"{op.approximator!r} of {op.likelihood!r}{remembers}", op.solve)
 
     @numba_njit
-    def evidence(k_, mean_, labels_, start, looseness):  # type: ignore[no-untyped-def]  # numba infers them
+    def evidence(k_, mean_, labels_, start, looseness, parameters_):  # type: ignore[no-untyped-def]  # numba infers them
         k = np.ascontiguousarray(k_)
         mean = np.ascontiguousarray(mean_)
         labels = np.ascontiguousarray(labels_)
+        parameters = np.ascontiguousarray(parameters_)
         c, n = mean.shape
         end = start.copy()
         value = np.full(1, np.nan)
         gradient_k = np.empty_like(k)
         gradient_mean = np.empty_like(mean)
+        gradient_parameters = np.empty_like(parameters)
         outcome = np.array([OUT_OF_MEMORY, 0])
         solve(
-            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, end.ctypes, end.size, np.float64(looseness.item()),
-            value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, outcome.ctypes,
+            len(k), c, n, len(parameters), k.ctypes, mean.ctypes, labels.ctypes, parameters.ctypes,
+            end.ctypes, end.size, np.float64(looseness.item()),
+            value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, gradient_parameters.ctypes, outcome.ctypes,
         )  # fmt: skip
         if outcome[0] == REFUSED:
             raise ValueError(_UNUSABLE)
-        return np.asarray(value[0]), gradient_k, gradient_mean, end, np.asarray(outcome[0]), np.asarray(outcome[1])
+        status, iterations = np.asarray(outcome[0]), np.asarray(outcome[1])
+        return np.asarray(value[0]), gradient_k, gradient_mean, end, status, iterations, gradient_parameters
 
     return evidence, source_key(__file__)

@@ -66,28 +66,29 @@ def _jax_evidence(op: Evidence, node: Apply, **kwargs: Any) -> Callable[..., Any
     dtypes = [output.type.dtype for output in node.outputs]
 
     def solve(
-        k: jax.Array, mean: jax.Array, labels: jax.Array, start: jax.Array, looseness: jax.Array
+        k: jax.Array, mean: jax.Array, labels: jax.Array, start: jax.Array, looseness: jax.Array, parameters: jax.Array
     ) -> tuple[jax.Array, ...]:
-        shapes = (), k.shape, mean.shape, start.shape, (), ()
+        shapes = (), k.shape, mean.shape, start.shape, (), (), parameters.shape
         results = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
         return jax.pure_callback(
-            lambda *inputs: op.evaluate(*map(np.asarray, inputs)), results, k, mean, labels, start, looseness,
+            lambda *inputs: op.evaluate(*map(np.asarray, inputs)),
+            results, k, mean, labels, start, looseness, parameters,
             vmap_method="sequential",
         )  # fmt: skip
 
     evidence = jax.custom_vjp(solve)
 
-    def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], Pair]:
+    def forward(*inputs: jax.custom_derivatives.CustomVJPPrimal) -> tuple[tuple[jax.Array, ...], tuple[jax.Array, ...]]:
         outputs = evidence(*(x.value for x in inputs))
-        _, gradient_k, gradient_mean, *_ = outputs
-        return outputs, (gradient_k, gradient_mean)
+        _, gradient_k, gradient_mean, *_, gradient_parameters = outputs
+        return outputs, (gradient_k, gradient_mean, gradient_parameters)
 
-    def backward(gradients: Pair, cotangents: tuple[Any, ...]) -> tuple[jax.Array | None, ...]:
+    def backward(gradients: tuple[jax.Array, ...], cotangents: tuple[Any, ...]) -> tuple[jax.Array | None, ...]:
         cotangent, *others = cotangents
         if not all(isinstance(other, SymbolicZero) for other in others):
             raise NotImplementedError("Only the evidence itself can be differentiated, and only once.")
-        gradient_k, gradient_mean = gradients
-        return cotangent * gradient_k, cotangent * gradient_mean, None, None, None
+        gradient_k, gradient_mean, gradient_parameters = gradients
+        return cotangent * gradient_k, cotangent * gradient_mean, None, None, None, cotangent * gradient_parameters
 
     evidence.defvjp(forward, backward, symbolic_zeros=True)
     return evidence

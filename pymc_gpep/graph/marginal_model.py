@@ -60,7 +60,7 @@ class MarginalModel(pm.Model):
         start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         k = classifier.covariances()
         op = Evidence(approximator, classifier.likelihood_model, remembers=True)
-        evidence = op(k, classifier.mean(), classifier.labels, start)
+        evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
         pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
 
 
@@ -114,5 +114,5 @@ def marginalize(
     """
     classifier = read_classifier(model, likelihood)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method and likelihood")
-    check_moments(classifier, *prior_moments(classifier)(model.initial_point()))
+    check_moments(prior_moments(classifier)(model.initial_point()))
     return MarginalModel(classifier, solver)

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
@@ -27,7 +26,7 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import draw_hyperparameters
-from pymc_gpep.structure.prior_functions import check_moments, frozen_data, prior_moments
+from pymc_gpep.structure.prior_functions import Moments, check_moments, frozen_data, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
 
@@ -79,8 +78,8 @@ class LogPosterior:
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
         self.data = frozen_data(model)
-        moments = [classifier.covariances(), classifier.mean()]
-        k, mean = model.replace_rvs_by_values(moments)
+        moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
+        k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
         self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
         others = [rv for rv in model.observed_RVs if rv is not classifier.likelihood]
@@ -89,7 +88,8 @@ class LogPosterior:
 
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
         op = Evidence(approximator, classifier.likelihood_model)
-        evidence, _, _, end, status, iterations = op.make_node(k, mean, labels, start, looseness).outputs
+        node = op.make_node(k, mean, labels, start, looseness, parameters)
+        evidence, _, _, end, status, iterations, _ = node.outputs
         log_posterior = evidence + prior
         gradient = (
             pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
@@ -225,16 +225,16 @@ class LogPosterior:
         flat = [DictToArrayBijection.map({v.name: draw[v.name] for v in self.value_vars}).data for draw in draws]
         return np.array(flat, dtype=np.float64).reshape(count, initial.size)
 
-    def moments(self, theta: Array) -> tuple[Array, Array, NDArray[np.int64]]:
-        """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) at one point."""
+    def moments(self, theta: Array) -> Moments:
+        """What the approximation is of at one point."""
         return self._moments(self.point(theta))
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(self.classifier, *self.moments(theta))
+        check_moments(self.moments(theta))
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
         """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
-        likelihood = self.classifier.likelihood_model
-        return self.approximator.solve_near(*self.moments(theta), start, likelihood=likelihood)
+        k, mean, labels, likelihood = self.moments(theta)
+        return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood)

@@ -39,17 +39,17 @@ def starting_points(log_posterior: LogPosterior, first: Array, count: int, rando
 
 
 def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
-    _, _, labels = log_posterior.moments(first)
+    labels = log_posterior.moments(first).labels
     pairs = pairs_by_kind(labels)
 
     def look(theta: Array) -> PriorView:
-        return view(log_posterior.moments(theta)[0], pairs)
+        return view(log_posterior.moments(theta).k, pairs)
 
     magnitudes, scales = roles(look, first)
     if not scales.any():
         return []
     # Points that are the same stay alike on any scale, and say nothing of one.
-    same = correlations(log_posterior.moments(first + _PATH[0] * scales)[0]).max(axis=0) > _SAME
+    same = correlations(log_posterior.moments(first + _PATH[0] * scales).k).max(axis=0) > _SAME
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
     points = []

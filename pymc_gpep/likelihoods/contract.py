@@ -1,24 +1,44 @@
 """The contract of a likelihood: how it is read in a model, what may be observed, densities, local computations."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.contract import NO_PARAMETERS
 
-__all__ = ["Likelihood"]
+__all__ = ["Likelihood", "Reading"]
+
+
+class Reading(NamedTuple):
+    """What a random variable is given."""
+
+    argument: TensorVariable
+    """Latent values (n, c), or (n,) where there is no axis for functions."""
+    parameters: TensorVariable | None = None
+    """What else, at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None for nothing."""
 
 
 @dataclass(frozen=True)
 class Likelihood(ABC):
     """A distribution of one observation given the c latent values of its point.
 
-    It has no parameters: all instances of a class are equal, and a model says no more of it than its latent values.
+    All instances of a class are equal. They differ only in the numbers that a model gives them besides latent values,
+    which are bound to one (`given`) where they are known.
+
+    Parameters
+    ----------
+    parameters : array (p, n)
+        What it is given besides latent values at each of n points, NaN while that is not known; p is 0 for most.
     """
+
+    parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
 
     name: ClassVar[str]
     """What approximations, messages and files call it."""
@@ -34,6 +54,8 @@ class Likelihood(ABC):
     """How predictive probabilities can be computed from a Gaussian, the default first."""
     sees_common: ClassVar[bool]
     """Whether a number that is added to all latent values of a point changes anything."""
+    has_parameters: ClassVar[bool] = False
+    """Whether it is given anything besides latent values."""
     largest_precision: ClassVar[float]
     """Scalar sites of EP have precisions of at least zero and less than this; 1 where EP has no such sites."""
     local: ClassVar[tuple[object, ...]]
@@ -73,11 +95,37 @@ class Likelihood(ABC):
             raise ValueError(f"{name} is {how!r}, but must be {names} for a {self.name} likelihood.")
         return how or self.ways[0]
 
-    @abstractmethod
-    def read(self, variable: TensorVariable) -> TensorVariable | None:
-        """The latent values that a random variable is given, (n, c), or (n,) where there is no axis for functions.
+    def given(self, parameters: Array) -> Self:
+        """The same with parameters (p, n)."""
+        return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
 
-        None if its likelihood is another one.
+    def at(self, points: Any) -> Self:
+        """The same at some of the points, by their index."""
+        return self.given(self.parameters[:, points]) if self.has_parameters else self
+
+    def elsewhere(self, n_points: int) -> Self:
+        """The same at so many new points.
+
+        Raises
+        ------
+        ValueError
+            If parameters differ between the points of the data, so that those of others are not known.
+        """
+        if not self.has_parameters:
+            return self
+        if (self.parameters != self.parameters[:, :1]).any():
+            raise ValueError(f"Parameters of the {self.name} likelihood at new points are not known: they vary.")
+        return self.given(np.repeat(self.parameters[:, :1], n_points, axis=1))
+
+    @abstractmethod
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        """What a random variable is given; None if its likelihood is another one.
+
+        Parameters
+        ----------
+        variable : TensorVariable
+        latents : collection of Variable
+            The latent values of the model, which tell an argument from parameters.
         """
 
     def why_not(self, variable: TensorVariable) -> str | None:
@@ -138,6 +186,16 @@ class Likelihood(ABC):
         ValueError
             If the shapes do not agree, or if there is no such way.
         """
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        """Predictive mean of an observation and of its square (2, m), arguments as in `probabilities`.
+
+        Raises
+        ------
+        TypeError
+            If observations are classes, which have none.
+        """
+        raise TypeError(f"Observations of a {self.name} likelihood are classes, and have no moments.")
 
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:

@@ -43,12 +43,14 @@ def log_predictive(
     """
     mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
     y = np.asarray(labels, np.int64)
+    if not likelihood.n_classes(mean.shape[1]):
+        return likelihood.log_tail(mean, cov, y)
     every, error = likelihood.probabilities(mean, cov, tolerance=tolerance)
     p = every[range(len(y)), y]
     for i in np.flatnonzero((error > _RELATIVE * p) & (p > _TINY)):
-        finer, error[[i]] = likelihood.probabilities(mean[[i]], cov[[i]], tolerance=_RELATIVE * p[i])
+        finer, error[[i]] = likelihood.at([i]).probabilities(mean[[i]], cov[[i]], tolerance=_RELATIVE * p[i])
         p[i] = finer[0, y[i]]
     tail = (p <= _TINY) | (error > _RELATIVE * p)
     log_p: Array = np.log(np.where(tail, 1.0, p))
-    log_p[tail] = likelihood.log_tail(mean[tail], cov[tail], y[tail])
+    log_p[tail] = likelihood.at(tail).log_tail(mean[tail], cov[tail], y[tail])
     return log_p

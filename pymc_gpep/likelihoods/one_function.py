@@ -1,10 +1,16 @@
-"""Likelihoods of an observation given one latent function."""
+"""Likelihoods of an observation given one latent function, from their computations at points."""
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, ScalarDensity
 
 __all__ = ["OneFunction"]
 
@@ -15,6 +21,7 @@ class OneFunction(Likelihood, ABC):
 
     function_axis: ClassVar[bool] = False
     sees_common: ClassVar[bool] = True
+    ways: ClassVar[tuple[str, ...]] = ("average",)
 
     def check_functions(self, n_functions: int) -> None:
         if n_functions != 1:
@@ -22,3 +29,43 @@ class OneFunction(Likelihood, ABC):
                 f"A {self.name} likelihood has one latent function, gp.prior(...) without n_outputs, and a prior mean "
                 f"(1, n), but there are {n_functions}."
             )
+
+    def checked_shape(self, observed: ArrayLike, n_functions: int, n_points: int, name: str) -> NDArray[Any]:
+        """Observations as an array, one for each point."""
+        self.check_functions(n_functions)
+        given = np.asarray(observed)
+        if given.shape != (n_points,):
+            raise ValueError(f"{name} must be ({n_points},), one for each point, but have shape {given.shape}.")
+        return given
+
+    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        values = f[..., 0, :]
+        repeats = values.size // values.shape[-1]
+        out = np.empty((4, values.size))
+        density = self.computation(ScalarDensity)
+        density.derivatives(values.ravel(), np.tile(observed, repeats), np.tile(self._rows(f), (1, repeats)), out)
+        log_p: Array = out[0].reshape(values.shape).sum(axis=-1)
+        return log_p
+
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        self.check_way(how)
+        mean, cov = gaussian_moments(mean, cov, tolerance, at_least=1)
+        self.check_functions(mean.shape[1])
+        classes = range(self.n_classes(1))
+        p = np.stack([np.exp(self.log_tail(mean, cov, np.full(len(mean), y))) for y in classes], axis=1)
+        total = p.sum(axis=1)
+        return p / total[:, None], np.abs(total - 1.0)
+
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        # Exact in the tails and everywhere else.
+        means, variance = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(cov[:, 0, 0])
+        terms = np.empty((5, len(means)))
+        labels = np.ascontiguousarray(observed, np.int64)
+        self.computation(GaussianAverage).terms(means, variance, labels, self._rows(mean.T), terms)
+        return terms[0]
+
+    def _rows(self, f: Array) -> Array:
+        """Parameters (p, n) for latent values (..., n)."""
+        return self.parameters if self.has_parameters else np.empty((0, f.shape[-1]))

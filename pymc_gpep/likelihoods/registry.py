@@ -3,6 +3,8 @@
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood, OrderedProbitLikelihood
+from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 
@@ -13,5 +15,8 @@ LIKELIHOODS: tuple[Likelihood, ...] = (
     SoftmaxLikelihood(),
     ProbitLikelihood(),
     LogitLikelihood(),
+    OrderedProbitLikelihood(),
+    OrderedLogitLikelihood(),
+    PoissonLikelihood(),
 )
 """All there are; a new one is a line here."""

@@ -89,7 +89,8 @@ def _convergence(name: str, result: Any) -> Convergence:
     if isinstance(result, GPApproximation):
         prior = result.solution.posterior.prior
         solver = result.log_posterior.approximator
-        return solver.solve(prior.k, prior.mean, result.solution.labels).convergence
+        solution = result.solution
+        return solver.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood).convergence
     if isinstance(result, Solution):
         return result.convergence
     if isinstance(result, Convergence):

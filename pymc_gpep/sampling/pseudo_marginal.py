@@ -176,15 +176,16 @@ class PseudoMarginal(EllipticalSlice):
                 )
         self.latent = self._initial_latent
         if isinstance(self.processes, GPClassifier) and self.site_model is not None:
-            self._likelihood = self.processes.likelihood_model
-            self.approximator = approximator(self.guide, self._likelihood, {})
+            self.approximator = approximator(self.guide, self.processes.likelihood_model, {})
+            self._moments_at = prior_moments(self.processes)
             centre = self.latent_model.with_theta(model.initial_point(), self.site_model.centre)
-            k, mean, self._labels = prior_moments(self.processes)(centre)
+            k, mean, self._labels, self._likelihood = self._moments_at(centre)
             self._start = self.approximator.solve(k, mean, self._labels, likelihood=self._likelihood).start
 
     def sites(self, fitted: SiteModel, prior: DensePrior, point: PointType) -> Sites:
         # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
-        solution = self.approximator.solve(prior.k, prior.mean, self._labels, self._start, likelihood=self._likelihood)
+        likelihood = self._moments_at(point).likelihood if self._likelihood.has_parameters else self._likelihood
+        solution = self.approximator.solve(prior.k, prior.mean, self._labels, self._start, likelihood=likelihood)
         solved = solution_sites(solution)
         return super().sites(fitted, prior, point) if solved is None else solved
 

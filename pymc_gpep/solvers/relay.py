@@ -29,13 +29,13 @@ _double = types.float64
 _doubles = types.CPointer(_double)
 
 SIGNATURE = types.void(
-    _int, _int, _int,  # covariance matrices (1 or c), c, n
-    _doubles, _doubles, _ints,  # prior covariance, prior mean, labels
+    _int, _int, _int, _int,  # covariance matrices (1 or c), c, n, p
+    _doubles, _doubles, _ints, _doubles,  # prior covariance, prior mean, labels, parameters of the likelihood
     _doubles, _int,  # what to start from, overwritten, and how many numbers that is
     _double,  # factor on the tolerance
-    _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
+    _doubles, _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
 )  # fmt: skip
-"""Arrays are C-ordered. What is computed is written into the last four and the start; NaN unless it converged."""
+"""Arrays are C-ordered. What is computed is written into the last five and the start; NaN unless it converged."""
 
 _C_TYPES: dict[Any, Any] = {
     _int: ctypes.c_int64,
@@ -51,7 +51,7 @@ _made: dict[str, Any] = {}
 
 
 def external(name: str, solve: Callable[..., Outcome]) -> Any:
-    """What compiled code calls to run `solve(k, mean, labels, start, looseness, gradient=True)`.
+    """What compiled code calls to run `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
 
     Parameters
     ----------
@@ -68,17 +68,21 @@ def external(name: str, solve: Callable[..., Outcome]) -> Any:
 
 def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
     def call(
-        matrices: int, c: int, n: int, k_: Any, mean_: Any, labels_: Any, start_: Any, size: int,
-        looseness: float, evidence_: Any, gradient_: Any, gradient_mean_: Any, outcome_: Any,
+        matrices: int, c: int, n: int, p: int, k_: Any, mean_: Any, labels_: Any, parameters_: Any,
+        start_: Any, size: int, looseness: float,
+        evidence_: Any, gradient_: Any, gradient_mean_: Any, gradient_parameters_: Any, outcome_: Any,
     ) -> None:  # fmt: skip
         array = np.ctypeslib.as_array
         evidence, outcome, start = array(evidence_, (1,)), array(outcome_, (2,)), array(start_, (size,))
         gradient, gradient_mean = array(gradient_, (matrices, n, n)), array(gradient_mean_, (c, n))
-        evidence[:] = gradient[:] = gradient_mean[:] = np.nan
+        parameters, gradient_parameters = (
+            array(values, (p, n)) if p else np.empty((0, n)) for values in (parameters_, gradient_parameters_)
+        )
+        evidence[:] = gradient[:] = gradient_mean[:] = gradient_parameters[:] = np.nan
         outcome[:] = OUT_OF_MEMORY, 0
         try:
             k, mean, labels = array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,))
-            found = solve(k, mean, labels, start, looseness, gradient=True)
+            found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
         except KeyboardInterrupt:
             # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.
             threading.Timer(_MOMENT, _thread.interrupt_main).start()
@@ -90,5 +94,7 @@ def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
         start[:] = found.start
         if found.status == CONVERGED:
             evidence[:], gradient[:], gradient_mean[:] = found.evidence, found.gradient, found.gradient_mean
+            if p:
+                gradient_parameters[:] = found.gradient_parameters
 
     return call

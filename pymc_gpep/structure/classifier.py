@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
+from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.contract import Likelihood, Reading
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure.assembly import evaluate, read_assembly
 from pymc_gpep.structure.errors import StructureError, listing
-from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.latent import LatentGP, latents_among
 from pymc_gpep.structure.processes import GPModel, check_priors, with_functions
 
 __all__ = ["GPClassifier", "read_classifier"]
@@ -33,6 +35,8 @@ class GPClassifier(GPModel):
         The observed random variable.
     labels : TensorVariable, shape (n,)
         Its value: a constant, or the shared variable of `pm.Data`.
+    parameters : TensorVariable, shape (p, n)
+        What the likelihood is given besides latent values, a function of hyperparameters; p is 0 for most.
     class_dim, point_dim : str or None
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
@@ -42,6 +46,7 @@ class GPClassifier(GPModel):
     likelihood_model: Likelihood
     likelihood: TensorVariable
     labels: TensorVariable
+    parameters: TensorVariable
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
@@ -86,8 +91,11 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     StructureError
         If the model is none. It says what was looked for, what was found instead, and what to change.
     """
-    likelihood_model, rv, argument = _find_likelihood(model, likelihood)
-    assembly = read_assembly(_by_functions(likelihood_model, argument, rv), rv, model)
+    likelihood_model, rv, reading = _find_likelihood(model, likelihood)
+    assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
+    parameters, count = _parameters(reading, assembly.n_points)
+    # What is known of parameters as yet is how many there are.
+    likelihood_model = likelihood_model.given(np.full((count, assembly.n_points), np.nan))
     n_functions = sum(map(len, assembly.classes))
     labels = model.rvs_to_values[rv]
     _check_labels(likelihood_model, rv, labels, n_functions, assembly.n_points)
@@ -100,6 +108,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
         likelihood_model=likelihood_model,
         likelihood=rv,
         labels=labels,
+        parameters=parameters,
         latents=tuple(map(with_functions, assembly.latents, assembly.classes)),
         n_points=assembly.n_points,
         hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
@@ -109,18 +118,19 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     )
 
 
-def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, TensorVariable, TensorVariable]:
-    """Return the one likelihood that can be read, or that of the given name: which, its variable, its argument."""
+def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, TensorVariable, Reading]:
+    """Return the one likelihood that can be read, or that of the given name: which, its variable, what it is given."""
     written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
-    found: dict[str, tuple[Likelihood, TensorVariable, TensorVariable]] = {}
+    found: dict[str, tuple[Likelihood, TensorVariable, Reading]] = {}
+    latents = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
     unobserved = []
     near: dict[str, None] = {}
     for rv in model.basic_RVs:
         for likelihood in LIKELIHOODS:
-            if (argument := likelihood.read(rv)) is None:
+            if (reading := likelihood.read(rv, latents)) is None:
                 continue
             if rv in model.observed_RVs:
-                found[rv.name] = likelihood, rv, argument
+                found[rv.name] = likelihood, rv, reading
             else:
                 unobserved.append(rv)
             break  # the first that reads it
@@ -141,6 +151,15 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, Ten
             f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near)}"
         )
     return next(iter(found.values()))
+
+
+def _parameters(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
+    """Parameters of a likelihood at every point (p, n), and p."""
+    if reading.parameters is None:
+        return pt.constant(np.empty((0, n_points))), 0
+    (shape,) = evaluate(get_symbolic_rv_shapes([reading.parameters]))
+    count = int(shape[0])
+    return pt.broadcast_to(reading.parameters, (count, n_points)).astype("float64"), count
 
 
 def _check_missing(model: pm.Model) -> None:

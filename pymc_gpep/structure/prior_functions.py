@@ -1,7 +1,7 @@
 """Prior moments of the latent values as functions of the hyperparameters: at the points of the data, and elsewhere."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -14,12 +14,13 @@ from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 
-__all__ = ["CrossCovariance", "check_moments", "frozen_data", "prior_moments"]
+__all__ = ["CrossCovariance", "Moments", "check_moments", "frozen_data", "prior_moments"]
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -28,30 +29,49 @@ def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
     return {v: pt.constant(v.get_value(), name=v.name) for v in shared}
 
 
+class Moments(NamedTuple):
+    """What an approximation is of, at a point of a model."""
+
+    k: Array
+    """Prior covariance, (1 or c, n, n)."""
+    mean: Array
+    """Prior mean, (c, n)."""
+    labels: NDArray[np.int64]
+    """What was observed, (n,)."""
+    likelihood: Likelihood
+    """With the parameters that it has there."""
+
+
 def prior_moments(
     classifier: GPClassifier, data: Mapping[Variable, Variable] | None = None
-) -> Callable[[PointType], tuple[Array, Array, NDArray[np.int64]]]:
-    """Prior covariance (1 or c, n, n), prior mean (c, n) and labels (n,) as a function of a point of the model.
+) -> Callable[[PointType], Moments]:
+    """What an approximation is of, as a function of a point of the model.
 
     With the data given, as of `frozen_data`, else with those that the model has when the function is called.
     """
     model = classifier.model
-    moments = [classifier.covariances(), classifier.mean()]
+    moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
     outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))
-    return lambda point: tuple(function(*(point[v.name] for v in value_vars)))
+
+    def at(point: PointType) -> Moments:
+        k, mean, parameters, labels = function(*(point[v.name] for v in value_vars))
+        return Moments(k, mean, labels, classifier.likelihood_model.given(parameters))
+
+    return at
 
 
-def check_moments(classifier: GPClassifier, k: Array, mean: Array, labels: NDArray[np.int64]) -> None:
+def check_moments(moments: Moments) -> None:
     """Raise a ValueError if prior moments cannot be those of a Gaussian process, or labels not of the likelihood."""
+    k, mean, labels, likelihood = moments
     for name, values in (("covariance", k), ("mean", mean)):
         if bad := np.count_nonzero(~np.isfinite(values)):
             raise ValueError(
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
                 "inputs of the model, and at the hyperparameters it starts from."
             )
-    classifier.likelihood_model.check(labels, *DensePrior.checked(k, mean).shape)
+    likelihood.check(labels, *DensePrior.checked(k, mean).shape)
 
 
 def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:

@@ -263,7 +263,9 @@ def test_magnitudes_beyond_reason(approximation, k, mean):
     means = mean * np.array([[1.0], [-1.0], [0.3]])[:c] + np.zeros(6)
     approximation = approximation(max_iterations=200)
     start = np.zeros(approximation.start_size(c, 6))
-    *numbers, _, status, iterations = Evidence(*approximation).evaluate(k * PROBLEM.K[None] / 4, means, labels, start)
+    *numbers, _, status, iterations, _ = Evidence(*approximation).evaluate(
+        k * PROBLEM.K[None] / 4, means, labels, start
+    )
     for values in numbers:
         assert np.isfinite(values).all() if status == CONVERGED else np.isnan(values).all()
     assert iterations <= 200

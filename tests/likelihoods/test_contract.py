@@ -18,7 +18,9 @@ from tests.likelihoods.integrals import integrate
 
 N = 6
 LABELS = {2: np.array([0, 1, 1, 1, 0, 0]), 3: np.array([0, 1, 2, 1, 0, 2])}  # by the number of classes
-likelihoods = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
+# Those with parameters have tests of their own, `test_parameters`.
+WITHOUT_PARAMETERS = [each for each in LIKELIHOODS if not each.has_parameters]
+likelihoods = pytest.mark.parametrize("likelihood", WITHOUT_PARAMETERS, ids=lambda likelihood: likelihood.name)
 OBSERVED = {
     "multinomial_probit": lambda f, y: gpep.MultinomialProbit("y", f.T, observed=y),
     "softmax": lambda f, y: pm.Categorical("y", logit_p=f.T, observed=y),
@@ -50,16 +52,16 @@ def test_names_are_different():
 
 @likelihoods
 def test_reads_its_own_model_and_no_other(likelihood):
-    assert set(OBSERVED) == {each.name for each in LIKELIHOODS}
-    for other in LIKELIHOODS:
+    assert set(OBSERVED) == {each.name for each in WITHOUT_PARAMETERS}
+    for other in WITHOUT_PARAMETERS:
         with pm.Model() as model:
             gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0))
             f = gp.prior("f", X=np.arange(6.0)[:, None], n_outputs=n_functions(other))
             OBSERVED[other.name](f, observed(other))
-        argument = likelihood.read(model["y"])
-        assert (argument is not None) == (other == likelihood)
-        if argument is not None:
-            assert argument.ndim == 1 + likelihood.function_axis
+        reading = likelihood.read(model["y"], {model["f"]})
+        assert (reading is not None) == (other == likelihood)
+        if reading is not None:
+            assert reading.argument.ndim == 1 + likelihood.function_axis
         classifier = gpep.read_classifier(model)
         assert classifier.likelihood_model == other
         assert (classifier.n_functions, classifier.n_classes) == (n_functions(other), observed(other).max() + 1)
@@ -99,7 +101,7 @@ def test_sees_what_is_added_to_all_functions_as_it_says(likelihood):
 
 @pytest.mark.parametrize(
     ("likelihood", "c"),
-    [(each, c) for each in LIKELIHOODS for c in ((2, 3) if each.function_axis else (1,))],
+    [(each, c) for each in WITHOUT_PARAMETERS for c in ((2, 3) if each.function_axis else (1,))],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_probabilities_are_averages_of_the_density(likelihood, c):

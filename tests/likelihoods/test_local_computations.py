@@ -294,7 +294,12 @@ CHECKS = {
 
 @pytest.mark.parametrize(
     ("likelihood", "computation"),
-    [(likelihood, computation) for likelihood in LIKELIHOODS for computation in likelihood.local],
+    [
+        (likelihood, computation)
+        for likelihood in LIKELIHOODS
+        if not likelihood.has_parameters
+        for computation in likelihood.local
+    ],
     ids=lambda value: getattr(value, "name", type(value).__name__),
 )
 def test_follows_from_the_log_density(likelihood, computation):

@@ -10,13 +10,13 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_MEMORY
 from pymc_gpep.solvers.relay import REFUSED, external
 from pymc_gpep.solvers.run import Outcome
 
-C, N, SIZE = 3, 4, 5
+C, N, P, SIZE = 3, 4, 2, 5
 
 
 def outcome(status=CONVERGED, value=7.0):
     array = np.full((C, N), value)
     return Outcome(value, np.full((1, N, N), value), array, array, array, np.zeros((N, C, C)), array,
-                   np.full(SIZE, value), np.zeros((6, 2)), status, 0)  # fmt: skip
+                   np.full(SIZE, value), np.zeros((6, 2)), status, 0, np.full((P, N), value))  # fmt: skip
 
 
 def call(name, solve):
@@ -24,27 +24,33 @@ def call(name, solve):
     function = external(name, solve)
 
     @numba.njit
-    def compiled(k, mean, labels, sites):
+    def compiled(k, mean, labels, sites, parameters):
         evidence, gradient, gradient_mean = np.zeros(1), np.zeros_like(k), np.zeros_like(mean)
+        gradient_parameters = np.zeros_like(parameters)
         ended = np.zeros(2, np.int64)
         c, n = mean.shape
         function(
-            len(k), c, n, k.ctypes, mean.ctypes, labels.ctypes, sites.ctypes, sites.size,
-            evidence.ctypes, gradient.ctypes, gradient_mean.ctypes, ended.ctypes,
+            len(k), c, n, len(parameters), k.ctypes, mean.ctypes, labels.ctypes, parameters.ctypes,
+            sites.ctypes, sites.size, 3.0,
+            evidence.ctypes, gradient.ctypes, gradient_mean.ctypes, gradient_parameters.ctypes, ended.ctypes,
         )  # fmt: skip
-        return evidence[0], gradient, gradient_mean, sites, ended
+        return evidence[0], gradient, gradient_mean, sites, gradient_parameters, ended
 
-    return compiled(np.arange(16.0).reshape(1, N, N), np.ones((C, N)), np.arange(N), np.arange(5.0))
+    k, mean, parameters = np.arange(16.0).reshape(1, N, N), np.ones((C, N)), np.full((P, N), 2.0)
+    return compiled(k, mean, np.arange(N), np.arange(5.0), parameters)
 
 
 def test_arrays_go_in_and_come_out():
     seen = {}
 
-    def solve(k, mean, labels, start, gradient):
+    def solve(k, mean, labels, start, looseness, parameters, gradient):
         seen.update(k=k.copy(), mean=mean.copy(), labels=labels.copy(), start=start.copy(), gradient=gradient)
+        seen.update(looseness=looseness, parameters=parameters.copy())
         return outcome()
 
-    evidence, gradient, gradient_mean, sites, ended = call("arrays", solve)
+    evidence, gradient, gradient_mean, sites, gradient_parameters, ended = call("arrays", solve)
+    assert (seen["looseness"], seen["parameters"].tolist()) == (3.0, [[2.0] * N] * P)
+    assert (gradient_parameters == 7.0).all()
     assert (seen["k"] == np.arange(16.0).reshape(1, N, N)).all()
     assert (seen["mean"] == 1.0).all()
     assert (seen["labels"] == np.arange(N)).all()
@@ -58,8 +64,10 @@ def test_arrays_go_in_and_come_out():
 
 
 def test_a_failure_is_nan_and_a_status():
-    evidence, gradient, gradient_mean, sites, ended = call("failure", lambda *_, gradient: outcome(NOT_FINITE))
-    assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel()]).all()
+    evidence, gradient, gradient_mean, sites, gradient_parameters, ended = call(
+        "failure", lambda *_, gradient: outcome(NOT_FINITE)
+    )
+    assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel(), *gradient_parameters.ravel()]).all()
     assert (sites == 7.0).all()
     assert tuple(ended) == (NOT_FINITE, 6)
 
@@ -68,8 +76,8 @@ def test_a_refusal_is_nan_and_a_status():
     def refuse(*_, gradient):
         raise ValueError("start is too short")
 
-    evidence, gradient, gradient_mean, sites, ended = call("refusal", refuse)
-    assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel()]).all()
+    evidence, gradient, gradient_mean, sites, gradient_parameters, ended = call("refusal", refuse)
+    assert np.isnan([evidence, *gradient.ravel(), *gradient_mean.ravel(), *gradient_parameters.ravel()]).all()
     assert (sites == np.arange(5.0)).all()
     assert tuple(ended) == (REFUSED, 0)
 

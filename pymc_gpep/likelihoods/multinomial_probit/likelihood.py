@@ -1,10 +1,12 @@
 """The multinomial probit as a likelihood: what PyMC's graphs, approximations and predictions ask of it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -17,6 +19,7 @@ from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
+from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     DifferenceFactors,
@@ -53,12 +56,12 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         UtilityBound(bound_terms),
     )
 
-    def read(self, variable: TensorVariable) -> TensorVariable | None:
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         op = variable.owner.op
         if not isinstance(op, MultinomialProbitRV):
             return None
         (latent,) = op.dist_params(variable.owner)
-        return cast(TensorVariable, latent)
+        return Reading(cast(TensorVariable, latent))
 
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
         log_p: Array = log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0].sum(axis=-1)

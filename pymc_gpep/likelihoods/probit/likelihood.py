@@ -1,13 +1,16 @@
 """The probit as a likelihood of two classes."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
+from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import log_ndtr, ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import probit
+from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -44,10 +47,10 @@ class ProbitLikelihood(TwoClasses):
         log_p: Array = log_ndtr(f)
         return log_p
 
-    def read(self, variable: TensorVariable) -> TensorVariable | None:
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read gpep.Probit, or pm.Bernoulli with a probability that is Φ of something, however it is written."""
         op = variable.owner.op
         if isinstance(op, ProbitRV):
             (latent,) = op.dist_params(variable.owner)
-            return cast(TensorVariable, latent)
-        return super().read(variable)
+            return Reading(cast(TensorVariable, latent))
+        return super().read(variable, latents)

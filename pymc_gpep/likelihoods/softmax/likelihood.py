@@ -1,11 +1,13 @@
 """The softmax as a likelihood: what PyMC's graphs, approximations and predictions ask of it."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pytensor.compile.ops import ViewOp
+from pytensor.graph.basic import Variable
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.special import Softmax
@@ -14,6 +16,7 @@ from scipy.special import log_softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
+from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
@@ -34,7 +37,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (CoupledCurvature(softmax, along_line, curvature_slope),)
 
-    def read(self, variable: TensorVariable) -> TensorVariable | None:
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
         if not isinstance(variable.owner.op, CategoricalRV):
             return None
@@ -53,7 +56,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         if transposed:
             argument = argument.T
         over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
-        return cast(TensorVariable, argument) if over_classes else None
+        return Reading(cast(TensorVariable, argument)) if over_classes else None
 
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
         log_p: Array = log_softmax(f, axis=-2)[..., observed, np.arange(len(observed))].sum(axis=-1)

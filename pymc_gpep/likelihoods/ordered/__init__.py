@@ -1,0 +1,1 @@
+"""Ordered classes by one latent function, `pm.OrderedProbit` and `pm.OrderedLogistic`."""

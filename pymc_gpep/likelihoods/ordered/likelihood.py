@@ -1,0 +1,98 @@
+"""Ordered classes: between which cutpoints a latent value falls, with normal or logistic noise."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.basic import CategoricalRV
+from pytensor.tensor.variable import TensorVariable
+from scipy.special import expit, ndtr
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import ordinal
+from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
+
+__all__ = ["OrderedLogitLikelihood", "OrderedProbitLikelihood"]
+
+_PROBIT = ScalarDensity(ordinal.probit_derivatives)
+_LOGIT = ScalarDensity(ordinal.logit_derivatives)
+
+
+@dataclass(frozen=True)
+class OrderedLikelihood(OneFunction, ABC):
+    """p(y = k | f) = F(κ_{k+1} − f) − F(κ_k − f), κ₀ = −∞ and κ_K = ∞; the cutpoints κ₁ … κ_{K−1} are parameters."""
+
+    method: ClassVar[str] = "ep"
+    guide: ClassVar[str] = "ep"
+    has_parameters: ClassVar[bool] = True
+
+    @abstractmethod
+    def distribution(self, x: Array) -> Array:
+        """F."""
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        op = variable.owner.op
+        if not isinstance(op, CategoricalRV):
+            return None
+        (p,) = op.dist_params(variable.owner)
+        return read_cutpoints(p, latents, self.distribution)
+
+    def n_classes(self, n_functions: int) -> int:
+        """One more than cutpoints."""
+        return len(self.parameters) + 1
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        given = self.checked_shape(observed, n_functions, n_points, name)
+        last = len(self.parameters)
+        if given.dtype.kind not in "biuf" or not np.isin(given, np.arange(last + 1)).all():
+            raise ValueError(
+                f"{name} must be integers 0…{last}, one class more than there are cutpoints, but are not all. Code the "
+                "classes from 0, in their order."
+            )
+        return np.ascontiguousarray(given, np.int64)
+
+
+@dataclass(frozen=True)
+class OrderedProbitLikelihood(OrderedLikelihood):
+    """F is Φ."""
+
+    name: ClassVar[str] = "ordered_probit"
+    written: ClassVar[str] = "pm.OrderedProbit"
+    largest_precision: ClassVar[float] = 1.0
+    local: ClassVar[tuple[object, ...]] = (
+        _PROBIT,
+        gaussian_average(_PROBIT),
+        average_log_density(_PROBIT),
+        parameter_slopes(_PROBIT, ordinal.probit_parameter_derivatives),
+    )
+
+    def distribution(self, x: Array) -> Array:
+        p: Array = ndtr(x)
+        return p
+
+
+@dataclass(frozen=True)
+class OrderedLogitLikelihood(OrderedLikelihood):
+    """F is the logistic function."""
+
+    name: ClassVar[str] = "ordered_logit"
+    written: ClassVar[str] = "pm.OrderedLogistic"
+    largest_precision: ClassVar[float] = 0.5
+    local: ClassVar[tuple[object, ...]] = (
+        _LOGIT,
+        gaussian_average(_LOGIT),
+        average_log_density(_LOGIT),
+        parameter_slopes(_LOGIT, ordinal.logit_parameter_derivatives),
+    )
+
+    def distribution(self, x: Array) -> Array:
+        p: Array = expit(x)
+        return p

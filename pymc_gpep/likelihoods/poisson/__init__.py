@@ -1,0 +1,1 @@
+"""Counts, `pm.Poisson(mu=pm.math.exp(f))`."""

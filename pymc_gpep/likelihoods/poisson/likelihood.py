@@ -1,0 +1,83 @@
+"""Counts with a logarithmic link, and an offset or an exposure."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.basic import PoissonRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import poisson
+from pymc_gpep.likelihoods.adaptive_averages import gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes, ScalarDensity
+from pymc_gpep.likelihoods.one_function import OneFunction
+from pymc_gpep.likelihoods.poisson.log_rate import read_log_rate
+
+__all__ = ["PoissonLikelihood"]
+
+_DENSITY = ScalarDensity(poisson.derivatives)
+
+
+@dataclass(frozen=True)
+class PoissonLikelihood(OneFunction):
+    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter."""
+
+    name: ClassVar[str] = "poisson"
+    written: ClassVar[str] = "pm.Poisson(mu=pm.math.exp(f + offset))"
+    method: ClassVar[str] = "ep"
+    guide: ClassVar[str] = "laplace"
+    has_parameters: ClassVar[bool] = True
+    largest_precision: ClassVar[float] = np.inf
+    local: ClassVar[tuple[object, ...]] = (
+        _DENSITY,
+        gaussian_average(_DENSITY),
+        AverageLogDensity(poisson.average_log),
+        ParameterSlopes(
+            poisson.parameter_derivatives,
+            parameter_slopes(_DENSITY, poisson.parameter_derivatives).average,
+            poisson.average_log_slopes,
+        ),
+    )
+
+    def elsewhere(self, n_points: int) -> Self:
+        """At new points counts are for an exposure of 1."""
+        return self.given(np.zeros((1, n_points)))
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        op = variable.owner.op
+        if not isinstance(op, PoissonRV):
+            return None
+        (rate,) = op.dist_params(variable.owner)
+        return read_log_rate(rate, latents)
+
+    def why_not(self, variable: TensorVariable) -> str | None:
+        if not isinstance(variable.owner.op, PoissonRV):
+            return None
+        return (
+            f"{variable.name!r} is a Poisson, but its rate is not the exponential of one latent function and what is "
+            f"added to it: write pm.Poisson({variable.name!r}, mu=pm.math.exp(f + offset))."
+        )
+
+    def n_classes(self, n_functions: int) -> int:
+        """None: they are counts."""
+        return 0
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+        given = self.checked_shape(observed, n_functions, n_points, name)
+        if given.dtype.kind not in "biuf" or not ((given >= 0) & (given == np.round(given))).all():
+            raise ValueError(f"{name} must be counts, 0, 1, 2, ..., but are not all.")
+        if (given > _LARGEST).any():
+            raise ValueError(f"{name} must be counts up to {_LARGEST}, but run up to {given.max()}.")
+        return np.ascontiguousarray(given, np.int64)
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        first = np.exp(mean[:, 0] + self.parameters[0] + 0.5 * cov[:, 0, 0])
+        return np.stack([first, first + first**2 * np.exp(cov[:, 0, 0])])
+
+
+_LARGEST = 2**53
