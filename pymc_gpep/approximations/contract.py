@@ -62,6 +62,8 @@ class Approximator(ABC):
     """What `pm.fit(method=...)` calls it."""
     needs: ClassVar[tuple[type, ...]]
     """Types of the local computations that a likelihood must have, see `pymc_gpep.likelihoods.local_computations`."""
+    follows_parameters: ClassVar[bool] = False
+    """Whether it has derivatives with respect to parameters of a likelihood, by its `ParameterSlopes`."""
     schemes: ClassVar[tuple[str, ...]]
     """What the solver tries, in order."""
     looseness: ClassVar[float] = 1.0
@@ -75,8 +77,9 @@ class Approximator(ABC):
 
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
-        """Whether a likelihood has the local computations that this needs."""
-        return all(likelihood.offers(kind) for kind in cls.needs)
+        """Whether a likelihood has the local computations that this needs, and no parameters that it cannot follow."""
+        follows = cls.follows_parameters or not likelihood.has_parameters
+        return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:

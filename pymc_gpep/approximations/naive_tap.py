@@ -39,7 +39,6 @@ class NaiveTAP(Approximator):
 
     name: ClassVar[str] = "tap_naive"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
-    follows_parameters: ClassVar[bool] = False  # that takes slopes of the averages' derivatives
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property
