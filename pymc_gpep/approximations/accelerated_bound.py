@@ -33,6 +33,7 @@ class AcceleratedBound(Approximator):
     mixing: float = field(default=1.0, metadata=fraction())
 
     schemes: ClassVar[tuple[str, ...]] = ("accelerated ascent",)
+    bounds: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:

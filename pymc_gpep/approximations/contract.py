@@ -69,6 +69,8 @@ class Approximator(ABC):
     looseness: ClassVar[float] = 1.0
     """Factor on the tolerance on the way to a maximum, and its square where evidences only weigh points: more than 1
     where the error of the evidence is of the order of the square of the tolerance."""
+    bounds: ClassVar[bool] = False
+    """Whether what it has for an evidence is a lower bound, which may be far below."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
     """Corrections of predictive probabilities by name."""
 

@@ -39,6 +39,7 @@ class FactorialVariational(Approximator):
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
     follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+    bounds: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:

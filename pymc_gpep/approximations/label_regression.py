@@ -40,6 +40,7 @@ class LabelRegression(Approximator):
     name: ClassVar[str] = "lr"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
     schemes: ClassVar[tuple[str, ...]] = ("a search for the noise",)
+    bounds: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,6 +45,7 @@ class VariationalBayes(Approximator):
     name: ClassVar[str] = "vb"
     needs: ClassVar[tuple[type, ...]] = (UtilityBound, BlockCurvature)  # the latter for the response
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+    bounds: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:

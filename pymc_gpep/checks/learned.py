@@ -13,6 +13,7 @@ _SHARE = 0.05  # of what there is to gain, where that is little itself: few poin
 _SHARE_OF_ISLANDS = 0.1  # the same where each point is by itself, and points that occur twice are all that was learned
 _ISLANDS = 0.1  # median correlation between nearest neighbours below which each point is by itself
 _FLAT = 0.98  # median correlation between any two points above which functions are constant
+_OF_A_SIZE = "Length scales and magnitude are of a size at which there could have been more."
 _QUIET = 0.5  # standard deviation of latent functions, in units of the likelihood's noise, that is drowned by it
 
 
@@ -40,15 +41,18 @@ def nothing_learned(fit: Fit) -> str:
     prior = look(theta)
     if gain >= min(_LITTLE, -_SHARE * constant) and prior.correlation["neighbours"] >= _ISLANDS:
         return ""
+    reason = _reason(fit, prior, *roles(look, theta))
+    if not reason and fit.approximator.bounds:  # it is the bound that says so little
+        return ""
     return (
         f"The fit learned next to nothing: its log evidence is {fit.log_evidence:.2f}, and that of the class "
-        f"frequencies alone {constant:.2f}. {_reason(fit, prior, *roles(look, theta))} If that does not help, the "
+        f"frequencies alone {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the "
         "inputs say nothing about the labels that this covariance function can express."
     )
 
 
 def _reason(fit: Fit, prior: PriorView, magnitudes: Array, scales: Array) -> str:
-    """What about the covariances explains it, with the names of those hyperparameters that do it and a remedy."""
+    """What about the covariances explains it, with the names of those hyperparameters that do it; empty if nothing."""
     owners = fit.log_posterior.owners
     # Where no single one of several length scales has an effect, they are those that are no magnitudes.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
@@ -72,7 +76,7 @@ def _reason(fit: Fit, prior: PriorView, magnitudes: Array, scales: Array) -> str
             f"The latent functions have a prior standard deviation of {sd:.2g}, where the noise of the likelihood has "
             f"about 1, so that labels are noise. Allow a larger magnitude{_prior_of(_listed(owners, magnitudes))}."
         )
-    return "Length scales and magnitude are of a size at which there could have been more."
+    return ""
 
 
 def _prior_of(names: str) -> str:

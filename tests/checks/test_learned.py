@@ -114,3 +114,14 @@ def test_half_of_the_labels_wrong_is_something_learned():
     rng = np.random.default_rng(0)
     mixed = np.where(rng.random(y.size) < 0.5, rng.permutation(y), y)
     assert fit(X, mixed, inverse_gamma, half_normal) == []
+
+
+def test_bound_that_is_loose_says_nothing_of_what_was_learned():
+    """A factorial bound is below the log evidence of the frequencies here, and its probabilities are good."""
+    X, y = models.data()
+    with pm.Model():
+        gp = pm.gp.Latent(cov_func=25 * pm.gp.cov.ExpQuad(2, ls=2.0))
+        gpep.Probit("y", gp.prior("f", X=X), observed=y > 0)
+        loose = pm.fit(method="fv", progressbar=False)
+    assert loose.log_evidence < 10 * np.log(1 / 3) + 20 * np.log(2 / 3)
+    assert (loose.predict(gp, X)["p"].values.argmax(axis=1) == (y > 0)).all()
