@@ -132,6 +132,10 @@ class Likelihood(ABC):
         """Why a random variable that has this distribution is not read; None if it has another one."""
         return None
 
+    def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable | None:
+        """Log probability (n,) of a random variable that was read, where PyMC's own loses its digits; else None."""
+        return None
+
     @abstractmethod
     def n_classes(self, n_functions: int) -> int:
         """How many classes there are with so many latent functions; 0 where observations are no classes."""

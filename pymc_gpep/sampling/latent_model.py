@@ -17,6 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function
@@ -75,7 +76,7 @@ class LatentModel:
         """Log density of what depends on latent values (c, n), as an expression of them and of value variables."""
         model = self.processes.model
         by_term = [
-            pm.logp(term, model.rvs_to_values[term]).sum() if term in model.basic_RVs else term.sum()
+            _log_probability(term, model.rvs_to_values[term]).sum() if term in model.basic_RVs else term.sum()
             for term in self._dependent
         ]
         given = {latent.f: f[latent.rows] for latent in self.processes.latents}
@@ -138,6 +139,15 @@ class LatentModel:
 
     def _name(self, latent: LatentGP) -> str:
         return str(self.processes.model.rvs_to_values[latent.free].name)
+
+
+def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
+    """Log probability of a random variable: by the likelihood that reads it where that has a better one than PyMC."""
+    for likelihood in LIKELIHOODS:
+        reading = likelihood.read(variable)
+        if reading is not None and (stable := likelihood.log_probability(value, reading)) is not None:
+            return stable
+    return pm.logp(variable, value)
 
 
 class _AtPoint:

@@ -17,7 +17,7 @@ from pymc_gpep.likelihoods.local_computations import (
     QuadraticBound,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.probit.distribution import ProbitRV
+from pymc_gpep.likelihoods.probit.distribution import Probit, ProbitRV
 from pymc_gpep.likelihoods.two_classes import TwoClasses
 
 __all__ = ["ProbitLikelihood"]
@@ -38,6 +38,10 @@ class ProbitLikelihood(TwoClasses):
         AverageLogDensity(probit.average_log),
         QuadraticBound(probit.bound),
     )
+
+    def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:
+        # That of pm.Bernoulli(p=pm.math.invprobit(f)) is −∞ from f = 8.3 on.
+        return cast(TensorVariable, Probit.logp(value, reading.argument))
 
     def link(self, f: Array) -> Array:
         p: Array = ndtr(f)
