@@ -60,9 +60,7 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     posterior, g = look.posterior, look.g
     m, v, b, w, fresh = posterior.mean, posterior.variance, posterior.weights, posterior.precision, look.precision
     wide = v / posterior.kept
-    step = _DIFFERENCE * np.sqrt(v)
-    across = (look.at(m + step, v)[2] - g[2]) / step  # ∂²g/∂m∂v
-    along = (look.at(m, (1.0 + _DIFFERENCE) * v)[2] - g[2]) / (_DIFFERENCE * v)  # ∂²g/∂v²
+    _, across, along = (look.at(m, (1.0 + _DIFFERENCE) * v) - g) / (_DIFFERENCE * v)  # ∂²g/∂m∂v and ∂²g/∂v²
     # Of the equations for m and 1/v: what they miss, and their matrix.
     miss_m, miss_v = wide * (b - g[1]), w - fresh
     mm, mv, vm, vv = 1.0 + wide * fresh, -wide * across, 2.0 * across, 2.0 * along - 1.0 / v**2
