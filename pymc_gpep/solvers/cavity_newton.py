@@ -86,7 +86,7 @@ class CavityAscent:
 
     def factorise(self) -> tuple[bool, float]:
         w = self.curvature
-        ok = self.posterior.factorise(w)
+        ok = self.posterior.decompose(w)
         return ok, self._volume(self.posterior.log_det, w)
 
     def solve(self, residual: Array, step: Array) -> None:
@@ -133,5 +133,6 @@ def ascend(
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
     if status in (CONVERGED, OUT_OF_ITERATIONS):
         ascent.posterior.weights[:], ascent.posterior.mean[:] = b[0], ascent.f[0]
+        ascent.posterior.invert()
         ascent.posterior.spread()
     return evidence, status

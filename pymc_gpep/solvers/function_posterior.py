@@ -8,11 +8,12 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.independent import (
     add_function_gradient,
-    factorise_function,
+    decompose_function,
+    decomposed_product,
     function_variance,
     function_weights,
 )
-from pymc_gpep.kernels.linalg.lapack import multiply_symmetric
+from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, multiply_symmetric
 from pymc_gpep.solvers.contract import Problem
 
 __all__ = ["FunctionPosterior"]
@@ -29,7 +30,7 @@ class FunctionPosterior:
         b = K⁻¹ (mean − m₀) = ν − π mean.
     mean, variance : array (n,)
     inverse : array (n, n)
-        A⁻¹ = (I + π^½ K π^½)⁻¹ in the lower triangle.
+        A⁻¹ = (I + π^½ K π^½)⁻¹ in the lower triangle, after `decompose` the Cholesky factor of A.
     log_det : float
         log|A|.
     """
@@ -40,12 +41,19 @@ class FunctionPosterior:
         self.precision, self.weights, self.mean, self.variance = np.full((4, n), np.nan)
         self.inverse = np.empty((n, n))
         self.log_det = np.nan
+        self._inverted = False
 
-    def factorise(self, precision: Array) -> bool:
-        """Take these precisions; whether a posterior exists."""
+    def decompose(self, precision: Array) -> bool:
+        """Take these precisions; whether a posterior exists. `smooth` is all that there is then, before `invert`."""
         self.precision[:] = precision
-        ok, self.log_det = factorise_function(self._k, self.precision, self.inverse)
+        ok, self.log_det = decompose_function(self._k, self.precision, self.inverse)
+        self._inverted = False
         return bool(ok)
+
+    def invert(self) -> None:
+        """A⁻¹ of what is decomposed, at twice the cost of that."""
+        inverse_from_cholesky(self.inverse)
+        self._inverted = True
 
     def locate(self, location: Array) -> None:
         """Weights and mean for the precisions taken, and locations ν."""
@@ -59,8 +67,9 @@ class FunctionPosterior:
 
     def update(self, precision: Array, location: Array) -> bool:
         """All of it; whether a posterior exists."""
-        if not self.factorise(precision):
+        if not self.decompose(precision):
             return False
+        self.invert()
         self.locate(location)
         self.spread()
         return True
@@ -83,7 +92,10 @@ class FunctionPosterior:
     def smooth(self, force: Array) -> Array:
         """(I + πK)⁻¹ r (n,) of r (n,)."""
         smoothed = np.empty_like(force)
-        function_weights(self.inverse, self.precision, force, np.zeros_like(force), smoothed)
+        if self._inverted:
+            function_weights(self.inverse, self.precision, force, np.zeros_like(force), smoothed)
+        else:
+            decomposed_product(self.inverse, self.precision, force, smoothed)
         return smoothed
 
     def gradient(self) -> Array:

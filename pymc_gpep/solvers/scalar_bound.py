@@ -84,7 +84,7 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
         return np.asarray(np.maximum(rise / (2.0 * apart), 0.0))
 
     newton = FunctionPosterior(problem)
-    if not newton.factorise(curvature(m)):
+    if not newton.decompose(curvature(m)):
         return look.precision, g[1] + look.precision * m
     step = newton.smooth(g[1] - b)
     image = problem.k[0] @ step

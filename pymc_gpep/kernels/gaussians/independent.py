@@ -16,29 +16,56 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.gaussians.coupled import site_roots
-from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky, multiply_symmetric
+from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky, multiply_symmetric, solve_with_cholesky
 
-__all__ = ["add_function_gradient", "factorise_function", "function_variance", "function_weights"]
+__all__ = [
+    "add_function_gradient",
+    "decompose_function",
+    "decomposed_product",
+    "factorise_function",
+    "function_variance",
+    "function_weights",
+]
 
 _TILE = 64  # edge of the square tiles in which a triangle is mirrored
 
 
 @kernel
-def factorise_function(prior, pi, inverse):
-    """A⁻¹ into `inverse`. Returns whether A was positive definite, and log|A|."""
+def decompose_function(prior, pi, lower):
+    """The Cholesky factor of A into the lower triangle of `lower`. Returns whether there is one, and log|A|."""
     n = pi.shape[0]
     root = site_roots(pi)
     for i in range(n):
         for j in range(i + 1):
-            inverse[i, j] = root[i] * prior[i, j] * root[j]
-        inverse[i, i] += 1.0
-    if not cholesky(inverse):
+            lower[i, j] = root[i] * prior[i, j] * root[j]
+        lower[i, i] += 1.0
+    if not cholesky(lower):
         return False, np.nan
     log_det = 0.0
     for i in range(n):
-        log_det += 2.0 * math.log(inverse[i, i])
-    inverse_from_cholesky(inverse)
+        log_det += 2.0 * math.log(lower[i, i])
     return True, log_det
+
+
+@kernel
+def factorise_function(prior, pi, inverse):
+    """A⁻¹ into `inverse`. Returns whether A was positive definite, and log|A|."""
+    ok, log_det = decompose_function(prior, pi, inverse)
+    if ok:
+        inverse_from_cholesky(inverse)
+    return ok, log_det
+
+
+@kernel
+def decomposed_product(lower, pi, r, out):
+    """(I + DK)⁻¹ r = D^½ A⁻¹ D^{-½} r into `out` (n,), from the Cholesky factor of A."""
+    n = pi.shape[0]
+    root = site_roots(pi)
+    for i in range(n):
+        out[i] = r[i] / root[i]
+    solved = solve_with_cholesky(lower, out)
+    for i in range(n):
+        out[i] = root[i] * solved[i]
 
 
 @kernel
