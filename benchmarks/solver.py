@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.linalg.lapack import dpotrf, dpotri
@@ -20,8 +21,18 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # for what the benchmarks sh
 
 from benchmarks.common import best_time
 from pymc_gpep import IEP, QIEP, Laplace, NestedEP, VariationalBayes
-from pymc_gpep.approximations import Approximator
+from pymc_gpep.approximations import (
+    EP,
+    KL,
+    Approximator,
+    FactorialVariational,
+    LabelRegression,
+    NaiveTAP,
+    QuadraticVB,
+    ScalarLaplace,
+)
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
 SMALL = [(178, 3), (400, 3)]
 LARGE = [(178, 3), (1157, 3), (2000, 10)]
@@ -136,6 +147,28 @@ def measure_others(n: int, c: int, repeats: int) -> dict[str, float]:
     return {"n": n, "c": c} | {f"{name} (F)": time for name, time in times.items()}
 
 
+def measure_one_function(n: int, repeats: int) -> list[dict[str, float | str]]:
+    """Cost of an iteration, and of a whole solve from cold, of the approximations of one latent function."""
+    unit = floor(n, 0, repeats)
+    k, mean, labels = problem(n, 2)
+    rows: list[dict[str, float | str]] = []
+    for likelihood in (each for each in LIKELIHOODS if not each.function_axis and each.n_classes(1) == 2):
+        for kind in (EP, KL, ScalarLaplace, QuadraticVB, FactorialVariational, NaiveTAP, LabelRegression):
+            start = np.zeros(kind().start_size(1, n))
+
+            def solve(solver: Approximator, start=start, likelihood=likelihood):
+                return solver.run(k[None], mean[:1], labels, start, likelihood=likelihood)
+
+            sweeps = solve(kind()).iterations
+            whole, once = (best_time(lambda s=s: solve(s), repeats) for s in (kind(), kind(max_iterations=1)))
+            iteration = (whole - once) / max(sweeps - 1, 1)
+            rows.append({
+                "": f"{kind.name}, {likelihood.name}", "n": n, "sweeps": sweeps,
+                "iteration (F)": iteration / unit, "cold (F)": whole / unit,
+            })  # fmt: skip
+    return rows
+
+
 def measure_large(n: int = 4649, c: int = 10) -> dict[str, float]:
     """Part of inner EP in one iteration on as many points as the full USPS digits have."""
     k, mean, labels = problem(n, c)
@@ -146,10 +179,11 @@ def measure_large(n: int = 4649, c: int = 10) -> dict[str, float]:
     return {"n": n, "c": c, "iteration (s)": whole, "inner EP (s)": inner, "inner EP (%)": 100 * inner / whole}
 
 
-def show(rows: list[dict[str, float]]) -> None:
+def show(rows: list[dict[str, Any]]) -> None:
     """Print rows as columns."""
     for name in rows[0]:
-        print(f"{name:24}" + "".join(f"{row[name]:12.4g}" for row in rows))
+        cells = (row[name] if isinstance(row[name], str) else f"{row[name]:.4g}" for row in rows)
+        print(f"{name:24}" + "".join(f"{cell:>16}" for cell in cells))
     print()
 
 
@@ -168,6 +202,8 @@ def main() -> None:
         sizes = [tuple(map(int, size.split(","))) for size in arguments.sizes]
     results = {"nested EP": [measure(n, c, arguments.repeats) for n, c in sizes]}
     results["an iteration of each"] = [measure_others(n, c, arguments.repeats) for n, c in sizes[:2]]
+    for n, _ in sizes[:2]:
+        results[f"one latent function, {n} points"] = measure_one_function(n, arguments.repeats)
     if not (arguments.quick or arguments.sizes):
         results["one iteration on many points"] = [measure_large()]
     for title, rows in results.items():
