@@ -16,23 +16,20 @@ class Sampler(NamedTuple):
     kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli")
 
 
-_CLASSES = ("multinomial_probit", "softmax")
-
-
 def _scaled_metropolis() -> list[Any]:
     """It leaves the hyperparameters to others: here one at a time, by slices."""
     return [gpep.ScaledMetropolis(), pm.Slice(list(read_processes(pm.modelcontext(None)).hyperparameters))]
 
 
 SAMPLERS = {
-    "guided_hmc": Sampler(lambda: gpep.GuidedHMC(), _CLASSES),
+    "guided_hmc": Sampler(lambda: gpep.GuidedHMC()),
     "guided_hmc-prior": Sampler(lambda: gpep.GuidedHMC(guide="prior")),
     "guided_hmc-iep": Sampler(lambda: gpep.GuidedHMC(guide="iep"), ("multinomial_probit",)),
-    "elliptical_slice": Sampler(lambda: gpep.EllipticalSlice(), _CLASSES),
+    "elliptical_slice": Sampler(lambda: gpep.EllipticalSlice()),
     "elliptical_slice-prior": Sampler(lambda: gpep.EllipticalSlice(guide="prior")),
     "probit_gibbs-collapsed": Sampler(lambda: gpep.ProbitGibbs(hyper="collapsed"), ("multinomial_probit",)),
     "probit_gibbs-whitened": Sampler(lambda: gpep.ProbitGibbs(hyper="whitened"), ("multinomial_probit",)),
     "probit_gibbs-centred": Sampler(lambda: gpep.ProbitGibbs(hyper="centred"), ("multinomial_probit",)),
-    "pseudo_marginal": Sampler(lambda: gpep.PseudoMarginal(), _CLASSES),
+    "pseudo_marginal": Sampler(lambda: gpep.PseudoMarginal()),
     "scaled_metropolis": Sampler(_scaled_metropolis),
 }
