@@ -5,7 +5,10 @@ from typing import ClassVar
 
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.approximations.linear_response import factorial_response
+from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
@@ -53,3 +56,7 @@ class FactorialVariational(Approximator):
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: weights."""
         return n_points
+
+    def response(self, solution: Solution) -> DensePosterior:
+        """The Gaussian of the sites that the factors stand for: the means follow each other."""
+        return factorial_response(solution)

@@ -12,10 +12,11 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.registry import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.local_computations import BlockCurvature, DifferenceFactors
+from pymc_gpep.likelihoods.local_computations import BlockCurvature, DifferenceFactors, QuadraticBound
 
-__all__ = ["curvature_response", "tilted_response"]
+__all__ = ["bound_response", "curvature_response", "factorial_response", "tilted_response"]
 
+_DIFFERENCE = 1e-4  # in standard deviations
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
 
 
@@ -49,3 +50,27 @@ def curvature_response(solution: Solution) -> DensePosterior:
     mean = np.ascontiguousarray(solution.mean)
     solution.likelihood.computation(BlockCurvature).curvature(mean, solution.labels, w)
     return make_posterior(posterior.prior, SiteForm.BLOCK, w, posterior.weights, mean)
+
+
+def factorial_response(solution: Solution) -> DensePosterior:
+    """For independent latent values of variances v: sites that leave v of what the prior has given all other values."""
+    posterior = solution.posterior
+    precision = 1.0 / posterior.precision - np.linalg.inv(posterior.prior.k).diagonal(axis1=1, axis2=2)
+    sites = np.maximum(precision, 0.0)
+    return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
+
+
+def bound_response(solution: Solution) -> DensePosterior:
+    """For one latent function under a quadratic bound: its curvature in the means, at held variances."""
+    terms = solution.likelihood.computation(QuadraticBound).terms
+    variance = np.ascontiguousarray(solution.cov[:, 0, 0])
+    step = _DIFFERENCE * np.sqrt(variance)
+    slopes = []
+    for mean in (solution.mean[0] - step, solution.mean[0] + step):
+        g = np.empty((3, mean.size))
+        terms(mean, variance, solution.labels, solution.parameters, g)
+        slopes.append(g[1])
+    curvature = np.divide(slopes[0] - slopes[1], 2.0 * step, out=np.zeros_like(step), where=step > 0.0)
+    sites = np.maximum(curvature, 0.0)[None]
+    posterior = solution.posterior
+    return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
