@@ -155,7 +155,7 @@ def test_shows_progress(bernoulli, capsys):
         ({"point": {"eta": [1.0, 2.0]}}, r"point gives 'eta' the shape \(2,\), but it has the shape \(\)"),
         ({"point": {"eta": -1.0}}, "point has 'eta' at -1.0, which is outside its support"),
         ({"point": {"eta": 1e200}}, "The latent values have no prior"),
-        ({"start": "nested_ep"}, "The model has no likelihood to read"),
+        ({"start": "nested_ep"}, "'nested_ep' approximates a multinomial_probit likelihood, but the model has a logit"),
     ],
 )
 def test_refuses_with_reasons(bernoulli, options, message):

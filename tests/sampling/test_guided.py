@@ -107,7 +107,7 @@ def test_no_hyperparameters_to_move(model):
 
 
 def test_guide_is_chosen_by_the_likelihood():
-    for name, guide in (("probit", "nested_ep"), ("softmax", "laplace"), ("bernoulli", "prior")):
+    for name, guide in (("probit", "nested_ep"), ("softmax", "laplace"), ("bernoulli", "ep")):
         with build(PROBLEMS[name]):
             assert gpep.EllipticalSlice().guide == guide
 
@@ -157,7 +157,13 @@ def test_whatever_has_a_site_for_each_latent_function_can_guide(guide):
 
 
 def test_a_guide_needs_a_classifier():
-    with build(PROBLEMS["bernoulli"]), pytest.raises(gpep.StructureError, match="no likelihood to read"):
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
+        pm.Normal("y", f, 1.0, observed=np.zeros(4))
+        assert gpep.EllipticalSlice().guide == "prior"
+        with pytest.raises(gpep.StructureError, match="no likelihood to read"):
+            gpep.GuidedHMC(guide="nested_ep")
+    with build(PROBLEMS["bernoulli"]), pytest.raises(ValueError, match="for a logit likelihood it must be one of 'ep'"):
         gpep.GuidedHMC(guide="nested_ep")
 
 
