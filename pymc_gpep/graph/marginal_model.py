@@ -23,9 +23,11 @@ class MarginalModel(pm.Model):
         What was read from the original model.
     approximator : Approximator
         What integrates.
+    warm : bool
+        Whether evaluations start from the last ones near by.
     """
 
-    def __init__(self, classifier: GPClassifier, approximator: Approximator) -> None:
+    def __init__(self, classifier: GPClassifier, approximator: Approximator, warm: bool = False) -> None:
         model = classifier.model
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
@@ -59,13 +61,13 @@ class MarginalModel(pm.Model):
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         k = classifier.covariances()
-        op = Evidence(approximator, classifier.likelihood_model, remembers=True)
+        op = Evidence(approximator, classifier.likelihood_model, remembers=warm)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
         pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
 
 
 def marginalize(
-    model: pm.Model, method: str | None = None, likelihood: str | None = None, **options: Any
+    model: pm.Model, method: str | None = None, likelihood: str | None = None, *, warm: bool = False, **options: Any
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
 
@@ -74,9 +76,7 @@ def marginalize(
     random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared with it: new
     data given to one (`pm.set_data`) are the other's as well.
 
-    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence. An evaluation
-    starts from the last ones of its thread and process. Its value depends on these by no more than the tolerance
-    allows.
+    Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
 
     Parameters
     ----------
@@ -87,6 +87,10 @@ def marginalize(
         for a softmax, and EP for a likelihood of one latent function.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
+    warm : bool
+        Whether an evaluation starts from the last ones near by of its thread and process, which takes less than half
+        the sweeps. Its value then depends on these, by no more than the tolerance allows; that is enough for chains of
+        one seed to part after some draws.
     **options
         Of the approximation: the parameters of its class, `NestedEP` and so on.
 
@@ -113,6 +117,6 @@ def marginalize(
     >>> idata = gpep.recover(idata, marginal)
     """
     classifier = read_classifier(model, likelihood)
-    solver = approximator(method, classifier.likelihood_model, options, ", besides method and likelihood")
+    solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
     check_moments(prior_moments(classifier)(model.initial_point()))
-    return MarginalModel(classifier, solver)
+    return MarginalModel(classifier, solver, warm)
