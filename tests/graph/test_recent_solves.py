@@ -33,7 +33,7 @@ def recent(monkeypatch):
 
 
 def evaluate(op, place, labels=LABELS):
-    evidence, gradient, _, _, status, iterations = op.evaluate(covariance(place), MEAN, labels, COLD)
+    evidence, gradient, _, _, status, iterations, _ = op.evaluate(covariance(place), MEAN, labels, COLD)
     assert status == CONVERGED
     return evidence, gradient, iterations
 
