@@ -137,6 +137,21 @@ class Fit:
         parts = ((solution.mean.T, solution.cov) for _, solution in self.hyper_posterior.solutions())
         return total_covariance(self.hyper_posterior.weights, parts)
 
+    def joint_latent_moments(self, points: Sequence[int]) -> tuple[Array, Array]:
+        """Posterior mean (m, c) of the latent values of m points, and covariance (m, c, m, c) of all of them."""
+        chosen = list(points)
+        shape = len(chosen), self.classifier.n_functions
+        size = shape[0] * shape[1]
+
+        def parts() -> Iterator[tuple[Array, Array]]:
+            for _, solution in self.hyper_posterior.solutions():
+                k = solution.posterior.prior.k
+                joint = solution.posterior.joint_covariance(k, k)[:, chosen][..., chosen]
+                yield solution.mean[:, chosen].T.ravel(), joint.transpose(1, 0, 3, 2).reshape(size, size)
+
+        mean, cov = total_covariance(self.hyper_posterior.weights, parts())
+        return mean.reshape(shape), cov.reshape(*shape, *shape)
+
     def covariance(self, places: Mapping[str, slice], size: int) -> Array:
         """Covariance (size, size) of the flat vector in which each value variable has its place."""
 

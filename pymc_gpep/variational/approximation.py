@@ -189,6 +189,22 @@ class GPApproximation(SingleGroupApproximation):
         """The same as arrays with an axis of latent functions always: mean (n, c), covariance (n, c, c)."""
         return self._fit.latent_moments()
 
+    @one_blas_thread()
+    def joint_latent_moments(self, points: Sequence[int]) -> tuple[Array, Array]:
+        """Mean (m, c) and covariance (m, c, m, c) of the latent values of m points, by their positions in the data.
+
+        `latent_moments` has those of each point by itself.
+
+        Raises
+        ------
+        ValueError
+            If there is no point at one of the positions.
+        """
+        n = self.classifier.n_points
+        if missing := [i for i in points if not 0 <= i < n]:
+            raise ValueError(f"points must be positions from 0 to {n - 1}, but {missing} are among them.")
+        return self._fit.joint_latent_moments(points)
+
     @property
     def starts(self) -> xr.Dataset:
         """Hyperparameters at which the optimiser ended from each start, with dim `start`, on their natural scale.

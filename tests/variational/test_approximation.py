@@ -116,6 +116,30 @@ def test_moments_of_the_flat_vector(fitted):
     assert_allclose(scaled.T @ scaled / 6000, expected, atol=6 * np.sqrt(2 / 6000))
 
 
+@pytest.mark.parametrize("name", ["shared", "per_class", "shared_ccd"])
+def test_joint_moments_of_points_have_those_of_each(name, request):
+    fitted = request.getfixturevalue(name)
+    fit = fitted if name == "shared_ccd" else fitted.fit
+    mean, cov = fit.latent_moments()
+    joint_mean, joint = fit.joint_latent_moments([7, 2])
+    assert_allclose(joint_mean, mean[[7, 2]])
+    for place, i in enumerate((7, 2)):
+        assert_allclose(joint[place, :, place], cov[i], atol=1e-8)
+    assert_allclose(joint, joint.transpose(2, 3, 0, 1))
+
+
+def test_joint_moments_are_those_of_the_flat_vector(centred):
+    """Whose latent values are the model's own."""
+    fit = centred.fit
+    name = centred.fit.classifier.latents[0].free.name
+    place = fit.ordering[name][1]
+    full = fit.cov.eval()[place, place].reshape(3, 30, 3, 30)
+    _, joint = fit.joint_latent_moments([7, 2, 25])
+    assert_allclose(joint, full[:, [7, 2, 25]][..., [7, 2, 25]].transpose(1, 0, 3, 2), atol=1e-10)
+    with pytest.raises(ValueError, match=r"positions from 0 to 29, but \[30\] are among them"):
+        fit.joint_latent_moments([0, 30])
+
+
 def test_deterministics_follow_the_draws(shared):
     posterior = shared.fit.sample(20, random_seed=4).posterior
     assert_allclose(posterior["f_of_virginica"], posterior["f"].sel(species="virginica"))
