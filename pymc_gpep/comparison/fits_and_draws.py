@@ -11,7 +11,15 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.variational.approximation import GPApproximation
 
-__all__ = ["Result", "by_name", "classifier_of", "hyperparameter_draws", "latent_draws", "latent_moments"]
+__all__ = [
+    "Result",
+    "by_name",
+    "classifier_of",
+    "hyperparameter_draws",
+    "latent_draws",
+    "latent_moments",
+    "reference_among",
+]
 
 Result = GPApproximation | xr.DataTree
 
@@ -57,6 +65,21 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
         if isinstance(result, GPApproximation):
             return result.classifier
     raise ValueError("No fit is among the results, so the model that was sampled must be given: model=...")
+
+
+def reference_among(results: Mapping[str, Result], reference: str | None) -> str:
+    """Return the name of what others are compared with: the one given, else the first draws, else the first fit.
+
+    Raises
+    ------
+    ValueError
+        If there is no result of that name.
+    """
+    if reference is None:
+        return next((name for name, result in results.items() if isinstance(result, xr.DataTree)), next(iter(results)))
+    if reference not in results:
+        raise ValueError(f"reference is {reference!r}, but the results are {list(results)}.")
+    return reference
 
 
 def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:

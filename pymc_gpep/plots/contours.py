@@ -14,7 +14,7 @@ from pymc_gpep.plots.style import NEUTRAL
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["MASSES", "draw_density", "draw_gaussian", "same_frame"]
+__all__ = ["MASSES", "draw_density", "draw_gaussian"]
 
 
 MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
@@ -23,17 +23,6 @@ MASSES = (0.25, 0.5, 0.75, 0.9, 0.95)
 _SHOWN = 1000  # draws that are drawn
 _SMOOTHED = 4000  # draws that a density is made of
 _SIDE = 80  # points of a density in each direction
-
-
-def same_frame(axes: Sequence[Axes]) -> None:
-    """Show what is drawn on all these axes, in the same frame with the same scale in both directions."""
-    corners = np.concatenate([ax.dataLim.get_points() for ax in axes])
-    low, high = corners.min(axis=0), corners.max(axis=0)
-    centre, reach = (low + high) / 2, 0.54 * (high - low).max()
-    for ax in axes:
-        ax.set_xlim(centre[0] - reach, centre[0] + reach)
-        ax.set_ylim(centre[1] - reach, centre[1] + reach)
-        ax.set_aspect("equal")
 
 
 def draw_gaussian(ax: Axes, mean: Array, cov: Array, masses: Sequence[float], style: Any, name: str) -> Any:

@@ -1,20 +1,28 @@
-"""The joint marginal of two latent values of a point, by several methods."""
+"""The joint marginal of two latent values, of a point or of two points, by several methods."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, latent_draws, latent_moments
+from pymc_gpep.array_types import Array
+from pymc_gpep.comparison.fits_and_draws import (
+    Result,
+    by_name,
+    classifier_of,
+    latent_draws,
+    reference_among,
+)
 from pymc_gpep.plots.canvas import panels, single
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
-from pymc_gpep.plots.style import LINE_STYLES, NEUTRAL, colours, label_of
+from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
+from pymc_gpep.plots.frames import diagonal, same_frame
+from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.approximation import GPApproximation
 
@@ -23,12 +31,23 @@ if TYPE_CHECKING:
 
 __all__ = ["plot_latent_pair", "plot_latent_pairs"]
 
+_ONE_VALUE = "Each point has one latent value in this model."
+
+
+class _Pair(NamedTuple):
+    """Two latent values: of which functions, of which points, by position, and what tells them apart."""
+
+    functions: list[int]
+    points: list[int]
+    labels: tuple[str, str]
+
 
 def plot_latent_pair(
     results: Mapping[str, Result] | Result,
-    point: Any,
-    classes: tuple[Any, Any],
+    point: Any = None,
+    classes: tuple[Any, Any] | None = None,
     *,
+    points: tuple[Any, Any] | None = None,
     model: pm.Model | None = None,
     masses: Sequence[float] = MASSES,
     scatter: bool = True,
@@ -37,7 +56,10 @@ def plot_latent_pair(
     contour_kwargs: Mapping[str, Mapping[str, Any]] | None = None,
     draws_kwargs: Mapping[str, Any] | None = None,
 ) -> Axes:
-    """Draw the posterior of two latent values of one point, as each method has it, on the same axes.
+    """Draw the posterior of two latent values, as each method has it, on the same axes.
+
+    Where a point has several latent values, those of one `point` for two `classes`; where it has one, those of two
+    `points`.
 
     A fit is drawn as the ellipses of its Gaussian, draws from MCMC as points with the contours of a smoothed density
     (Figures 3, 4 and 6 of the nested EP paper). On the dotted line both latent values are equal.
@@ -50,6 +72,8 @@ def plot_latent_pair(
         A training point, as the coords of the model name it; its position where they do not.
     classes : tuple of two labels or int
         Classes whose latent values to draw, in the same way.
+    points : tuple of two labels or int
+        Points whose latent values to draw instead, where the likelihood is of one latent function.
     model : pm.Model, optional
         The model that was sampled; that of the first fit if not given.
     masses : sequence of float
@@ -70,13 +94,14 @@ def plot_latent_pair(
     Raises
     ------
     TypeError
-        If a result is neither a fit nor a DataTree.
+        If a result is neither a fit nor a DataTree, or if `point` and `classes` are given where points have one latent
+        value, or `points` where they have several.
     ValueError
-        If there is no such point or class, or if `masses` are no probabilities.
+        If there is no such point or class, if both are the same, or if `masses` are no probabilities.
     """
     named = by_name(results)
     classifier = classifier_of(named, model)
-    i, (a, b) = _position(classifier, point), (_class(classifier, k) for k in classes)
+    pair = _pair(classifier, point, classes, points)
     _check_masses(masses)
     ax = single(ax, (5.0, 4.6))
     fits = [name for name, result in named.items() if isinstance(result, GPApproximation)]
@@ -85,19 +110,16 @@ def plot_latent_pair(
     for name, result in named.items():
         own = dict((contour_kwargs or {}).get(name, {}))
         if isinstance(result, xr.DataTree):
-            values = latent_draws(result, classifier)[:, [a, b], i]
+            values = latent_draws(result, classifier)[:, pair.functions, pair.points]
             handles.append(draw_density(ax, values, masses, scatter, own, dict(draws_kwargs or {}), name))
         else:
-            mean, cov = latent_moments(result, classifier)
+            mean, cov = _moments(result, pair)
             style = {"color": palette[name], "linestyle": LINE_STYLES[fits.index(name) % len(LINE_STYLES)]} | own
-            handles.append(draw_gaussian(ax, mean[[a, b], i], cov[i][np.ix_([a, b], [a, b])], masses, style, name))
-    drawn = ax.dataLim.frozen()
-    ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, linestyle=":", zorder=0)
-    ax.dataLim.set(drawn)  # which need not reach to the origin
+            handles.append(draw_gaussian(ax, mean, cov, masses, style, name))
+    diagonal(ax, ":")
     same_frame([ax])
-    names = classifier.class_labels or range(classifier.n_functions)
-    ax.set_xlabel(f"latent value, {label_of(names[a])}")
-    ax.set_ylabel(f"latent value, {label_of(names[b])}")
+    ax.set_xlabel(f"latent value, {pair.labels[0]}")
+    ax.set_ylabel(f"latent value, {pair.labels[1]}")
     if legend:
         ax.legend(handles=handles)
     return ax
@@ -105,7 +127,7 @@ def plot_latent_pair(
 
 def plot_latent_pairs(
     results: Mapping[str, Result],
-    point: Any,
+    point: Any = None,
     *,
     reference: str | None = None,
     pairs: Sequence[tuple[Any, Any]] | None = None,
@@ -113,7 +135,7 @@ def plot_latent_pairs(
     masses: Sequence[float] = MASSES,
     axes: Any = None,
 ) -> NDArray[Any]:
-    """Draw pairs of latent values of one point, a row for each pair and a column for each method.
+    """Draw pairs of latent values, a row for each pair and a column for each method.
 
     Each method is drawn over the reference in grey, as in Figure 6 of the nested EP paper.
 
@@ -122,11 +144,13 @@ def plot_latent_pairs(
     results : dict of str to GPApproximation or DataTree
         What `pm.fit` returned, and draws.
     point : label or int
-        A training point, as the coords of the model name it; its position where they do not.
+        A training point, as the coords of the model name it; its position where they do not. None where the likelihood
+        is of one latent function.
     reference : str, optional
         Name of the result in grey; the first draws if not given, or else the first fit.
     pairs : sequence of pairs of labels or int, optional
-        Classes whose latent values to draw; all pairs if not given, for which there must be four classes at most.
+        Classes whose latent values to draw; all pairs if not given, for which there must be four classes at most. Where
+        the likelihood is of one latent function, pairs of points.
     model : pm.Model, optional
         The model that was sampled; that of the first fit if not given.
     masses : sequence of float
@@ -141,31 +165,32 @@ def plot_latent_pairs(
     Raises
     ------
     TypeError
-        If a result is neither a fit nor a DataTree.
+        If a result is neither a fit nor a DataTree, or if `point` and `pairs` are not those that the model has.
     ValueError
         If there is no such reference, point or class, or if there are too many pairs.
     """
     named = by_name(results)
     classifier = classifier_of(named, model)
-    if reference is None:
-        reference = next((name for name, result in named.items() if isinstance(result, xr.DataTree)), next(iter(named)))
-    if reference not in named:
-        raise ValueError(f"reference is {reference!r}, but the results are {list(named)}.")
+    reference = reference_among(named, reference)
+    of_points = not classifier.function_dims
     if pairs is None:
+        if of_points:
+            raise TypeError(f"{_ONE_VALUE} Choose pairs of points: pairs=[(i, j)].")
         if classifier.n_functions > 4:
             raise ValueError(f"There are {classifier.n_functions} classes. Choose pairs of them: pairs=[(0, 1)].")
         pairs = list(combinations(classifier.class_labels or range(classifier.n_functions), 2))
     axes = panels(axes, len(pairs), len(named))
     grey = {"color": "#a6a6a6", "linestyle": "-", "linewidth": 1.0}
     for row, pair in zip(axes, pairs, strict=True):
+        classes, points = (None, pair) if of_points else (pair, None)
         for ax, (name, result) in zip(row, named.items(), strict=True):
             drawn = {name: result} if name == reference else {reference: named[reference], name: result}
             draws = {other: isinstance(each, xr.DataTree) for other, each in drawn.items()}
             style = {reference: _for_contour(grey) if draws[reference] else grey} if name != reference else {}
             style[name] = _for_contour({"color": "black"}) if draws[name] else {"color": "black", "linestyle": "-"}
             plot_latent_pair(
-                drawn, point, pair, model=classifier.model, masses=masses, scatter=name == reference, ax=ax,
-                legend=False, contour_kwargs=style,
+                drawn, point, classes, points=points, model=classifier.model, masses=masses,
+                scatter=name == reference, ax=ax, legend=False, contour_kwargs=style,
             )  # fmt: skip
         same_frame(row)
         for ax in row[1:]:
@@ -185,6 +210,45 @@ def _for_contour(style: Mapping[str, Any]) -> dict[str, Any]:
 def _check_masses(masses: Sequence[float]) -> None:
     if not len(masses) or not all(0 < mass < 1 for mass in masses):
         raise ValueError(f"masses must be probabilities in (0, 1), but are {masses}.")
+
+
+def _pair(
+    classifier: GPClassifier, point: Any, classes: tuple[Any, Any] | None, points: tuple[Any, Any] | None
+) -> _Pair:
+    if classifier.function_dims:
+        if points is not None or point is None or classes is None:
+            raise TypeError(
+                f"Each point has {classifier.n_functions} latent values in this model. Choose a point and two classes: "
+                "point=i, classes=(a, b)."
+            )
+        i, (a, b) = _position(classifier, point), (_class(classifier, k) for k in classes)
+        names = classifier.class_labels or range(classifier.n_functions)
+        _check_different("classes", classes)
+        return _Pair([a, b], [i, i], (label_of(names[a]), label_of(names[b])))
+    if points is None or point is not None or classes is not None:
+        raise TypeError(f"{_ONE_VALUE} Choose two points and nothing else: points=(i, j).")
+    first, second = points
+    _check_different("points", points)
+    what = label_of(classifier.point_dim or "point")
+    places = [_position(classifier, first), _position(classifier, second)]
+    return _Pair([0, 0], places, (f"{what} {first}", f"{what} {second}"))
+
+
+def _check_different(name: str, pair: tuple[Any, Any]) -> None:
+    first, second = pair
+    if first == second:
+        raise ValueError(f"{name} must be two different ones, but are {first!r} twice.")
+
+
+def _moments(fit: GPApproximation, pair: _Pair) -> tuple[Array, Array]:
+    """Mean (2,) and covariance (2, 2) of the two latent values."""
+    (a, b), (i, j) = pair.functions, pair.points
+    if i == j:
+        mean, cov = fit.latent_moments()
+        return mean[i, [a, b]], cov[i][np.ix_([a, b], [a, b])]
+    mean, joint = fit.joint_latent_moments([i, j])
+    where = [0, 1], [a, b]
+    return mean[where], joint[where][:, *where]
 
 
 def _position(classifier: GPClassifier, point: Any) -> int:

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.frames import diagonal
 from pymc_gpep.plots.probabilities import class_probability_array
-from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours, label_of
+from pymc_gpep.plots.style import MARKERS, colours, label_of
 
 __all__ = ["plot_probability_comparison"]
 
@@ -69,7 +70,7 @@ def plot_probability_comparison(
     names = base.coords[dim].values if dim in base.coords else range(c)
     axes = panels(axes, 1, len(arrays), (3.6, 3.6), sharey=True)[0]
     for ax, (name, p) in zip(axes, arrays.items(), strict=True):
-        ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, zorder=0)
+        diagonal(ax)
         for k, (label, colour) in enumerate(zip(names, colours(c), strict=True)):
             style = {
                 "marker": MARKERS[k % len(MARKERS)], "s": 22, "facecolor": "none", "edgecolor": colour,

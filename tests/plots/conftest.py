@@ -2,7 +2,10 @@
 
 import matplotlib
 import matplotlib.pyplot as plt
+import pymc as pm
 import pytest
+
+from tests import models
 
 matplotlib.use("Agg")
 
@@ -13,6 +16,14 @@ def clean_matplotlib():
     yield
     plt.close("all")
     assert dict(matplotlib.rcParams) == settings
+
+
+@pytest.fixture(scope="session")
+def one_function():
+    """Fits of a model with one latent function."""
+    model, _ = models.bernoulli_probit()
+    with model:
+        return {name: pm.fit(method=name, progressbar=False, random_seed=1) for name in ("ep", "laplace")}
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.path import Path
 
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
+from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 
 MEAN, COV = np.array([1.0, -2.0]), np.array([[2.0, 1.2], [1.2, 1.0]])
 
@@ -26,16 +26,3 @@ def test_contours_of_draws_hold_their_masses():
     inside = [path.contains_points(draws(40_000)).mean() for path in ax.collections[-1].get_paths()]
     # A smoothed density is wider than what it is of; the outermost contours are the smallest levels.
     np.testing.assert_allclose(sorted(inside), MASSES, atol=0.03)
-
-
-def test_axes_get_the_same_square_frame():
-    _, axes = plt.subplots(1, 2)
-    axes[0].plot([0, 1], [0, 4])
-    axes[1].plot([2, 3], [1, 2])
-    same_frame(axes)
-    limits = [(ax.get_xlim(), ax.get_ylim()) for ax in axes]
-    assert limits[0] == limits[1]
-    (left, right), (bottom, top) = limits[0]
-    assert right - left == top - bottom
-    assert left < 0 < 3 < right
-    assert bottom < 0 < 4 < top

@@ -73,6 +73,36 @@ def test_classes_of_a_model_without_names_are_numbers(fixed, per_class):
         assert_allclose(centre, fitted.fit.solution.mean[[0, 2], 3], atol=0.1)
 
 
+def test_ellipses_of_two_points_hold_the_given_probability(one_function):
+    fit = one_function["ep"]
+    ax = plot_latent_pair(fit, points=(110, 114), masses=(0.5, 0.9))
+    posterior = fit.solution.posterior
+    k = posterior.prior.k[0]
+    cov = k - k @ np.linalg.solve(k + np.diag(1 / posterior.precision[0]), k)
+    precision = np.linalg.inv(cov[np.ix_([10, 14], [10, 14])])
+    for mass, drawn in zip((0.5, 0.9), ellipses(ax, "fit"), strict=True):
+        away = drawn - fit.latent["mean"].sel(flower=[110, 114]).values
+        assert_allclose(np.einsum("si,ij,sj->s", away, precision, away), chi2(2).ppf(mass), rtol=1e-6)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent value, flower 110", "latent value, flower 114")
+
+
+def test_draws_are_those_of_the_two_points(one_function):
+    fit = one_function["ep"]
+    draws = fit.sample(300, random_seed=1)
+    ax = plot_latent_pair(draws, points=(114, 110), model=fit.classifier.model)
+    scattered = next(each for each in ax.collections if not hasattr(each, "levels"))
+    chosen = draws.posterior["f"].sel(flower=[114, 110]).values.reshape(-1, 2)
+    assert {tuple(row) for row in scattered.get_offsets()} <= {tuple(row) for row in chosen}
+    assert len(scattered.get_offsets()) > 250
+
+
+def test_a_row_for_each_pair_of_points(one_function):
+    axes = plot_latent_pairs(one_function, pairs=[(110, 114), (100, 129)], reference="laplace")
+    assert [ax.get_title() for ax in axes[0]] == ["ep", "laplace"]
+    assert [ax.get_ylabel() for ax in axes[:, 0]] == ["latent value, flower 114", "latent value, flower 129"]
+    assert len(ellipses(axes[1, 0], "laplace")) == len(ellipses(axes[1, 0], "ep")) == 5
+
+
 def test_a_row_for_each_pair_and_a_column_for_each_method(shared, shared_iep, draws, given):
     axes = given(3, 3)
     results = {"EP": shared.fit, "draws": draws, "IEP": shared_iep}
@@ -98,6 +128,7 @@ def test_a_fit_may_be_the_reference(shared, shared_iep):
     [
         ({"point": 3}, "There is no point 3; their labels run from 100 to 129"),
         ({"classes": ("versicolor", "rose")}, "There is no class 'rose'"),
+        ({"classes": ("versicolor", "versicolor")}, "classes must be two different ones"),
         ({"masses": (0.5, 1.0)}, r"masses must be probabilities"),
         ({"results": {}}, "results is empty"),
     ],
@@ -106,6 +137,29 @@ def test_refuses(shared, change, message):
     arguments = {"results": shared.fit, "point": POINT, "classes": PAIR} | change
     with pytest.raises(ValueError, match=message):
         plot_latent_pair(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"point": POINT}, {"classes": PAIR}, {"points": (110, 114)}])
+def test_refuses_arguments_that_are_not_those_of_several_functions(shared, arguments):
+    with pytest.raises(TypeError, match=r"Each point has 3 latent values in this model\. .*point=i, classes=\(a, b\)"):
+        plot_latent_pair(shared.fit, **arguments)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{}, {"point": 110}, {"point": 110, "classes": (0, 1)}, {"point": 110, "points": (110, 114)}]
+)
+def test_refuses_arguments_that_are_not_those_of_one_function(one_function, arguments):
+    with pytest.raises(TypeError, match=r"Each point has one latent value in this model\. .*points=\(i, j\)"):
+        plot_latent_pair(one_function, **arguments)
+
+
+def test_refuses_points_that_make_no_pair(one_function):
+    with pytest.raises(ValueError, match="There is no point 3; their labels run from 100 to 129"):
+        plot_latent_pair(one_function, points=(110, 3))
+    with pytest.raises(ValueError, match="points must be two different ones, but are 110 twice"):
+        plot_latent_pair(one_function, points=(110, 110))
+    with pytest.raises(TypeError, match=r"one latent value in this model\. Choose pairs of points"):
+        plot_latent_pairs(one_function)
 
 
 def test_refuses_draws_without_a_model_and_unknown_references(shared, draws):
