@@ -101,12 +101,7 @@ print(pd.DataFrame(rows).T.round(3).to_string())
 # %%
 figure, axes = plt.subplots(2, 4, figsize=(15, 7.6), layout="constrained")
 panels = axes.ravel()
-for ax, (name, fit) in zip(panels, same.items(), strict=False):
-    ax.axline((0, 0), slope=1, color="0.7", lw=1)
-    ax.plot(mean, fit.latent["mean"], ".", color="#0072b2", label="means")
-    ax.plot(sd, np.sqrt(fit.latent["variance"]), ".", color="#d55e00", label="standard deviations")
-    ax.set(title=name, xlabel="of the exact posterior, by MCMC", ylabel="of the approximation")
-panels[0].legend()
+gpep.plots.plot_latent_comparison({**same, "MCMC": mcmc}, axes=panels[:-1])
 order = np.argsort(p["MCMC"].values[:, 1])
 for name, color in {"MCMC": "k", "EP": "#0072b2", "Laplace": "#d55e00", "variational bound": "#009e73"}.items():
     panels[-1].plot(p[name].values[order, 1], color=color, label=name, lw=1.2)

@@ -7,6 +7,7 @@ from pymc_gpep.plots.convergence import plot_convergence
 from pymc_gpep.plots.evidence import plot_evidence_grid
 from pymc_gpep.plots.inputs import input_grid
 from pymc_gpep.plots.latent import plot_latent_pair, plot_latent_pairs
+from pymc_gpep.plots.latent_comparison import plot_latent_comparison
 from pymc_gpep.plots.probabilities import plot_probabilities
 from pymc_gpep.plots.relevance import plot_relevance
 from pymc_gpep.plots.scatter import plot_probability_comparison
@@ -16,6 +17,7 @@ __all__ = [
     "input_grid",
     "plot_convergence",
     "plot_evidence_grid",
+    "plot_latent_comparison",
     "plot_latent_pair",
     "plot_latent_pairs",
     "plot_probabilities",

@@ -1,0 +1,88 @@
+"""Moments of latent values by each method against those by another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from numpy.typing import NDArray
+
+from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, latent_moments, reference_among
+from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.frames import diagonal, same_frame
+from pymc_gpep.plots.style import MARKERS, colours
+
+__all__ = ["plot_latent_comparison"]
+
+
+def plot_latent_comparison(
+    results: Mapping[str, Result],
+    reference: str | None = None,
+    *,
+    model: pm.Model | None = None,
+    axes: Any = None,
+    legend: bool = True,
+    point_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw means and standard deviations of all latent values by each method against those by a reference.
+
+    Where both agree points are on the line. These are the first two rows of Figures 6 and 8 of Nickisch and Rasmussen
+    (2008), in one panel for each method; the third, of probabilities, is what `plot_probability_comparison` draws.
+
+    Parameters
+    ----------
+    results : dict of str to GPApproximation or DataTree
+        What `pm.fit` returned, and draws, for the same points and with as many latent functions.
+    reference : str, optional
+        Name of the result on the horizontal axis; the first draws if not given, or else the first fit.
+    model : pm.Model, optional
+        The model that was sampled; that of the first fit if not given.
+    axes : array of matplotlib.axes.Axes, optional
+        One for each method but the reference.
+    legend : bool
+    point_kwargs : dict, optional
+        For `Axes.scatter`.
+
+    Returns
+    -------
+    array (methods,) of matplotlib.axes.Axes
+        All of them in the same frame.
+
+    Raises
+    ------
+    TypeError
+        If a result is neither a fit nor a DataTree.
+    ValueError
+        If there is no such reference, if there is nothing to compare it with, or if a method has other latent values.
+    """
+    named = by_name(results)
+    reference = reference_among(named, reference)
+    if len(named) < 2:
+        raise ValueError(f"There is nothing to compare {reference!r} with. Give at least two results by name.")
+    classifier = classifier_of(named, model)
+    moments = {}
+    for name, result in named.items():
+        mean, cov = latent_moments(result, classifier)
+        moments[name] = {"means": mean, "standard deviations": np.sqrt(cov.diagonal(axis1=1, axis2=2).T)}
+    base = moments.pop(reference)
+    for name, own in moments.items():
+        if own["means"].shape != base["means"].shape:
+            raise ValueError(
+                f"{name!r} has latent values of shape {own['means'].shape}, but {reference!r} of shape "
+                f"{base['means'].shape}."
+            )
+    axes = panels(axes, 1, len(moments), (3.6, 3.6))[0]
+    for ax, (name, own) in zip(axes, moments.items(), strict=True):
+        for (what, values), colour, marker in zip(own.items(), colours(2), MARKERS, strict=False):
+            style = {
+                "marker": marker, "s": 14, "facecolor": "none", "edgecolor": colour, "linewidth": 0.8, "label": what,
+            }  # fmt: skip
+            ax.scatter(base[what].ravel(), values.ravel(), **style | dict(point_kwargs or {}))
+        diagonal(ax)
+        ax.set(xlabel=f"latent values, {reference}", ylabel=f"latent values, {name}")
+    same_frame(axes)
+    if legend:
+        axes[0].legend()
+    return np.asarray(axes)

@@ -1,0 +1,48 @@
+"""Moments of latent values by methods against those by another."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.plots import plot_latent_comparison
+
+
+def drawn(ax):
+    return {points.get_label(): np.asarray(points.get_offsets()) for points in ax.collections}
+
+
+def test_one_function_against_draws(one_function, given):
+    draws = one_function["ep"].sample(200, random_seed=1)
+    axes = given(1, 2)
+    assert (plot_latent_comparison({"MCMC": draws, **one_function}, axes=axes) == axes).all()
+    f = draws.posterior["f"].values.reshape(200, -1)
+    for ax, (name, fit) in zip(axes, one_function.items(), strict=True):
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("latent values, MCMC", f"latent values, {name}")
+        points = drawn(ax)
+        assert_allclose(points["means"], np.stack([f.mean(axis=0), fit.latent["mean"]], axis=1))
+        expected = np.stack([f.std(axis=0, ddof=1), np.sqrt(fit.latent["variance"])], axis=1)
+        assert_allclose(points["standard deviations"], expected)
+        (line,) = ax.lines
+        assert line.get_slope() == 1
+    assert axes[0].get_xlim() == axes[1].get_xlim()
+    assert axes[0].get_ylim() == axes[1].get_ylim()
+
+
+def test_several_functions_against_a_fit(shared, shared_iep):
+    (ax,) = plot_latent_comparison({"EP": shared.fit, "IEP": shared_iep}, "IEP", point_kwargs={"s": 9}, legend=False)
+    means, deviations = drawn(ax).values()
+    pairs = [fit.latent["mean"].transpose("species", "flower").values.ravel() for fit in (shared_iep, shared.fit)]
+    assert_allclose(means, np.stack(pairs, axis=1))
+    variances = [fit.solution.cov.diagonal(axis1=1, axis2=2).T.ravel() for fit in (shared_iep, shared.fit)]
+    assert_allclose(deviations, np.sqrt(np.stack(variances, axis=1)))
+    assert ax.collections[0].get_sizes() == [9]
+    assert ax.get_legend() is None
+
+
+def test_refuses(shared, one_function):
+    with pytest.raises(ValueError, match="reference is 'NUTS'"):
+        plot_latent_comparison(one_function, "NUTS")
+    with pytest.raises(ValueError, match="nothing to compare 'ep' with"):
+        plot_latent_comparison({"ep": one_function["ep"]})
+    with pytest.raises(ValueError, match=r"'probit' has latent values of shape \(1, 30\), but 'EP' of shape \(3, 30\)"):
+        plot_latent_comparison({"EP": shared.fit, "probit": one_function["ep"]})
