@@ -22,6 +22,7 @@ __all__ = [
     "ParameterSlopes",
     "QuadraticBound",
     "ScalarDensity",
+    "Utilities",
     "UtilityBound",
 ]
 
@@ -51,6 +52,13 @@ class BlockCurvature(NamedTuple):
     """`(f, y, w)`: W = −∇∇ log p(y_i | f_i), written (n, c, c)."""
     curvature_slope: Kernel
     """`(f, y, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov`, written (c, n)."""
+
+
+class Utilities(NamedTuple):
+    """Observations as a function of utilities, latent values with independent unit noise."""
+
+    draw: Kernel
+    """`(rng, f, y, v)`: an exact draw of v ~ N(f, I) given the observations, written (c, n)."""
 
 
 class UtilityBound(NamedTuple):

@@ -1,4 +1,4 @@
-"""The augmented multinomial probit sampler: utilities and latent values in turn, hyperparameters by NUTS."""
+"""The augmented probit sampler: utilities and latent values in turn, hyperparameters by NUTS."""
 
 from collections.abc import Sequence
 from time import perf_counter
@@ -15,9 +15,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
-from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, gibbs_sweeps, utility_precisions
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
+from pymc_gpep.likelihoods.local_computations import Utilities
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.sampling.conditional_nuts import (
     centred,
     collapsed,
@@ -44,12 +44,13 @@ class ProbitGibbsState(StepMethodState):
 
 
 class ProbitGibbs(LatentStep):
-    r"""Exact Gibbs sampling of Gaussian process classifiers with a multinomial probit.
+    r"""Exact Gibbs sampling of Gaussian process classifiers with a multinomial probit, or a probit of one function.
 
-    The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`. Utilities given
-    latent values and latent values given utilities are drawn in turn, each in one piece and without tuning (Girolami
-    and Rogers 2006, appendix D); what the utilities of a point have in common, on which the labels have no say, is
-    drawn with the latent values integrated out. Hyperparameters are moved by PyMC's NUTS after the sweeps.
+    The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or says whether
+    its only one is positive (Albert and Chib 1993). Utilities given latent values and latent values given utilities are
+    drawn in turn, each in one piece and without tuning (Girolami and Rogers 2006, appendix D); what several utilities
+    of a point have in common, on which the labels have no say, is drawn with the latent values integrated out.
+    Hyperparameters are moved by PyMC's NUTS after the sweeps.
 
     Parameters
     ----------
@@ -76,7 +77,7 @@ class ProbitGibbs(LatentStep):
     StructureError
         If the model is no Gaussian process classifier.
     ValueError
-        If its likelihood is not `MultinomialProbit`, or an option or `vars` makes no sense.
+        If its likelihood is no probit, multinomial or of one function, or an option or `vars` makes no sense.
 
     Notes
     -----
@@ -115,12 +116,14 @@ class ProbitGibbs(LatentStep):
         if isinstance(sweeps, bool) or not hasattr(sweeps, "__index__") or sweeps < 1:
             raise ValueError(f"sweeps is {sweeps!r}; it must be a whole number, at least 1.")
         classifier = read_classifier(modelcontext(model), likelihood)
-        if not isinstance(classifier.likelihood_model, MultinomialProbitLikelihood):
+        if not classifier.likelihood_model.offers(Utilities):
+            fitting = " and ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(
                 f"The likelihood {classifier.likelihood.name!r} is a {classifier.kind}, and ProbitGibbs is for "
-                "gpep.MultinomialProbit only: no other has these utilities. Use NUTS for this model, or change it."
+                f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
             )
         super().__init__(vars, classifier, rng, compile_kwargs)
+        self._likelihood = classifier.likelihood_model
         self.hyper = hyper
         self.sweeps = int(sweeps)
         self.blocked = blocked
@@ -139,9 +142,8 @@ class ProbitGibbs(LatentStep):
         begun = perf_counter()
         (labels,) = self._labels(point)
         prior, f = self.current(point)
-        precisions, total = self._precisions(prior)
-        v = np.empty_like(f)
-        gibbs_sweeps(self.rng, self.sweeps, labels, prior.mean, prior.roots, precisions, total, f, v)
+        for _ in range(self.sweeps):
+            self._draw_latent_values(prior, f, self._utilities(labels, f))
         stats: StatsDict = {}
         # After the sweeps: hyperparameters given the latent values that a model starts with can go far astray.
         if self.nuts is not None:
@@ -160,8 +162,7 @@ class ProbitGibbs(LatentStep):
             case "whitened":
                 given = prior.whitened(f)
             case _:
-                given = np.empty_like(f)
-                draw_in_cone(self.rng, f, labels, given)
+                given = self._utilities(labels, f)
         moved, all_stats = move_hyperparameters(nuts, point, given)
         stats = {name: value for name, value in all_stats.items() if name in self.stats_dtypes_shapes}
         new = self.prior(moved)
@@ -171,8 +172,19 @@ class ProbitGibbs(LatentStep):
             case "whitened":
                 f = new.latent(given)
             case "collapsed":
-                draw_latent_values(self.rng, new.mean, new.roots, *self._precisions(new), f, given)
+                self._draw_latent_values(new, f, given)
         return moved, new, f, stats
+
+    def _utilities(self, labels: NDArray[np.int64], f: Array) -> Array:
+        """A draw of the utilities given latent values (c, n)."""
+        v = np.empty_like(f)
+        self._likelihood.computation(Utilities).draw(self.rng, f, labels, v)
+        return v
+
+    def _draw_latent_values(self, prior: DensePrior, f: Array, v: Array) -> None:
+        """Put a draw of the latent values given utilities into `f`."""
+        shifted = not self._likelihood.sees_common
+        draw_latent_values(self.rng, prior.mean, prior.roots, *self._precisions(prior), shifted, f, v)
 
     def _precisions(self, prior: DensePrior) -> tuple[Array, Array]:
         """What sweeps need of a prior; kept until the prior is another."""

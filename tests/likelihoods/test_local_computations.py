@@ -17,6 +17,7 @@ from pymc_gpep.likelihoods.local_computations import (
     IndependentQuadrature,
     QuadraticBound,
     ScalarDensity,
+    Utilities,
     UtilityBound,
 )
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
@@ -278,6 +279,19 @@ def quadratic_bound(likelihood, kernels):
             assert_allclose(found[1 + which], slope[0], atol=1e-8)
 
 
+def utilities(likelihood, kernels):
+    """Where the label is a function of utilities, what these have beyond f is on average the slope of log p(y | f)."""
+    draws, c = 20_000, C if likelihood.function_axis else 1
+    f, y = F[:c], LABELS % likelihood.n_classes(c)
+    given = np.repeat(f, draws, axis=1)
+    v = np.full_like(given, np.nan)
+    kernels.draw(np.random.default_rng(7), given, np.repeat(y, draws), v)
+    noise = (v - given).reshape(c, N, draws)
+    error = noise.std(axis=-1) / np.sqrt(draws)
+    slope = [[difference(lambda f: likelihood.log_density(f, y), f, i, a) for i in range(N)] for a in range(c)]
+    assert (abs(noise.mean(axis=-1) - slope) < 4.5 * error).all()
+
+
 CHECKS = {
     AverageLogDensity: average_log_density,
     GaussianAverage: gaussian_average,
@@ -288,6 +302,7 @@ CHECKS = {
     DifferenceFactors: difference_factors,
     DifferenceQuadrature: difference_quadrature,
     IndependentQuadrature: independent_quadrature,
+    Utilities: utilities,
     UtilityBound: utility_bound,
 }
 

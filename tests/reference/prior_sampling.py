@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import log_ndtr
 
 from tests.reference.exact import log_likelihood
 
@@ -27,10 +28,15 @@ def _bernoulli(f: Array, y: NDArray[np.int64]) -> Array:
     return -np.logaddexp(0.0, np.where(y == 1, -1.0, 1.0) * f[..., 0])
 
 
+def _bernoulli_probit(f: Array, y: NDArray[np.int64]) -> Array:
+    return np.asarray(log_ndtr(np.where(y == 1, 1.0, -1.0) * f[..., 0]))
+
+
 LIKELIHOODS: dict[str, Callable[[Array, NDArray[np.int64]], Array]] = {
     "multinomial_probit": log_likelihood,
     "softmax": _softmax,
     "bernoulli": _bernoulli,
+    "bernoulli_probit": _bernoulli_probit,
 }
 """Kind → log p(y | f) of f (..., n, c) and y (n,), shape (..., n)."""
 

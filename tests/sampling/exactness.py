@@ -25,11 +25,11 @@ class Problem(NamedTuple):
 
     @property
     def labels(self) -> np.ndarray:
-        return np.array([0, 1, 1, 0]) if self.kind == "bernoulli" else np.array([2, 0, 0, 1])
+        return np.array([0, 1, 1, 0]) if self.n_functions == 1 else np.array([2, 0, 0, 1])
 
     @property
     def n_functions(self) -> int:
-        return 1 if self.kind == "bernoulli" else 3
+        return 1 if self.kind in ("bernoulli", "bernoulli_probit") else 3
 
 
 PROBLEMS = {
@@ -38,6 +38,7 @@ PROBLEMS = {
     "softmax": Problem("softmax", rotated=False, per_class=False),
     "softmax-per-class": Problem("softmax", rotated=True, per_class=True),
     "bernoulli": Problem("bernoulli", rotated=True, per_class=False),
+    "bernoulli-probit": Problem("bernoulli_probit", rotated=True, per_class=False),
 }
 
 
@@ -57,10 +58,12 @@ def build(problem: Problem) -> pm.Model:
             f = pm.Deterministic("f", pt.stack(rows))
         else:
             gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
-            outputs: dict[str, Any] = {} if problem.kind == "bernoulli" else {"n_outputs": 3}
+            outputs: dict[str, Any] = {} if problem.n_functions == 1 else {"n_outputs": problem.n_functions}
             f = gp.prior("f", X=X, reparameterize=problem.rotated, **outputs)
         if problem.kind == "bernoulli":
             pm.Bernoulli("y", logit_p=f, observed=problem.labels)
+        elif problem.kind == "bernoulli_probit":
+            pm.Bernoulli("y", p=pm.math.invprobit(f), observed=problem.labels)
         elif problem.kind == "softmax":
             pm.Categorical("y", logit_p=f.T, observed=problem.labels)
         else:

@@ -21,15 +21,16 @@ def _scaled_metropolis() -> list[Any]:
     return [gpep.ScaledMetropolis(), pm.Slice(list(read_processes(pm.modelcontext(None)).hyperparameters))]
 
 
+PROBITS = ("multinomial_probit", "bernoulli_probit")
 SAMPLERS = {
     "guided_hmc": Sampler(lambda: gpep.GuidedHMC()),
     "guided_hmc-prior": Sampler(lambda: gpep.GuidedHMC(guide="prior")),
     "guided_hmc-iep": Sampler(lambda: gpep.GuidedHMC(guide="iep"), ("multinomial_probit",)),
     "elliptical_slice": Sampler(lambda: gpep.EllipticalSlice()),
     "elliptical_slice-prior": Sampler(lambda: gpep.EllipticalSlice(guide="prior")),
-    "probit_gibbs-collapsed": Sampler(lambda: gpep.ProbitGibbs(hyper="collapsed"), ("multinomial_probit",)),
-    "probit_gibbs-whitened": Sampler(lambda: gpep.ProbitGibbs(hyper="whitened"), ("multinomial_probit",)),
-    "probit_gibbs-centred": Sampler(lambda: gpep.ProbitGibbs(hyper="centred"), ("multinomial_probit",)),
+    "probit_gibbs-collapsed": Sampler(lambda: gpep.ProbitGibbs(hyper="collapsed"), PROBITS),
+    "probit_gibbs-whitened": Sampler(lambda: gpep.ProbitGibbs(hyper="whitened"), PROBITS),
+    "probit_gibbs-centred": Sampler(lambda: gpep.ProbitGibbs(hyper="centred"), PROBITS),
     "pseudo_marginal": Sampler(lambda: gpep.PseudoMarginal()),
     "scaled_metropolis": Sampler(_scaled_metropolis),
 }

@@ -12,6 +12,8 @@ FEW = {
     ("guided_hmc-iep", "probit-per-class"),
     ("elliptical_slice-prior", "bernoulli"),
     ("probit_gibbs-whitened", "probit"),
+    ("probit_gibbs-whitened", "bernoulli-probit"),
+    ("probit_gibbs-collapsed", "bernoulli-probit"),
 }
 """With short chains these are slow; long chains of all are so many that they belong to the calibration."""
 

@@ -7,6 +7,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.kernels.sampling.cone import draw_in_cone
+from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
+from pymc_gpep.kernels.sampling.sign import draw_by_sign
 from tests import models
 from tests.reference.exact import quadrature_posterior
 from tests.reference.gibbs import gibbs
@@ -104,10 +107,29 @@ def test_latent_values_given_hyperparameters(build):
 
 
 @pytest.mark.parametrize(
+    ("build", "draw", "shifted"), [(models.fixed, draw_in_cone, True), (models.bernoulli_probit, draw_by_sign, False)]
+)
+def test_sweeps_are_utilities_then_latent_values(build, draw, shifted):
+    model, _ = build()
+    step = step_of(model, [model["f"]], sweeps=2, seed=7)
+    point = model.initial_point(0)
+    prior, f = step.current(point)
+    labels = model.rvs_to_values[model["y"]].eval()
+    rng, v = np.random.default_rng(7), np.empty_like(f)
+    precisions, total = np.empty_like(prior.k), np.empty(prior.k.shape[1:])
+    assert utility_precisions(prior.k, precisions, total)
+    for _ in range(2):
+        draw(rng, f, labels, v)
+        draw_latent_values(rng, prior.mean, prior.roots, precisions, total, shifted, f, v)
+    assert_allclose(step.current(step.step(point)[0])[1], f, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", [models.per_class, models.bernoulli_probit], ids=["per class", "one function"])
+@pytest.mark.parametrize(
     "hyper", [pytest.param(way, marks=[] if way == "whitened" else pytest.mark.slow) for way in WAYS]
 )
-def test_models_with_a_covariance_per_class_and_prior_means(hyper):
-    model, _ = models.per_class()
+def test_models_with_a_covariance_per_class_and_of_one_function(hyper, build):
+    model, _ = build()
     step = step_of(model, hyper=hyper)
     point = model.initial_point(0)
     for _ in range(3):  # the first may be refused, before NUTS knows how far to go
@@ -249,7 +271,7 @@ def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
 
 def test_refuses_other_likelihoods():
     model, _ = models.softmax()
-    with pytest.raises(ValueError, match=r"'y' is a softmax.*MultinomialProbit"):
+    with pytest.raises(ValueError, match=r"'y' is a softmax.*gpep.MultinomialProbit and gpep.Probit only"):
         step_of(model)
 
 

@@ -18,6 +18,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.sampling.truncated import draw_below
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 
 __all__ = ["draw_in_cone"]
@@ -25,7 +26,6 @@ __all__ = ["draw_in_cone"]
 _NEWTON_STEPS = 6
 _FLAT = 0.1  # slope at which a tangent is good enough: it costs less than one draw in a hundred
 _MOST_PROPOSALS = 10_000  # far more than ever needed, and an end for what rounding may do
-_NAIVE_ABOVE = -0.4  # bound above which trying normals is the fastest way to a truncated one
 
 
 @kernel
@@ -86,25 +86,6 @@ def _draw_largest(rng, f, y, i, hazards):
 
 
 @kernel
-def _draw_below(rng, mean, top):
-    """A draw of N(mean, 1) truncated to lie below `top`.
-
-    Far out by Robert's (1995) rejection from an exponential, in terms of the distance to `top`, which keeps its digits.
-    """
-    if top - mean > _NAIVE_ABOVE:
-        while True:
-            x = mean + rng.standard_normal()
-            if x <= top:
-                return x
-    least = mean - top
-    excess = 2.0 / (least + math.sqrt(least * least + 4.0))  # of the exponential's rate over `least`
-    while True:
-        distance = rng.standard_exponential() / (least + excess)
-        if 0.5 * (distance - excess) ** 2 <= rng.standard_exponential():
-            return top - distance
-
-
-@kernel
 def draw_in_cone(rng, f, labels, v):
     """Draw utilities v ~ N(f, I) given that the observed class has the largest, exactly, every point by itself.
 
@@ -125,4 +106,4 @@ def draw_in_cone(rng, f, labels, v):
         for j in range(c):
             v[j, i] = top
             if j != y and math.isfinite(top):
-                v[j, i] = _draw_below(rng, f[j, i], top)
+                v[j, i] = draw_below(rng, f[j, i], top)

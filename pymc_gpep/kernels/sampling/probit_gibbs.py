@@ -1,7 +1,8 @@
-"""Gibbs sampling of the augmented multinomial probit at fixed hyperparameters (Girolami and Rogers 2006, appendix D).
+"""Latent values given utilities, in Gibbs sampling of augmented probits (Girolami and Rogers 2006, appendix D).
 
-The utilities are v_k = f_k + noise of variance 1, and the observed class of a point has the largest. Given f they are
-independent between points (`cone`); given v the latent values of each class are Gaussian,
+The utilities are v_k = f_k + noise of variance 1, and the label of a point is a function of them: the class of the
+largest, or of one alone its sign. Given f they are independent between points (`cone`, `sign`); given v the latent
+values of each class are Gaussian,
 
     f_k = m_k + G_k (v_k − m_k) + noise of covariance G_k,   G_k = K_k S_k = I − S_k,   S_k = (K_k + I)⁻¹.
 
@@ -12,11 +13,11 @@ and v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
 
 has that distribution.
 
-Labels say nothing about what all utilities of a point have in common, and alternating between f and v would move it
-by small steps only. With f integrated out, the shift s of all utilities of a point has the density ∏_k N(v_k + s;
-m_k, K_k + I), and s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k is a draw of it: if all classes have one covariance, minus the mean of
-d_k over them. The same d_k may then serve to draw f given the shifted v, as the part of f⁰ that is left to chance is
-independent of v⁰.
+Which is the largest says nothing about what all utilities of a point have in common, and alternating between f and v
+would move it by small steps only. With f integrated out, the shift s of all utilities of a point has the density
+∏_k N(v_k + s; m_k, K_k + I), and s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k is a draw of it: if all classes have one covariance,
+minus the mean of d_k over them. The same d_k may then serve to draw f given the shifted v, as the part of f⁰ that is
+left to chance is independent of v⁰.
 """
 
 import numpy as np
@@ -30,9 +31,8 @@ from pymc_gpep.kernels.linalg.lapack import (
     multiply_triangular,
     solve_with_cholesky,
 )
-from pymc_gpep.kernels.sampling.cone import draw_in_cone
 
-__all__ = ["draw_latent_values", "gibbs_sweeps", "utility_precisions"]
+__all__ = ["draw_latent_values", "utility_precisions"]
 
 
 @kernel
@@ -83,8 +83,8 @@ def _common_shift(d, precisions, total):
 
 
 @kernel
-def draw_latent_values(rng, mean, roots, precisions, total, f, v):
-    """Shift the utilities of every point, and draw latent values given them.
+def draw_latent_values(rng, mean, roots, precisions, total, shifted, f, v):
+    """Draw latent values given utilities, after shifting the utilities of every point if these may be.
 
     Parameters
     ----------
@@ -95,10 +95,12 @@ def draw_latent_values(rng, mean, roots, precisions, total, f, v):
         Cholesky factors of the prior covariances.
     precisions, total : ndarray
         As `utility_precisions` leaves them.
+    shifted : bool
+        Whether labels say nothing about what the utilities of a point have in common, so that it is drawn anew.
     f : ndarray, shape (c, n)
         The draw is put here.
     v : ndarray, shape (c, n)
-        Utilities, shifted in place.
+        Utilities; a shift is in place.
     """
     c, n = v.shape
     d = np.empty((c, n))
@@ -108,7 +110,7 @@ def draw_latent_values(rng, mean, roots, precisions, total, f, v):
         multiply_triangular(roots[a if roots.shape[0] > 1 else 0], f[a], False)
         for i in range(n):
             d[a, i] = v[a, i] - mean[a, i] - f[a, i] - rng.standard_normal()
-    shift = _common_shift(d, precisions, total)
+    shift = _common_shift(d, precisions, total) if shifted else np.zeros(n)
     product = np.empty(n)
     for a in range(c):
         for i in range(n):
@@ -117,20 +119,3 @@ def draw_latent_values(rng, mean, roots, precisions, total, f, v):
         multiply_symmetric(precisions[a if precisions.shape[0] > 1 else 0], d[a], product)
         for i in range(n):
             f[a, i] += mean[a, i] + d[a, i] - product[i]
-
-
-@kernel
-def gibbs_sweeps(rng, sweeps, labels, mean, roots, precisions, total, f, v):
-    """Sweeps of utilities given latent values, then latent values given utilities; `f` and `v` (c, n) in place.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator
-    sweeps : int
-    labels : ndarray of int64, shape (n,)
-    mean, roots, precisions, total, f, v
-        As for `draw_latent_values`.
-    """
-    for sweep in range(sweeps):
-        draw_in_cone(rng, f, labels, v)
-        draw_latent_values(rng, mean, roots, precisions, total, f, v)

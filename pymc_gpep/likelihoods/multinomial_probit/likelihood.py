@@ -17,6 +17,7 @@ from pymc_gpep.kernels.methods.qep import qep_update
 from pymc_gpep.kernels.methods.qiep import qiep_update
 from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
+from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
 from pymc_gpep.likelihoods.contract import Reading
@@ -25,6 +26,7 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceFactors,
     DifferenceQuadrature,
     IndependentQuadrature,
+    Utilities,
     UtilityBound,
 )
 from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbitRV
@@ -54,6 +56,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         IndependentQuadrature(qiep_update),
         BlockCurvature(log_likelihood, curvature, curvature_slope),
         UtilityBound(bound_terms),
+        Utilities(draw_in_cone),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:

@@ -9,6 +9,7 @@ from pytensor.tensor.variable import TensorVariable
 from scipy.special import log_ndtr, ndtr
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.sampling.sign import draw_by_sign
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import (
@@ -16,6 +17,7 @@ from pymc_gpep.likelihoods.local_computations import (
     GaussianAverage,
     QuadraticBound,
     ScalarDensity,
+    Utilities,
 )
 from pymc_gpep.likelihoods.probit.distribution import Probit, ProbitRV
 from pymc_gpep.likelihoods.two_classes import TwoClasses
@@ -37,6 +39,7 @@ class ProbitLikelihood(TwoClasses):
         GaussianAverage(probit.average),
         AverageLogDensity(probit.average_log),
         QuadraticBound(probit.bound),
+        Utilities(draw_by_sign),
     )
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:
