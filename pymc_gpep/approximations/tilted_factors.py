@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.contract import NO_PARAMETERS
 
 __all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "tilted_factors"]
 
@@ -60,7 +59,7 @@ def tilted_factors(
         Of the factors.
     """
     h = np.empty((5, len(labels)))
-    average(cavities.mean, cavities.variance, labels, NO_PARAMETERS, h)
+    average(cavities.mean, cavities.variance, labels, solution.parameters, h)
     scale = 1.0 / np.sqrt(cavities.covariance.diagonal())
     unit = cavities.variance * scale
     correlation = cavities.covariance * scale[:, None] * scale

@@ -13,6 +13,9 @@ from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_mom
 __all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
 
 
+_BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites of 0 would pass for a fixed point
+
+
 class SitePosterior(NamedTuple):
     """What `site_posterior` computes."""
 
@@ -50,7 +53,7 @@ def site_posterior(problem: Problem, sites: Array, space: SitePosterior) -> tupl
     k, prior_mean, y, team = problem.k, problem.mean, problem.labels, problem.team
     pi, nu, inverses, p, work, b, mean, cov = space
     constant = site_parameters(y, sites[0], sites[1], pi, nu)
-    if not sites.any():
+    if not sites.any() and k.max() < _BEYOND_REASON:
         # The prior, as from cold: the factorisations would take as long as for any other sites.
         b[:], mean[:] = 0.0, prior_mean
         cov[:] = np.diagonal(k, axis1=1, axis2=2).T[:, :, None] * np.eye(len(pi))

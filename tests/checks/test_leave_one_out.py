@@ -143,7 +143,7 @@ def test_response_of_a_mode(approximation, problem):
 
 
 @problems
-@pytest.mark.parametrize("case", EVERY, ids=str)
+@pytest.mark.parametrize("case", [case for case in EVERY if case.likelihood.function_axis], ids=str)
 def test_response_says_how_means_move(case, problem):
     """Of EP right but for the change of the tilted covariances, which is of a higher order."""
     tight = case(tolerance=1e-9)

@@ -132,7 +132,7 @@ def another(*, y=None, ls=None, scale=9.0, classes=3, X=None, names=models.SPECI
         ({"y": models.data()[1][:9], "X": models.data()[0][:9]}, "to 30 points: the model has 9 points"),
         ({"ls": "rho"}, "has the hyperparameters ls_log__, but the model has rho_log__"),
         ({"ls": "alpha"}, "The priors of the hyperparameters are not those that were fitted"),
-        ({"classes": 4}, "with 4 classes nested_ep has 180 numbers for its sites, and the fit has 120"),
+        ({"classes": 4}, "with 4 latent functions nested_ep has 180 numbers for its sites, and the fit has 120"),
         ({"names": ("virginica", "setosa", "versicolor")}, "'species' with the coords .*virginica.* with .*setosa"),
         ({"scale": 8.0}, "log evidence is"),
         ({"X": models.data()[0] + 0.01 * np.arange(30)[:, None]}, "log evidence is"),
