@@ -25,7 +25,8 @@ from benchmarks.paper.fixed import (
     squared_exponential,
 )
 from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
-from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian, same_frame
+from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
+from pymc_gpep.plots.frames import same_frame
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours
 
 Array = np.ndarray

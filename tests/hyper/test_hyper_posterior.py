@@ -29,7 +29,7 @@ OPTIONS = {
     "map": {},
     "laplace": {"nodes": 64},
     "ccd": {},
-    "nuts": {"draws": 400, "tune": 400, "chains": 2, "cores": 1, "nodes": 200},
+    "nuts": {"draws": 1000, "tune": 400, "chains": 2, "cores": 1, "nodes": 800},
 }
 kinds = pytest.mark.parametrize("kind", ["laplace", "ccd", pytest.param("nuts", marks=pytest.mark.slow)])
 
@@ -111,7 +111,7 @@ def theta_moments(fit):
 
 
 # Largest error of a mean, in standard deviations; of a standard deviation, relative; of a class probability.
-# Those of nuts are Monte Carlo errors of 200 draws.
+# Those of nuts are Monte Carlo errors of 800 draws.
 CLOSE = {"laplace": (0.15, 0.12, 0.008), "ccd": (0.08, 0.05, 0.006), "nuts": (0.3, 0.25, 0.012)}
 
 
@@ -147,7 +147,7 @@ def test_weights_and_nodes(pair, kind):
     posterior = fit.hyper_posterior
     assert posterior.weights.sum() == pytest.approx(1, abs=1e-12)
     assert (posterior.weights > 0).all()
-    assert len(posterior) == {"laplace": 64, "ccd": 9, "nuts": 200}[kind]
+    assert len(posterior) == {"laplace": 64, "ccd": 9, "nuts": 800}[kind]
     nodes = fit.nodes
     assert_allclose(
         np.log(nodes["eta"]), posterior.theta[:, [v.name for v in pair.log_posterior.value_vars].index("eta_log__")]
@@ -440,7 +440,7 @@ def test_a_saddle_is_no_maximum():
 @pytest.mark.slow
 def test_nuts_keeps_its_chains(pair):
     posterior = pair.fit("nuts").hyper_posterior
-    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 400}
+    assert posterior.draws["posterior"].sizes == {"chain": 2, "draw": 1000}
     again = hyper_method("nuts", OPTIONS["nuts"]).integrate(pair.log_posterior, pair.optimum, random_seed=1)
     assert_allclose(again.theta, posterior.theta)
 
