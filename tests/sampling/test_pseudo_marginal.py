@@ -118,6 +118,7 @@ OPTIONS = {
     "softmax": {"particles": 8, "correlation": 0.0},
     "softmax-per-class": {"particles": 1},
     "bernoulli": {"particles": 10},
+    "bernoulli-probit": {"particles": 10},
 }
 
 
