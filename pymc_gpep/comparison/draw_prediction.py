@@ -1,6 +1,6 @@
-"""Class probabilities at new inputs from draws of the latent values, as MCMC gives them."""
+"""Predictions at new inputs from draws of the latent values, as MCMC gives them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pymc as pm
@@ -10,11 +10,12 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
-from pymc_gpep.fits.mixture import Prediction
-from pymc_gpep.fits.prediction import labelled, new_inputs
+from pymc_gpep.fits.mixture import Prediction, average_predictions
+from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
 
@@ -26,6 +27,8 @@ def predict_draws(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent],
     Xnew: ArrayLike,
     *,
+    data: Mapping[str, ArrayLike] | None = None,
+    observed: ArrayLike | None = None,
     model: pm.Model | None = None,
     likelihood: str | None = None,
     draws: int = 500,
@@ -33,10 +36,10 @@ def predict_draws(
     dim: str = "new_point",
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Predict latent functions and class probabilities at new inputs from draws, exactly up to their Monte Carlo error.
+    """Predict latent functions and observations at new inputs from draws, exactly up to their Monte Carlo error.
 
     Given a draw of hyperparameters and latent values, the latent functions at a new input are Gaussian and independent
-    between classes. The probabilities are averages over draws of those under these Gaussians, not of indicators of
+    between classes. Probabilities are averages over draws of those under these Gaussians, not of indicators of
     drawn labels, so that few draws do.
 
     Parameters
@@ -47,6 +50,11 @@ def predict_draws(
         What made the latent values of the model; a list where classes have their own.
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
+    data : dict of str to array, optional
+        Values at the new points of data that the likelihood is given, an exposure for example, as for
+        `GPApproximation.predict`.
+    observed : array (m,), optional
+        What was observed at the new points, for `log_density`.
     model : pm.Model, optional
         What was sampled; that of the context if not given.
     likelihood : str, optional
@@ -63,15 +71,15 @@ def predict_draws(
     -------
     xarray.Dataset
         As of `GPApproximation.predict`: `p` (new point, class), and `mean` (new point, class) and `cov` (new point,
-        class, class) of the latent functions.
+        class, class) of the latent functions; where observations are no classes, their mean and variance for `p`.
 
     Raises
     ------
     StructureError
         If the model is no Gaussian process classifier.
     ValueError
-        If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if variables are
-        missing in `idata`.
+        If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, if `data` does not say
+        what the likelihood is given at new points, or if variables are missing in `idata`.
     """
     classifier = read_classifier(pm.modelcontext(model), likelihood)
     by_name(idata, "idata")
@@ -88,22 +96,24 @@ def predict_draws(
     chosen = np.unique(np.linspace(0, len(f) - 1, min(draws, len(f))).astype(int))
 
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
-    c, m = classifier.n_functions, len(x)
-    total, square, p = np.zeros((m, c)), np.zeros((m, c, c)), np.zeros((m, classifier.n_classes))
+    m = len(x)
+    elsewhere = LikelihoodElsewhere(classifier, m, {}, data)
+    y = None if observed is None else held_out(classifier, observed, m, "observed")
+
+    def prediction(s: int) -> Prediction:
+        """What is predicted given a draw."""
+        point = point_of({name: values[name][s] for name in names})
+        k, prior_mean, *_ = moments(point)
+        try:
+            at_new = DensePrior(k, prior_mean).conditional(f[s], *cross_covariance(point, x))
+        except NotPositiveDefiniteError as error:
+            raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
+        mean, variance = (values.T for values in at_new)
+        cov = variance[:, :, None] * np.eye(classifier.n_functions)
+        return predict_given(elsewhere(point), mean, cov, observed=y, tolerance=tolerance)
+
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
-        for s in progress.track(chosen, description="Predicting from draws"):
-            point = point_of({name: values[name][s] for name in names})
-            k, prior_mean, _, of = moments(point)
-            try:
-                at_new = DensePrior(k, prior_mean).conditional(f[s], *cross_covariance(point, x))
-            except NotPositiveDefiniteError as error:
-                raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
-            mean, variance = (values.T for values in at_new)
-            cov = variance[:, :, None] * np.eye(c)
-            p += of.elsewhere(m).probabilities(mean, cov, tolerance=tolerance)[0]
-            total += mean
-            square += mean[:, :, None] * mean[:, None, :] + cov
-    mean = total / len(chosen)
-    cov = square / len(chosen) - mean[:, :, None] * mean[:, None, :]
-    prediction = Prediction(p / len(chosen), np.full(m, np.nan), mean, cov)
-    return labelled(classifier, Xnew, dim, prediction).drop_vars("error")
+        predictions = map(prediction, progress.track(chosen, description="Predicting from draws"))
+        averaged = average_predictions(np.full(len(chosen), 1.0 / len(chosen)), predictions)
+    predicted = labelled(classifier, Xnew, dim, averaged)
+    return predicted.drop_vars("error", errors="ignore")

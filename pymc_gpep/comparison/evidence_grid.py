@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.array_types import Array
-from pymc_gpep.comparison.scores import Scores, scores_at
+from pymc_gpep.comparison.scores import scores_at
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
@@ -29,6 +29,7 @@ def evidence_grid(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     Xnew: ArrayLike | None = None,
     ynew: ArrayLike | None = None,
+    data: Mapping[str, ArrayLike] | None = None,
     likelihood: str | None = None,
     progressbar: bool = True,
     **options: Any,
@@ -56,7 +57,10 @@ def evidence_grid(
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional
-        Their labels, 0...c-1.
+        What was observed there.
+    data : dict of str to array, optional
+        Values at held-out points of data that the likelihood is given, an exposure for example, as for
+        `GPApproximation.predict`.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     progressbar : bool
@@ -67,9 +71,11 @@ def evidence_grid(
     -------
     xarray.Dataset
         With a dim and a coordinate for each name in `values`: `evidence` (log), NaN where the approximation failed;
-        `converged`; `iterations`; and for held-out points `mlpd`, the mean log predictive density of their labels,
-        `accuracy`, the part of them whose most probable class is the right one, and `information`, the bits for each
-        label that predictions tell beyond the frequencies of classes in training (Nickisch and Rasmussen 2008).
+        `converged`; `iterations`; and for held-out points `mlpd`, the mean log predictive density of what was observed.
+        Of classes also `accuracy`, the part of points whose most probable class is the right one, and `information`,
+        the bits for each label that predictions tell beyond the frequencies of classes in training (Nickisch and
+        Rasmussen 2008); of ordered ones `ranked_probability`, the mean ranked probability score, 0 at best; of counts
+        `squared_error`, that of the predictive mean.
 
     Raises
     ------
@@ -85,11 +91,11 @@ def evidence_grid(
     solver = approximator(method, classifier.likelihood_model, options, ", besides what evidence_grid takes itself")
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)
-    score = scores_at(classifier, solver, gp, Xnew, ynew)
+    score = scores_at(classifier, solver, gp, Xnew, ynew, data)
     point_of, moments = unconstrain(classifier), prior_moments(classifier)
 
     shape = tuple(map(len, axes.values()))
-    columns = {name: np.full(shape, np.nan) for name in ("evidence", *(Scores._fields if score else ()))}
+    columns = {name: np.full(shape, np.nan) for name in ("evidence", *(["mlpd"] if score else []))}
     converged, iterations = np.zeros(shape, bool), np.zeros(shape, np.int64)
     start: Array | None = None
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
@@ -104,8 +110,8 @@ def evidence_grid(
             if converged[index]:
                 start = solution.start
             if score and np.isfinite(solution.evidence):
-                for name, value in score(solution, point)._asdict().items():
-                    columns[name][index] = value
+                for name, value in score(solution, point).items():
+                    columns.setdefault(name, np.full(shape, np.nan))[index] = value
     return xr.Dataset(
         {name: (tuple(axes), column) for name, column in (columns | {"converged": converged}).items()}
         | {"iterations": (tuple(axes), iterations)},

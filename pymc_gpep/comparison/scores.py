@@ -1,7 +1,7 @@
-"""Scores of predictions at held-out points: mean log predictive density, accuracy and information."""
+"""Scores of predictions at held-out points: mean log predictive density, what fits the likelihood, information."""
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
 
 import numpy as np
 import pymc as pm
@@ -9,27 +9,13 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.fits.prediction import predict_at
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.prediction import held_out, new_inputs, predict_at
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["Scores", "held_out_labels", "information", "scores_at"]
-
-
-def held_out_labels(ynew: ArrayLike, m: int, n_classes: int) -> NDArray[np.int64]:
-    """Labels (m,) of held-out points.
-
-    Raises
-    ------
-    ValueError
-        If they are not one of 0...c-1 for each point.
-    """
-    labels = np.asarray(ynew)
-    if labels.shape != (m,):
-        raise ValueError(f"ynew must be one label for each of the {m} points of Xnew, but has shape {labels.shape}.")
-    if not np.isin(labels, np.arange(n_classes)).all():
-        raise ValueError(f"ynew must be classes 0...{n_classes - 1}, but has others: {np.unique(labels).tolist()}.")
-    return labels.astype(np.int64)
+__all__ = ["information", "scores_at"]
 
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:
@@ -60,25 +46,17 @@ def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[
     return float((np.asarray(density).mean() - baseline.mean()) / np.log(2.0))
 
 
-class Scores(NamedTuple):
-    """How well held-out points are predicted at some hyperparameters."""
-
-    mlpd: float
-    """Mean log predictive density of their labels."""
-    accuracy: float
-    """Part of them whose most probable class is the right one."""
-    information: float
-    """In bits, see the function of this name."""
-
-
 def scores_at(
     classifier: GPClassifier,
     solver: Approximator,
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
     Xnew: ArrayLike | None,
     ynew: ArrayLike | None,
-) -> Callable[[Solution, PointType], Scores] | None:
+    data: Mapping[str, ArrayLike] | None = None,
+) -> Callable[[Solution, PointType], dict[str, float]] | None:
     """Return the function of a solution and a point that scores predictions there, None if there is nothing to score.
+
+    Scores are by name: `mlpd`, those that the likelihood has, and of classes `information`.
 
     Raises
     ------
@@ -86,18 +64,23 @@ def scores_at(
         If only some of `gp`, `Xnew` and `ynew` are given.
     """
     given = [gp is not None, Xnew is not None, ynew is not None]
-    if not any(given):
+    if not any(given) and data is None:
         return None
     if Xnew is None or ynew is None or gp is None:
         raise ValueError("Predictions of held-out points need all of gp, Xnew and ynew.")
-    labels = held_out_labels(ynew, len(np.asarray(Xnew)), classifier.n_classes)
     prior = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
+    x = new_inputs(Xnew, prior.columns)
+    observed = held_out(classifier, ynew, len(x), "ynew")
+    elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data)
 
-    def score(solution: Solution, point: PointType) -> Scores:
-        p = predict_at(classifier, solver, prior, solution, point, Xnew).p
-        with np.errstate(divide="ignore"):
-            density = np.log(p[np.arange(len(labels)), labels])
-        told = information(density, labels, solution.labels, classifier.n_classes)
-        return Scores(float(density.mean()), float((p.argmax(axis=1) == labels).mean()), told)
+    def score(solution: Solution, point: PointType) -> dict[str, float]:
+        likelihood = elsewhere(point)
+        found = predict_at(classifier, solver, prior, solution, point, x, likelihood=likelihood, observed=observed)
+        density = cast(Array, found.log_density)
+        scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)
+        told = (
+            {"information": information(density, observed, solution.labels, n)} if (n := classifier.n_classes) else {}
+        )
+        return {name: float(each.mean()) for name, each in scores.items()} | told
 
     return score

@@ -6,17 +6,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
-import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from pymc_gpep.array_types import Array
 from pymc_gpep.checks.importance import ImportanceCheck
-from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
-from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
-from pymc_gpep.comparison.scores import held_out_labels, information
+from pymc_gpep.comparison.held_out import HeldOut
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["compare_methods"]
@@ -32,6 +27,7 @@ def compare_methods(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
     Xnew: ArrayLike | None = None,
     ynew: ArrayLike | None = None,
+    data: Mapping[str, ArrayLike] | None = None,
     probabilities: Mapping[str, ArrayLike] | None = None,
     checks: Mapping[str, ImportanceCheck] | None = None,
     prob: float = 0.95,
@@ -39,8 +35,9 @@ def compare_methods(
 ) -> pd.DataFrame:
     """Put methods side by side in a table.
 
-    Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of their
-    labels and by the accuracy, with intervals, also of the differences to the reference, by the Bayesian bootstrap.
+    Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of what was
+    observed and by the accuracy, with intervals, also of the differences to the reference, by the Bayesian bootstrap.
+    Where observations are no classes, or ordered ones, they have scores of their own.
 
     Parameters
     ----------
@@ -55,7 +52,10 @@ def compare_methods(
     Xnew : array (m, d), optional
         Inputs of held-out points. Then `gp` is needed, except where `probabilities` has all methods.
     ynew : array (m,), optional
-        Their labels, 0...c-1.
+        What was observed there.
+    data : dict of str to array, optional
+        Values at held-out points of data that the likelihood is given, an exposure for example, as for
+        `GPApproximation.predict`.
     probabilities : dict of str to array (m, c), optional
         Class probabilities of held-out points that were computed before. Those of other methods are computed: with
         `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit for
@@ -77,9 +77,12 @@ def compare_methods(
         - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
           variances of the latent values to those of the reference, NaN where the likelihood is another one;
-        - `probability_difference`: mean absolute difference of the class probabilities of held-out points;
+        - `probability_difference`: mean absolute difference of the class probabilities of held-out points, or
+          `outcome_difference`, that of the predictive means where observations are no classes;
         - `mlpd`, `accuracy`, each with `_low` and `_high`; and `mlpd_difference`, `accuracy_difference`, those of the
-          method less those of the reference, with their intervals;
+          method less those of the reference, with their intervals. For ordered classes `ranked_probability` besides,
+          the ranked probability score, 0 at best; for counts `squared_error`, that of the predictive mean, instead of
+          `accuracy`;
         - `information`, bits for each label beyond the frequencies of classes in training, `mlpd` on another scale
           (Nickisch and Rasmussen 2008);
         - `effective_size` and `pareto_k`, what weighted draws of a fit are worth, and `probability_shift` and `known`,
@@ -106,15 +109,9 @@ def compare_methods(
     for name, row in _latent_differences(named, reference, classifier).items():
         rows[name] |= row
     if Xnew is not None or probabilities:
-        p = _probabilities(named, classifier, gp, Xnew, dict(probabilities or {}))
-        for name in named:
-            rows[name]["probability_difference"] = float(np.abs(p[name] - p[reference]).mean())
-        if ynew is not None:
-            labels = held_out_labels(ynew, len(p[reference]), classifier.n_classes)
-            (trained,) = evaluate([classifier.labels])
-            for name, row in _scores(p, labels, reference, prob, random_seed).items():
-                told = information(row["mlpd"], labels, trained, classifier.n_classes)
-                rows[name] |= row | {"information": told}
+        held_out = HeldOut(classifier, gp, Xnew, ynew, data, probabilities or {})
+        for name, row in held_out.rows(named, reference, prob, random_seed).items():
+            rows[name] |= row
     for name, check in (checks or {}).items():
         rows[name] |= {column: getattr(check, column) for column in _OF_CHECKS}
     for name, result in named.items():
@@ -167,62 +164,6 @@ def _latent_differences(
             "latent_variance_difference": float(np.abs(variance - wanted_variance).mean()),
         }
     return rows
-
-
-def _probabilities(
-    results: Mapping[str, Result],
-    classifier: GPClassifier,
-    gp: Any,
-    Xnew: ArrayLike | None,
-    given: dict[str, ArrayLike],
-) -> dict[str, Array]:
-    """Class probabilities (m, c) of held-out points by each method."""
-    computed = {}
-    for name, result in results.items():
-        if name in given:
-            computed[name] = np.asarray(given[name], dtype=np.float64)
-        elif gp is None or Xnew is None:
-            raise ValueError(
-                f"Class probabilities of held-out points by {name!r} need gp and Xnew; or give them: probabilities=..."
-            )
-        elif isinstance(result, xr.DataTree):
-            p = predict_draws(result, gp, Xnew, model=classifier.model, progressbar=False)["p"]
-            computed[name] = p.values
-        else:
-            computed[name] = result.predict(gp, Xnew)["p"].values
-    shapes = {name: p.shape for name, p in computed.items()}
-    m = len(next(iter(computed.values())))
-    if set(shapes.values()) != {(m, classifier.n_classes)}:
-        raise ValueError(f"Class probabilities must all be (points, {classifier.n_classes}), but have shapes {shapes}.")
-    return computed
-
-
-def _scores(
-    p: Mapping[str, Array], labels: NDArray[np.int64], reference: str, prob: float, random_seed: Any
-) -> dict[str, dict[str, float]]:
-    """Mean log predictive density and accuracy with intervals, and the same of differences to the reference."""
-    if not 0 < prob < 1:
-        raise ValueError(f"prob must be in (0, 1), but is {prob}.")
-    points = np.arange(len(labels))
-    with np.errstate(divide="ignore"):
-        density = np.stack([np.log(each[points, labels]) for each in p.values()], axis=1)
-    right = np.stack([each.argmax(axis=1) == labels for each in p.values()], axis=1)
-    measured = np.stack([density, right], axis=2)  # (point, method, score)
-    baseline = list(p).index(reference)
-    with np.errstate(invalid="ignore"):  # where a probability is 0
-        both = np.stack([measured, measured - measured[:, [baseline]]], axis=3)
-        draws = bayesian_bootstrap(both, random_seed=random_seed)
-        low, high = np.quantile(draws, [(1 - prob) / 2, (1 + prob) / 2], axis=0)
-    mean = both.mean(axis=0)
-    return {
-        name: {
-            f"{score}{of}{which}": float(values[i, j, k])
-            for j, score in enumerate(("mlpd", "accuracy"))
-            for k, of in enumerate(("", "_difference"))
-            for which, values in (("", mean), ("_low", low), ("_high", high))
-        }
-        for i, name in enumerate(p)
-    }
 
 
 def _seconds(result: Result) -> float:

@@ -1,13 +1,15 @@
 """Moments and predictions of a mixture over hyperparameters, from those given each of them."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple, cast
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Prediction", "average_predictions", "total_covariance", "total_variance"]
+__all__ = ["Prediction", "assembled", "average_predictions", "total_covariance", "total_variance"]
 
 
 def total_variance(weights: Array, means: Array, variances: Array) -> tuple[Array, Array]:
@@ -47,11 +49,33 @@ class Prediction(NamedTuple):
     cov: Array | None = None
     """Of the latent functions, (m, c, c), if it is wanted."""
     outcome: Array | None = None
-    """Mean of an observation and of its square, (2, m), where observations are no classes."""
+    """Mean of an observation and of its square, (m, 2), where observations are no classes."""
+    log_density: Array | None = None
+    """Log probability of what was observed there, (m,), if that is known."""
+
+    @property
+    def moments(self) -> Array | None:
+        """Mean and variance of an observation, (2, m), where observations are no classes."""
+        if self.outcome is None:
+            return None
+        mean, square = self.outcome.T
+        return np.stack([mean, square - mean**2])
+
+
+def assembled(parts: Iterable[tuple[slice, Prediction]], m: int) -> Prediction:
+    """One prediction at m points from at least one part, each with the points that it is of."""
+    each = iter(parts)
+    start = next(each)
+    whole = Prediction(*(None if one is None else np.empty((m, *one.shape[1:])) for one in start[1]))  # type: ignore[arg-type]
+    for rows, part in chain([start], each):
+        for into, values in zip(whole, part, strict=True):
+            if into is not None:
+                into[rows] = values
+    return whole
 
 
 def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Prediction:
-    """Prediction by a mixture: class probabilities and their errors averaged, moments by the law of total variance.
+    """Prediction by a mixture: probabilities and their errors averaged, moments by the law of total variance.
 
     Parameters
     ----------
@@ -60,21 +84,24 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
     predictions : iterable of s Predictions
         All of them with covariances or none.
     """
-    each = iter(predictions)
-    kept = [next(each)]
+    sums: dict[str, Array] = {}
+
+    def added() -> Iterator[Prediction]:
+        for weight, one in zip(weights, predictions, strict=True):
+            for name in ("p", "error", "mean", "outcome"):
+                if (values := getattr(one, name)) is not None:
+                    sums[name] = sums.get(name, np.zeros(())) + weight * values
+            if one.log_density is not None:
+                so_far = sums.get("log_density", np.array(-np.inf))
+                sums["log_density"] = np.logaddexp(so_far, np.log(weight) + one.log_density)
+            yield one
+
+    each = added()
+    first = next(each)
     cov = None
-    if kept[0].cov is not None:
-
-        def moments() -> Iterator[tuple[Array, Array]]:
-            yield kept[0].mean, cast(Array, kept[0].cov)
-            for one in each:
-                kept.append(one._replace(cov=None))
-                yield one.mean, cast(Array, one.cov)
-
-        mean, cov = total_covariance(weights, moments())
+    if first.cov is None:
+        deque(each, maxlen=0)
     else:
-        kept.extend(each)
-        mean = np.tensordot(weights, [one.mean for one in kept], axes=1)
-    p, error = (np.tensordot(weights, [getattr(one, name) for one in kept], axes=1) for name in ("p", "error"))
-    outcomes = [one.outcome for one in kept if one.outcome is not None]
-    return Prediction(p, error, mean, cov, np.tensordot(weights, outcomes, axes=1) if outcomes else None)
+        moments = ((one.mean, cast(Array, one.cov)) for one in chain([first], each))
+        _, cov = total_covariance(weights, moments)
+    return Prediction(**sums, cov=cov)

@@ -1,12 +1,12 @@
 """Latent functions and class probabilities at new inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
@@ -14,11 +14,13 @@ from pymc_gpep.approximations.contract import Correction
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.mixture import Prediction, average_predictions
+from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
+from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["labelled", "new_inputs", "predict", "predict_at"]
+__all__ = ["held_out", "labelled", "new_inputs", "predict", "predict_at", "predict_given"]
 
 
 _ENTRIES = 4_000_000  # of a cross-covariance matrix, and of covariances between functions, held at a time: 32 MB
@@ -56,6 +58,8 @@ def predict(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent],
     x: ArrayLike,
     *,
+    data: Mapping[str, ArrayLike] | None = None,
+    observed: ArrayLike | None = None,
     probabilities: str | None = None,
     correction: str | None = None,
     tolerance: float = 5e-5,
@@ -69,6 +73,9 @@ def predict(
     prior = fit.cross_covariance(gp)
     classifier = fit.classifier
     probabilities = classifier.likelihood_model.check_way(probabilities, "probabilities")
+    inputs = new_inputs(x, prior.columns)
+    elsewhere = LikelihoodElsewhere(classifier, len(inputs), fit.log_posterior.data, data)
+    y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
     predictions = (
         predict_at(
             classifier,
@@ -76,7 +83,9 @@ def predict(
             prior,
             solution,
             point,
-            x,
+            inputs,
+            likelihood=elsewhere(point),
+            observed=y,
             probabilities=probabilities,
             correction=correction,
             tolerance=tolerance,
@@ -97,43 +106,73 @@ def predict_at(
     point: PointType,
     x: ArrayLike,
     *,
+    likelihood: Likelihood,
+    observed: NDArray[np.int64] | None = None,
     probabilities: str | None = None,
     correction: str | None = None,
     tolerance: float = 5e-5,
     covariances: bool = True,
 ) -> Prediction:
-    """The same at given hyperparameters, in chunks of bounded memory."""
+    """The same at given hyperparameters, in chunks of bounded memory; `likelihood` is that of the new points."""
     inputs = new_inputs(x, prior.columns)
-    likelihood = solution.likelihood
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
     m, c = len(inputs), classifier.n_functions
     chunk = max(1, _ENTRIES // (c * max(classifier.n_points, c)))
-    found = Prediction(
-        np.empty((m, classifier.n_classes)),
-        np.empty(m),
-        np.empty((m, c)),
-        np.empty((m, c, c)) if covariances else None,
-        None if classifier.n_classes else np.empty((2, m)),
-    )
-    for start in range(0, m, chunk):
-        rows = slice(start, start + chunk)
-        cross, variance, prior_mean = prior(point, inputs[rows])
-        mean, cov = posterior.predict(cross, variance, prior_mean)
-        found.mean[rows] = mean.T
-        if found.cov is not None:
-            found.cov[rows] = cov
-        if found.outcome is not None:
-            found.outcome[:, rows] = likelihood.elsewhere(mean.shape[1]).outcome_moments(mean.T, cov)
-            found.error[rows] = 0.0
-        elif corrected is None:
-            found.p[rows], found.error[rows] = likelihood.elsewhere(mean.shape[1]).probabilities(
-                mean.T, cov, how=probabilities, tolerance=tolerance
+
+    def parts() -> Iterator[tuple[slice, Prediction]]:
+        for start in range(0, max(m, 1), chunk):
+            rows = slice(start, start + chunk)
+            cross, variance, prior_mean = prior(point, inputs[rows])
+            mean, cov = posterior.predict(cross, variance, prior_mean)
+            part = predict_given(
+                likelihood.at(rows),
+                mean.T,
+                cov,
+                p=None if corrected is None else corrected.probabilities(solution, cross, variance, prior_mean),
+                observed=None if observed is None else observed[rows],
+                how=probabilities,
+                tolerance=tolerance,
             )
-        else:
-            found.p[rows] = corrected.probabilities(solution, cross, variance, prior_mean)
-            found.error[rows] = np.nan
-    return found
+            yield rows, part if covariances else part._replace(cov=None)
+
+    return assembled(parts(), m)
+
+
+def predict_given(
+    likelihood: Likelihood,
+    mean: Array,
+    cov: Array,
+    *,
+    p: Array | None = None,
+    observed: NDArray[np.int64] | None = None,
+    how: str | None = None,
+    tolerance: float = 5e-5,
+) -> Prediction:
+    """What a likelihood makes of Gaussian latent values (m, c) with covariances (m, c, c), `p` if that is known."""
+    m, log_density, outcome = len(mean), None, None
+    if likelihood.n_classes(mean.shape[1]):
+        error = np.full(m, np.nan)
+        if p is None:
+            p, error = likelihood.probabilities(mean, cov, how=how, tolerance=tolerance)
+        if observed is not None:
+            with np.errstate(divide="ignore"):
+                log_density = np.log(p[np.arange(m), observed])
+    else:
+        p, error, outcome = np.empty((m, 0)), np.zeros(m), likelihood.outcome_moments(mean, cov).T
+        log_density = None if observed is None else likelihood.log_tail(mean, cov, observed)
+    return Prediction(p, error, mean, cov, outcome, log_density)
+
+
+def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name: str) -> NDArray[np.int64]:
+    """Observations (m,) at new points, called by `name` in messages.
+
+    Raises
+    ------
+    ValueError
+        If they are none that the likelihood allows, or not one for each point.
+    """
+    return classifier.likelihood_model.check(observed, classifier.n_functions, n_points, name)
 
 
 def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, prediction: Prediction) -> xr.Dataset:
@@ -145,12 +184,16 @@ def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, prediction: Predi
             coords[dim] = x.coords[dim].values
     arrays, of_functions_coords = of_functions(classifier, dim, prediction.mean, prediction.cov)
     coords = of_functions_coords | coords
-    if prediction.outcome is None:
+    if prediction.moments is None:
         class_dim = classifier.class_dim or "class"
         coords[class_dim] = classifier.class_names
         arrays = {"p": ((dim, class_dim), prediction.p), **arrays, "error": ((dim,), prediction.error)}
     else:
-        first, second = prediction.outcome
         name = classifier.likelihood.name
-        arrays |= {f"{name}_mean": ((dim,), first), f"{name}_variance": ((dim,), second - first**2)}
+        arrays |= {
+            f"{name}_{moment}": ((dim,), values)
+            for moment, values in zip(("mean", "variance"), prediction.moments, strict=True)
+        }
+    if prediction.log_density is not None:
+        arrays["log_density"] = ((dim,), prediction.log_density)
     return xr.Dataset(arrays, coords=coords)

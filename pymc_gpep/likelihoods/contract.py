@@ -103,20 +103,6 @@ class Likelihood(ABC):
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
-    def elsewhere(self, n_points: int) -> Self:
-        """The same at so many new points.
-
-        Raises
-        ------
-        ValueError
-            If parameters differ between the points of the data, so that those of others are not known.
-        """
-        if not self.has_parameters:
-            return self
-        if (self.parameters != self.parameters[:, :1]).any():
-            raise ValueError(f"Parameters of the {self.name} likelihood at new points are not known: they vary.")
-        return self.given(np.repeat(self.parameters[:, :1], n_points, axis=1))
-
     @abstractmethod
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """What a random variable is given; None if its likelihood is another one.
@@ -190,6 +176,19 @@ class Likelihood(ABC):
         ValueError
             If the shapes do not agree, or if there is no such way.
         """
+
+    def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
+        """How well each observation (m,) is predicted, by the name of what is measured, besides its log density.
+
+        Parameters
+        ----------
+        observed : array (m,)
+        p : array (m, classes)
+            Predictive probabilities.
+        moments : array (2, m), optional
+            Predictive mean and variance of an observation, where these are no classes.
+        """
+        return {"accuracy": (p.argmax(axis=1) == observed).astype(np.float64)}
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         """Predictive mean of an observation and of its square (2, m), arguments as in `probabilities`.

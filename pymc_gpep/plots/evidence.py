@@ -23,10 +23,14 @@ _TITLES = {
     "evidence": "log evidence",
     "mlpd": "mean log predictive density",
     "accuracy": "accuracy",
+    "ranked_probability": "ranked probability score",
+    "squared_error": "squared error",
     "iterations": "iterations",
 }
 _STEPS = ("accuracy", "iterations")
 """What takes few values: drawn in cells, not as contours."""
+_LOWER = ("ranked_probability", "squared_error")
+"""What is the better the lower it is."""
 
 
 def plot_evidence_grid(
@@ -47,7 +51,7 @@ def plot_evidence_grid(
     grids : Dataset or dict of str to Dataset
         What `gpep.evidence_grid` returned, by name of the method.
     quantities : sequence of str, optional
-        What to draw: "evidence", "mlpd", "accuracy" or "iterations"; the first three, where they were computed.
+        What to draw, such as "evidence", "mlpd", "accuracy" or "iterations": all scores but `information` if not given.
     levels : int or sequence of float
         Contours: so many, close together near the best value, or at these values.
     axes : array of matplotlib.axes.Axes, optional
@@ -72,7 +76,7 @@ def plot_evidence_grid(
     (over,) = dims
     first = next(iter(named.values()))
     quantities = (
-        [name for name in ("evidence", "mlpd", "accuracy") if name in first] if quantities is None else quantities
+        [name for name in _TITLES if name in first and name != "iterations"] if quantities is None else quantities
     )
     for name, grid in named.items():
         if missing := [quantity for quantity in quantities if quantity not in grid]:
@@ -136,7 +140,8 @@ def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, optio
     ax.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
     if values.mask.all():
         return
-    at = _levels(values.compressed(), levels)
+    sign = -1.0 if quantity in _LOWER else 1.0
+    at = _levels(values.compressed(), levels, sign)
     if quantity in _STEPS:
         ax.figure.colorbar(ax.pcolormesh(x, y, values, shading="nearest", cmap="viridis"), ax=ax)
     elif len(at) > 1:
@@ -145,15 +150,15 @@ def _draw_contours(ax: Axes, grid: xr.Dataset, quantity: str, levels: Any, optio
         ax.clabel(lines, np.asarray(lines.levels)[::-2], fmt="%g", fontsize=7)
         ax.figure.colorbar(filled, ax=ax, format="%g")
     if quantity != "iterations":
-        best = np.unravel_index(np.argmax(values), values.shape)
+        best = np.unravel_index(np.argmax(sign * values), values.shape)
         ax.plot(x[best[1]], y[best[0]], "*", color="white", markeredgecolor="black", markersize=12, clip_on=False)
 
 
-def _levels(values: Array, levels: int | Sequence[float]) -> Array:
-    """Levels as given, or so many between the extremes whose distance grows away from the best value."""
+def _levels(values: Array, levels: int | Sequence[float], sign: float) -> Array:
+    """Levels as given, or so many between the extremes whose distance grows away from the best value times the sign."""
     if not isinstance(levels, int | np.integer):
         return np.unique(levels)
-    best, worst = values.max(), values.min()
+    best, worst = (values.max(), values.min()) if sign > 0 else (values.min(), values.max())
     if best == worst:
         return np.array([best])
     at = best - (best - worst) * (np.arange(1, levels + 1) / (levels + 1)) ** 2

@@ -14,7 +14,12 @@ from pymc_gpep.plots.style import NEUTRAL, colours
 
 __all__ = ["plot_scores"]
 
-_SCORES = {"mlpd": "mean log predictive density", "accuracy": "accuracy"}
+_SCORES = {
+    "mlpd": "mean log predictive density",
+    "accuracy": "accuracy",
+    "ranked_probability": "ranked probability score",
+    "squared_error": "squared error",
+}
 
 
 def plot_scores(
@@ -28,27 +33,28 @@ def plot_scores(
     ----------
     table : DataFrame
         What `gpep.compare_methods` returned for held-out points.
-    axes : array of four matplotlib.axes.Axes, optional
+    axes : array of matplotlib.axes.Axes, optional
+        Two for each score.
     point_kwargs : dict, optional
         For `Axes.errorbar`.
 
     Returns
     -------
-    array (2, 2) of matplotlib.axes.Axes
-        Mean log predictive density and accuracy, and to the right of each the differences.
+    array (scores, 2) of matplotlib.axes.Axes
+        Mean log predictive density and accuracy, or what else there is for the likelihood, and to the right of each the
+        differences.
 
     Raises
     ------
     ValueError
         If the table has no scores.
     """
-    if missing := [name for name in _SCORES if name not in table]:
-        raise ValueError(
-            f"The table has no {' and no '.join(missing)}. gpep.compare_methods computes them given Xnew and ynew."
-        )
-    axes = panels(axes, 2, 2, (4.2, 1.2 + 0.3 * len(table)), sharey=True)
+    scores = {name: label for name, label in _SCORES.items() if name in table}
+    if not scores:
+        raise ValueError("The table has no scores. gpep.compare_methods computes them given Xnew and ynew.")
+    axes = panels(axes, len(scores), 2, (4.2, 1.2 + 0.3 * len(table)), sharey=True)
     heights = np.arange(len(table))[::-1]
-    for row, (score, label) in zip(axes, _SCORES.items(), strict=True):
+    for row, (score, label) in zip(axes, scores.items(), strict=True):
         for ax, name in zip(row, (score, f"{score}_difference"), strict=True):
             low, middle, high = (table[f"{name}{which}"].to_numpy() for which in ("_low", "", "_high"))
             for height, left, x, right, colour in zip(heights, low, middle, high, colours(len(table)), strict=True):

@@ -37,6 +37,8 @@ class GPClassifier(GPModel):
         Its value: a constant, or the shared variable of `pm.Data`.
     parameters : TensorVariable, shape (p, n)
         What the likelihood is given besides latent values, a function of hyperparameters; p is 0 for most.
+    given : TensorVariable, shape (p, n) or (p, 1), or None
+        The same as it stands in the model, in terms of its data; None for nothing.
     class_dim, point_dim : str or None
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
@@ -47,6 +49,7 @@ class GPClassifier(GPModel):
     likelihood: TensorVariable
     labels: TensorVariable
     parameters: TensorVariable
+    given: TensorVariable | None
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
@@ -109,6 +112,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
         likelihood=rv,
         labels=labels,
         parameters=parameters,
+        given=reading.parameters,
         latents=tuple(map(with_functions, assembly.latents, assembly.classes)),
         n_points=assembly.n_points,
         hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),

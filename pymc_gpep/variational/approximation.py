@@ -225,6 +225,8 @@ class GPApproximation(SingleGroupApproximation):
         gp: pm.gp.Latent | Sequence[pm.gp.Latent],
         Xnew: ArrayLike | None = None,
         *,
+        data: Mapping[str, ArrayLike] | None = None,
+        observed: ArrayLike | None = None,
         probabilities: str | None = None,
         correction: str | None = None,
         tolerance: float = 5e-5,
@@ -241,6 +243,12 @@ class GPApproximation(SingleGroupApproximation):
             What made the latent values of the model; a list where classes have their own.
         Xnew : array (m, d)
             New inputs; a DataArray gives its first dim and coords to the result.
+        data : dict of str to array, optional
+            What data of the model (`pm.Data`) are at the new points, where the likelihood is given them besides latent
+            values: an exposure of counts, for example. A number stands for all points. What is the same at all points
+            of the fit is taken to be so everywhere, and need not be given.
+        observed : array (m,), optional
+            What was observed at the new points, for `log_density`.
         probabilities : {"orthant", "inner_ep", "average"}, optional
             How class probabilities are computed from the Gaussian at a new point. For a multinomial probit:
             `"orthant"`, the default, the probability that the function of a class plus unit noise is the largest,
@@ -265,7 +273,9 @@ class GPApproximation(SingleGroupApproximation):
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
             functions, `mean` and `variance` (new point) where there is one, and `error` (new point): for `"orthant"`
             and `"average"` the estimated error of the probabilities, for `"inner_ep"` how far their sum was from 1
-            before it was normalised, NaN with a correction.
+            before it was normalised, NaN with a correction. Where observations are no classes, instead of `p` and
+            `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`. With
+            `observed`, `log_density` (new point), the log of its predictive probability.
 
         Raises
         ------
@@ -273,7 +283,8 @@ class GPApproximation(SingleGroupApproximation):
             If one of `gp` and `Xnew` is missing, or `gp` is something else.
         ValueError
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
-            compute the probabilities does not fit the likelihood.
+            compute the probabilities does not fit the likelihood; if what the likelihood is given besides latent values
+            differs between points, and `data` does not say what it is at new ones.
         """
         if Xnew is None:
             names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
@@ -286,6 +297,8 @@ class GPApproximation(SingleGroupApproximation):
             self._fit,
             gp,
             Xnew,
+            data=data,
+            observed=observed,
             probabilities=probabilities,
             correction=correction,
             tolerance=tolerance,

@@ -52,6 +52,7 @@ def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
     p = predict_at(
         shared.fit.classifier, shared.fit.log_posterior.approximator,
         CrossCovariance(shared.fit.classifier, (shared.gp,), {}), shared.fit.log_posterior.solve(theta), point, X,
+        likelihood=shared.fit.classifier.likelihood_model,
     ).p  # fmt: skip
     assert grid["mlpd"].sel(ls=3, eta=4).item() == pytest.approx(np.log(p[np.arange(15), y]).mean(), abs=1e-6)
     assert grid["accuracy"].sel(ls=3, eta=4).item() == (p.argmax(axis=1) == y).mean()
@@ -107,7 +108,7 @@ def test_refuses(shared, values, options, message):
 
 def test_refuses_labels_that_are_none(shared):
     new = {"gp": shared.gp, "Xnew": models.data()[0][:2], "progressbar": False}
-    with pytest.raises(ValueError, match="one label for each of the 2 points"):
+    with pytest.raises(ValueError, match=r"ynew must be \(2,\), one for each point"):
         gpep.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0], **new)
-    with pytest.raises(ValueError, match=r"must be classes 0\.\.\.2"):
+    with pytest.raises(ValueError, match="ynew must be integers 0…2"):
         gpep.evidence_grid(shared.model, {"ls": [1.0], "eta": [1.0]}, ynew=[0, 3], **new)

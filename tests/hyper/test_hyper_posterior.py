@@ -258,7 +258,15 @@ def test_prediction_is_a_mixture(pair, kind):
     x = POINTS[:6]
     prior = CrossCovariance(fit.classifier, [pair.gp], {})
     parts = [
-        predict_at(fit.classifier, fit.log_posterior.approximator, prior, solution, point, x)
+        predict_at(
+            fit.classifier,
+            fit.log_posterior.approximator,
+            prior,
+            solution,
+            point,
+            x,
+            likelihood=fit.classifier.likelihood_model,
+        )
         for point, solution in fit.hyper_posterior.solutions()
     ]
     weights = fit.hyper_posterior.weights

@@ -1,75 +1,20 @@
 """Likelihoods that are given more than latent values: counts with an exposure, ordered classes with cutpoints."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
-from scipy.special import expit, ndtr
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure import StructureError
+from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EXPOSURE, ORDERED, X, model_of
 
-X = np.linspace(-2.0, 2.0, 12)[:, None]
-EXPOSURE = np.linspace(0.5, 3.0, 12)
-COUNTS = np.array([0, 1, 0, 2, 3, 2, 5, 4, 3, 6, 2, 1])
-ORDERED = np.array([0, 0, 1, 0, 1, 2, 1, 2, 2, 1, 2, 2])
-CUTS = np.array([-0.7, 0.9])
-
-
-def poisson(f):
-    slope = pm.Normal("slope", 0.1, 0.5)
-    pm.Poisson("y", mu=pm.math.exp(f + slope * X[:, 0] + np.log(EXPOSURE)), observed=COUNTS)
-
-
-def ordered(kind):
-    def observe(f):
-        cut = pm.Normal("cut", 0, 2, shape=2, initval=CUTS, transform=pm.distributions.transforms.ordered)
-        kind("y", eta=f, cutpoints=cut, observed=ORDERED)
-
-    return observe
-
-
-class Given(NamedTuple):
-    observe: Callable[[Any], Any]
-    parameters: np.ndarray
-    probability: Callable[[Any, Any, Any], Any]
-    """p(y | f, parameters) of one point."""
-
-
-def interval(distribution):
-    def probability(y, f, cuts):
-        bounds = np.array([-np.inf, *cuts, np.inf])
-        return distribution(bounds[y + 1] - f) - distribution(bounds[y] - f)
-
-    return probability
-
-
-CASES = {
-    "poisson": Given(
-        poisson,
-        (0.1 * X[:, 0] + np.log(EXPOSURE))[None],
-        lambda y, f, offset: stats.poisson.pmf(y, np.exp(f + offset[0])),
-    ),
-    "ordered_probit": Given(ordered(pm.OrderedProbit), np.repeat(CUTS[:, None], 12, 1), interval(ndtr)),
-    "ordered_logit": Given(ordered(pm.OrderedLogistic), np.repeat(CUTS[:, None], 12, 1), interval(expit)),
-}
 cases = pytest.mark.parametrize("name", CASES)
-
-
-def model_of(observe):
-    with pm.Model() as model:
-        eta = pm.HalfNormal("eta", 1.0, initval=1.2)
-        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.2), cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=1.0))
-        observe(gp.prior("f", X=X))
-    return model, gp
 
 
 @pytest.fixture(scope="module")
@@ -137,13 +82,64 @@ def test_methods_without_slopes_in_parameters_are_not_offered():
 
 
 def test_predictions_of_counts_are_moments(fits):
+    """With exposures of their own, the slope in them being a hyperparameter."""
     _, gp, fit = fits("poisson")
-    predicted = fit.predict(gp, X[:4] + 0.1)
+    new, hours, y = X[:4] + 0.1, np.array([0.5, 1.0, 20.0, 3.0]), np.array([0, 2, 30, 5])
+    predicted = fit.predict(gp, new, data={"place": new[:, 0], "hours": hours}, observed=y)
     mean, variance = predicted["mean"].values, predicted["variance"].values
-    expected = np.exp(mean + variance / 2)
+    offset = fit.hyperparameters["slope"].item() * new[:, 0] + np.log(hours)
+    expected = np.exp(mean + offset + variance / 2)
     assert_allclose(predicted["y_mean"], expected, rtol=1e-12)
     assert_allclose(predicted["y_variance"], expected + expected**2 * np.expm1(variance), rtol=1e-9)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(120)
+    rates = np.exp(mean + offset + np.sqrt(variance) * nodes[:, None])
+    density = np.log(weights @ stats.poisson.pmf(y, rates) / weights.sum())
+    assert_allclose(predicted["log_density"], density, atol=1e-9)
     assert "p" not in predicted
+
+
+def test_data_at_new_points_may_be_one_number_for_all_and_as_many_as_were_fitted(fits):
+    _, gp, fit = fits("poisson")
+    each = fit.predict(gp, X, data={"place": X[:, 0], "hours": np.full(12, 2)})
+    every = fit.predict(gp, X, data={"place": X[:, 0], "hours": 2})
+    assert_allclose(each["y_mean"], every["y_mean"], rtol=1e-14)
+
+
+def test_data_that_are_the_same_everywhere_need_not_be_given():
+    model, gp = model_of(lambda f: pm.Poisson("y", mu=3.0 * pm.math.exp(f), observed=COUNTS))
+    with model:
+        predicted = pm.fit(method="laplace", progressbar=False).predict(gp, X[:2])
+    mean, variance = predicted["mean"], predicted["variance"]
+    assert_allclose(predicted["y_mean"], 3 * np.exp(mean + variance / 2), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, r"'y' is given besides latent values differs .* data=\{'place': ...\}"),
+        ({"place": 0.0}, r"differs between points.*data=\{'hours': ...\}"),
+        ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be finite numbers.*each of the 12 points"),
+        ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be finite numbers"),
+        ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be finite numbers"),
+        ({"place": 0.0, "hours": 0.0}, "is not finite at new points"),
+        ({"weight": 1.0}, "data names 'weight', but of data 'y' depends, .* on 'place', 'hours'"),
+    ],
+)
+def test_data_that_are_refused(data, message, fits):
+    """At as many points as were fitted, so that nothing fits by chance."""
+    _, gp, fit = fits("poisson")
+    with pytest.raises(ValueError, match=message):
+        fit.predict(gp, X + 0.1, data=data)
+
+
+def test_what_differs_without_data_is_refused():
+    model, gp = model_of(lambda f: pm.Poisson("y", mu=EXPOSURE * pm.math.exp(f), observed=COUNTS))
+    with model:
+        fit = pm.fit(method="laplace", progressbar=False)
+    with pytest.raises(ValueError, match=r"differs between points.*pm\.Data"):
+        fit.predict(gp, X)
+    with pytest.raises(ValueError, match="data names 'y', but of data 'y' depends, besides latent values, on none"):
+        fit.predict(gp, X, data={"y": 1.0})
 
 
 @pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])

@@ -35,5 +35,10 @@ def test_accuracies_end_at_one():
 
 
 def test_refuses_a_table_without_scores():
-    with pytest.raises(ValueError, match="has no accuracy"):
-        plot_scores(TABLE[["mlpd"]])
+    with pytest.raises(ValueError, match="has no scores"):
+        plot_scores(TABLE[["mlpd_low"]])
+
+
+def test_counts_have_a_score_of_their_own():
+    axes = plot_scores(TABLE.rename(columns=lambda name: name.replace("accuracy", "squared_error")))
+    assert [row[0].get_xlabel() for row in axes] == ["mean log predictive density", "squared error"]

@@ -59,6 +59,12 @@ class OrderedLikelihood(OneFunction, ABC):
             )
         return np.ascontiguousarray(given, np.int64)
 
+    def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
+        """Accuracy, and the ranked probability score, Σ_k (p(y ≤ k) − [y ≤ k])² (Epstein 1969)."""
+        reached = observed[:, None] <= np.arange(p.shape[1])
+        ranked = ((p.cumsum(axis=1) - reached) ** 2).sum(axis=1)
+        return super().scores(observed, p, moments) | {"ranked_probability": ranked}
+
 
 @dataclass(frozen=True)
 class OrderedProbitLikelihood(OrderedLikelihood):

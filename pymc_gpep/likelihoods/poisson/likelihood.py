@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,10 +44,6 @@ class PoissonLikelihood(OneFunction):
         ),
     )
 
-    def elsewhere(self, n_points: int) -> Self:
-        """At new points counts are for an exposure of 1."""
-        return self.given(np.zeros((1, n_points)))
-
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         op = variable.owner.op
         if not isinstance(op, PoissonRV):
@@ -78,6 +74,11 @@ class PoissonLikelihood(OneFunction):
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         first = np.exp(mean[:, 0] + self.parameters[0] + 0.5 * cov[:, 0, 0])
         return np.stack([first, first + first**2 * np.exp(cov[:, 0, 0])])
+
+    def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
+        """The squared error of the predictive mean."""
+        assert moments is not None
+        return {"squared_error": (observed - moments[0]) ** 2}
 
 
 _LARGEST = 2**53

@@ -54,7 +54,7 @@ def _of_logarithm(
 ) -> _Terms:
     """Terms, with their signs, that the logarithm of a rate is the sum of."""
     if not depends(rate):
-        yield sign, pt.log(rate)
+        yield sign, pt.log(rate.astype("float64"))  # PyTensor keeps numbers in as few digits as show them
         return
     if rate in latents or rate.owner is None:
         raise _NotExponentialError

@@ -1,0 +1,137 @@
+"""The likelihood of a model at new points: what exposures, cutpoints and the like are there."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.interpreted import graph_function
+
+__all__ = ["LikelihoodElsewhere"]
+
+
+class LikelihoodElsewhere:
+    """The likelihood at m new points, as a function of the hyperparameters.
+
+    What it is given besides latent values there is the model's own expression of it, with other data.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    n_points : int
+        m.
+    data : dict
+        Data of the model and what takes their place, as of `frozen_data`; others are as they are now.
+    new : dict of str to array_like, optional
+        Data at the new points by name, with a row for each, or one number for all of them.
+
+    Raises
+    ------
+    ValueError
+        If `new` has what the likelihood does not depend on, or values that do not fit.
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        n_points: int,
+        data: Mapping[Variable, Variable],
+        new: Mapping[str, ArrayLike] | None = None,
+    ) -> None:
+        self._likelihood = classifier.likelihood_model
+        self._name = classifier.likelihood.name
+        self._n_points = n_points
+        model = classifier.model
+        expressions = [] if classifier.given is None else model.replace_rvs_by_values([classifier.given])
+        behind = set(ancestors(expressions))
+        known = {v.name: v for v in model.data_vars if v in behind and isinstance(v, SharedVariable)}
+        given = dict(new or {})
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(
+                f"data names {_listing(unknown)}, but of data {self._name!r} depends, besides latent values, on "
+                f"{_listing(known)}."
+            )
+        self._missing = [name for name in known if name not in given]
+        # With one row too many, what still has the rows of the fitted data cannot fit by chance.
+        self._rows = n_points + (n_points == classifier.n_points) if given else None
+        self._values, there = [], {}
+        for name, value in given.items():
+            variable = known[name]
+            (fitted,) = evaluate([data.get(variable, variable)])
+            each_point = fitted.shape[:1] == (classifier.n_points,)
+            checked = _checked(variable, value, n_points if each_point else None)
+            short = (self._rows or 0) - n_points if each_point else 0
+            self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
+            there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
+        if not expressions:
+            return
+        value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        self._names = [variable.name for variable in value_vars]
+        self._function = graph_function(
+            model, [*value_vars, *there.values()], graph_replace(expressions, {**data, **there}, strict=False)
+        )
+
+    def __call__(self, point: PointType) -> Likelihood:
+        """The likelihood at the new points, given values of the value variables.
+
+        Raises
+        ------
+        ValueError
+            If what it is given differs between points, and is not known at the new ones.
+        """
+        if not self._likelihood.has_parameters:
+            return self._likelihood
+        try:
+            (parameters,) = self._function(*(point[name] for name in self._names), *self._values)
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{self._refusal} PyTensor says: {str(error).splitlines()[0]}") from error
+        if self._rows is None and (parameters == parameters[:, :1]).all():
+            parameters = parameters[:, :1]
+        if parameters.shape[1] not in (1, self._rows):
+            raise ValueError(self._refusal)
+        if not np.isfinite(parameters).all():
+            raise ValueError(f"What {self._name!r} is given besides latent values is not finite at new points.")
+        at_each: Array = np.broadcast_to(parameters, (len(parameters), max(self._n_points, parameters.shape[1])))
+        return self._likelihood.given(at_each[:, : self._n_points])
+
+    @property
+    def _refusal(self) -> str:
+        what = f"What {self._name!r} is given besides latent values differs between points"
+        if self._missing:
+            return f"{what}, and depends on data. Give their values at Xnew: data={{{self._missing[0]!r}: ...}}."
+        return (
+            f"{what}, and not by data alone that can be given for others. Put what differs into the model as pm.Data, "
+            "such as exposure = pm.Data('exposure', ...), and give its values at Xnew: data={'exposure': ...}."
+        )
+
+
+def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> NDArray[Any]:
+    """Other values of data of a model, in their type; with so many rows if they are of points."""
+    given = np.asarray(value)
+    if rows is not None and given.ndim == 0:
+        given = np.full((rows, *[1] * (variable.ndim - 1)), given)
+    shape = (given.shape[:1] if rows is None else (rows,)) + given.shape[1:]
+    fits = given.dtype.kind in "biuf" and given.ndim == variable.ndim and given.shape == shape
+    converted = given.astype(variable.dtype) if fits else np.empty(0)
+    if not fits or not np.isfinite(converted).all() or not np.allclose(converted, given, rtol=1e-6):
+        points = "" if rows is None else f", the first with a row for each of the {rows} points of Xnew"
+        raise ValueError(
+            f"data[{variable.name!r}] must be finite numbers that fit {variable.dtype}, with {variable.ndim} axes"
+            f"{points}, but has type {given.dtype} and shape {given.shape}."
+        )
+    return converted
+
+
+def _listing(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
