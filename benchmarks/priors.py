@@ -15,10 +15,10 @@ import numpy as np
 import pymc as pm
 
 import pymc_gpep as gpep
+from benchmarks.command import run
 from benchmarks.common import read_csv
-from benchmarks.paper.__main__ import run
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import folds
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import predict
 from pymc_gpep.hyper import Maximum, hyper_method

@@ -55,8 +55,8 @@ class Split(NamedTuple):
 
 def whole(name: str, folder: str) -> tuple[Array, Array]:
     """Standardised inputs (n, d) and labels 0…c−1 of a data set that the paper cross-validates."""
-    X, labels = _read(Path(folder) / CROSS_VALIDATED[name])
-    return _standardised(X)[0], np.unique(labels, return_inverse=True)[1]
+    X, labels = read_table(Path(folder) / CROSS_VALIDATED[name])
+    return standardised(X)[0], np.unique(labels, return_inverse=True)[1]
 
 
 def folds(n: int, count: int = 10, seed: int = 1) -> list[Array]:
@@ -91,9 +91,9 @@ def split(name: str, folder: str, standardise: bool = True) -> Split:
     if name == "usps10":
         X, y, Xnew, ynew = _usps10(Path(folder))
     else:
-        (X, y), (Xnew, ynew) = (_read(Path(folder) / file) for file in SPLIT[name])
+        (X, y), (Xnew, ynew) = (read_table(Path(folder) / file) for file in SPLIT[name])
     if standardise:
-        X, Xnew = _standardised(X, Xnew)
+        X, Xnew = standardised(X, Xnew)
     labels = np.unique(y)
     return Split(X, np.searchsorted(labels, y), Xnew, np.searchsorted(labels, ynew))
 
@@ -105,12 +105,14 @@ def subset(data: Split, n: int, m: int, seed: int = 1) -> Split:
     return Split(data.X[train], data.y[train], data.Xnew[test], data.ynew[test])
 
 
-def _read(file: Path) -> tuple[Array, Array]:
+def read_table(file: Path) -> tuple[Array, Array]:
+    """Inputs (n, d) and labels (n,), as they are written, of a CSV file with a header row."""
     table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=str)
     return table[:, :-1].astype(float), table[:, -1]
 
 
-def _standardised(X: Array, *others: Array) -> tuple[Array, ...]:
+def standardised(X: Array, *others: Array) -> tuple[Array, ...]:
+    """Inputs X and others by mean and standard deviation of X, without what is constant in X."""
     spread = X.std(axis=0)
     varies = spread > 0
     return tuple((x[:, varies] - X[:, varies].mean(axis=0)) / spread[varies] for x in (X, *others))
@@ -118,7 +120,7 @@ def _standardised(X: Array, *others: Array) -> tuple[Array, ...]:
 
 def _usps10(folder: Path) -> tuple[Array, Array, Array, Array]:
     """The digits, smoothed as those of Rasmussen and Williams (2006) are: by 0.75 pixel, on a background of −1."""
-    files = {name: _read(folder / f"{name}.csv.gz") for name in ("usps_train", "usps_test")}
+    files = {name: read_table(folder / f"{name}.csv.gz") for name in ("usps_train", "usps_test")}
     index = np.loadtxt(folder / "usps_split.csv", delimiter=",", skiprows=1, dtype=str)
     parts = {}
     for side in ("train", "test"):

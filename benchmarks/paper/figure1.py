@@ -13,8 +13,8 @@ from scipy.special import ndtr
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data as sets
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.kernels.moments.truncated_quadrature import truncated_moments

@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data, predictive, scores
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.scores import Statement
 
 ORDER = ("EP", "IEP", "VB", "LA")

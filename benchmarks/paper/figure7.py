@@ -8,8 +8,8 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, pixels
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from pymc_gpep.plots import plot_evidence_grid
 

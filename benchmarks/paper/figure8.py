@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, TITLES, Split, halves, pixels, subset
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
 from benchmarks.paper.plain_iep import plain_iep
 from pymc_gpep.approximations import Solution

@@ -21,7 +21,7 @@ from scipy.stats import gaussian_kde, multivariate_normal
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell, Experiment
 
 Array = np.ndarray
 

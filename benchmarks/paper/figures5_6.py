@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from scipy.linalg import cho_factor, cho_solve
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import NOTES, Split, pixels
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import (
     JITTER,
     Prior,

@@ -13,7 +13,7 @@ import numpy as np
 import xarray as xr
 from scipy.special import ndtr
 
-from benchmarks.paper.experiment import Arrays
+from benchmarks.experiment import Arrays
 from tests.reference.gibbs import draw_utilities
 
 Array = np.ndarray

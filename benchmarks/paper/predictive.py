@@ -12,8 +12,8 @@ import pymc as pm
 import xarray as xr
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays
 from benchmarks.paper import data
-from benchmarks.paper.experiment import Arrays
 
 METHODS = {"EP": "nested_ep", "IEP": "iep", "VB": "vb", "LA": "laplace", "LA-TKP": "laplace"}
 """The paper's name → that of `pm.fit`."""

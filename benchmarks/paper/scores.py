@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from scipy.stats import beta
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays
 from benchmarks.paper.data import TITLES
-from benchmarks.paper.experiment import Arrays
 from benchmarks.paper.predictive import chains_agree
 
 Array = np.ndarray

@@ -12,8 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data as sets
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.fixed import covariance
 from benchmarks.paper.gibbs import combine, sample
 

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.common import best_time
-from benchmarks.paper.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.solver import floor, problem
 from pymc_gpep.approximations import Approximator
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours

@@ -1,4 +1,4 @@
-"""Cells of the paper's experiments: kept, found again, and gone on with."""
+"""Cells of the papers' experiments: kept, found again, and gone on with."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.paper.experiment import Cell, compute
+from benchmarks.experiment import Cell, compute
 
 
 def square(x: float, trace: str) -> dict[str, float]:
@@ -116,7 +116,7 @@ def test_where_the_data_sets_are_does_not_matter():
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 def test_a_run_that_is_stopped_keeps_its_results_and_leaves_no_process(tmp_path, sent):
     code = (
-        "import sys; from pathlib import Path; from benchmarks.paper.experiment import Cell, compute;"
+        "import sys; from pathlib import Path; from benchmarks.experiment import Cell, compute;"
         "from tests.benchmarks.test_experiment import sleep;"
         "compute([Cell(f'{s}', sleep, {'seconds': s}) for s in (0, 600, 601, 602)], Path(sys.argv[1]), 2)"
     )

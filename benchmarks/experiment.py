@@ -1,4 +1,4 @@
-"""What an experiment is: pieces of work that are kept on disk, and a report made of them."""
+"""What an experiment of a paper is: pieces of work that are kept on disk, and a report made of them."""
 
 import json
 import os

@@ -1,0 +1,93 @@
+"""Run the experiments of a paper: `python -m benchmarks.PAPER NAME --data FOLDER`, or `all` of them."""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.experiment import Experiment, compute
+
+
+def run_paper(paper: str, names: Sequence[str], title: str) -> None:
+    """Read the command line, run what it asks for and report it.
+
+    Parameters
+    ----------
+    paper : str
+        Folder of `benchmarks` with a module for each experiment, which is its `EXPERIMENT`.
+    names : sequence of str
+        Of these modules, in the order in which `all` runs them.
+    title : str
+        What the paper is, for the help.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{paper}", description=f"Run experiments of {title}.")
+    parser.add_argument("experiments", nargs="+", choices=(*names, "all"), metavar="NAME",
+                        help=f"{', '.join(names)}, or all")  # fmt: skip
+    parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
+    parser.add_argument("--quick", action="store_true", help="less data and fewer draws: minutes, and rough figures")
+    parser.add_argument("--size", type=int, metavar="N", help="points to learn from, where that can be chosen")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="processes, which share the cores; 0 reports what is there"
+    )
+    parser.add_argument(
+        "--output", type=Path, default=Path("output") / paper, metavar="FOLDER",
+        help="where results go; what is there already is not computed again, so remove it when the code has changed",
+    )  # fmt: skip
+    arguments = parser.parse_args()
+    asked = tuple(names) if "all" in arguments.experiments else tuple(dict.fromkeys(arguments.experiments))
+    chosen: dict[str, Experiment] = {
+        name: importlib.import_module(f"benchmarks.{paper}.{name}").EXPERIMENT for name in asked
+    }
+    if not Path(arguments.data).is_dir():
+        parser.error(f"--data: there is no folder {arguments.data}.")
+    if arguments.jobs < 0:
+        parser.error(f"--jobs must be at least 0, but is {arguments.jobs}.")
+    if arguments.size is not None:
+        _resize(parser, chosen, arguments)
+    try:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--output: {error}.")
+    try:
+        failed = [cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments)]
+    except KeyboardInterrupt:
+        print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
+        sys.exit(130)
+    if failed:
+        sys.exit(f"Without results: {', '.join(failed)}. The same command tries again what failed.")
+
+
+def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace) -> None:
+    """Give experiments another number of points, or refuse."""
+    if fixed := [name for name, experiment in chosen.items() if not experiment.sizable]:
+        parser.error(f"--size is not for {', '.join(fixed)}, whose points are the paper's.")
+    if arguments.quick:
+        parser.error("--size: quick forms have their own.")
+    if arguments.size < 1:
+        parser.error(f"--size must be at least 1, but is {arguments.size}.")
+    for experiment in chosen.values():
+        experiment.size = arguments.size
+
+
+def run(name: str, experiment: Experiment, arguments: argparse.Namespace) -> list[str]:
+    """Compute what is missing, write and print the report; returns what has no result although it should."""
+    folder = arguments.output / ("quick" if arguments.quick else "full") / name
+    cells = experiment.cells(str(Path(arguments.data).resolve()), arguments.quick)
+    found, errors = compute(cells, folder, min(1, arguments.jobs) if experiment.alone else arguments.jobs)
+    if not found:
+        # An empty report would only take the place of one of other settings.
+        others = len(list(folder.glob("*.npz")))
+        print(f"# {experiment.title}\n\n{folder} has no results of these settings, and {others} of others.\n")
+        return [f"{name} {cell.name}" for cell in cells]
+    record, text = experiment.report(found)
+    file = folder.with_suffix(".json")
+    file.write_text(json.dumps({"experiment": experiment.title, "failed": errors, **record}, indent=1))
+    print(f"# {experiment.title}\n\n{text}\n\nFigures in {file}.")
+    if (figure := experiment.draw(found)) is not None:
+        figure.savefig(folder.with_suffix(".png"), dpi=130)
+        print(f"Picture in {folder.with_suffix('.png')}.")
+    print(flush=True)
+    return [f"{name} {cell}" for cell in errors]
