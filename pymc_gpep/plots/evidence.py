@@ -25,11 +25,14 @@ _TITLES = {
     "accuracy": "accuracy",
     "ranked_probability": "ranked probability score",
     "squared_error": "squared error",
+    "information": "information, bits",
+    "bound": "lower bound of the log evidence",
+    "errors": "errors",
     "iterations": "iterations",
 }
-_STEPS = ("accuracy", "iterations")
+_STEPS = ("accuracy", "errors", "iterations")
 """What takes few values: drawn in cells, not as contours."""
-_LOWER = ("ranked_probability", "squared_error")
+_LOWER = ("ranked_probability", "squared_error", "errors")
 """What is the better the lower it is."""
 
 

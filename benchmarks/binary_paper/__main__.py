@@ -1,0 +1,8 @@
+"""Run experiments of the binary paper: `python -m benchmarks.binary_paper summary --data FOLDER`, or `all` of them."""
+
+from benchmarks.command import run_paper
+
+EXPERIMENTS = ("figures2_5", "figures6_8", "figures9_11", "summary")
+
+if __name__ == "__main__":
+    run_paper("binary_paper", EXPERIMENTS, "the paper on binary classification (Nickisch and Rasmussen 2008)")

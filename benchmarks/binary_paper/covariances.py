@@ -1,0 +1,106 @@
+"""The eight covariance functions of section 12.3, each with a length scale ℓ and a magnitude σ_f.
+
+The paper does not say what the second hyperparameter of the linear and the polynomial ones is, nor what their offset
+is. Here inputs are divided by ℓ, values multiplied by σ_f², and the offset of polynomials is 1.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, Self
+
+import numpy as np
+from scipy.spatial.distance import cdist
+
+from benchmarks.paper.data import Split
+
+Array = np.ndarray
+
+JITTER = 1e-6  # on the diagonal, as of `pm.gp.Latent` and of the paper's FV
+
+
+class Pairs(NamedTuple):
+    """What covariances are made of, for pairs of points in arrays that broadcast."""
+
+    squared: Array
+    """Squared distances."""
+    inner: Array
+    """Inner products."""
+    left: Array
+    """Squared norms of the first points."""
+    right: Array
+    """And of the second."""
+
+    @classmethod
+    def between(cls, X: Array, Z: Array) -> Self:
+        """All pairs (m, n) of points X (m, d) and Z (n, d)."""
+        return cls(cdist(X, Z, "sqeuclidean"), X @ Z.T, (X**2).sum(1)[:, None], (Z**2).sum(1))
+
+    @classmethod
+    def same(cls, X: Array) -> Self:
+        """Each point with itself, (m,)."""
+        norms = (X**2).sum(1)
+        return cls(np.zeros(len(X)), norms, norms, norms)
+
+    def over(self, lengthscale: float) -> Self:
+        """The same of inputs divided by a length scale."""
+        return type(self)(*(x / lengthscale**2 for x in self))
+
+
+def _matern32(pairs: Pairs) -> Array:
+    r = np.sqrt(3.0 * pairs.squared)
+    return (1.0 + r) * np.exp(-r)
+
+
+def _matern52(pairs: Pairs) -> Array:
+    r = np.sqrt(5.0 * pairs.squared)
+    return (1.0 + r + r**2 / 3.0) * np.exp(-r)
+
+
+def _neural_network(pairs: Pairs) -> Array:
+    """The arcsine covariance, whose bias is divided by ℓ as well: `pairs` are those of (1, x) / ℓ."""
+    return np.arcsin(pairs.inner / np.sqrt((1.0 + pairs.left) * (1.0 + pairs.right)))
+
+
+COVARIANCES: dict[str, Callable[[Pairs], Array]] = {
+    "linear": lambda pairs: pairs.inner,
+    "polynomial 1": lambda pairs: 1.0 + pairs.inner,
+    "polynomial 2": lambda pairs: (1.0 + pairs.inner) ** 2,
+    "polynomial 3": lambda pairs: (1.0 + pairs.inner) ** 3,
+    "Matérn 3/2": _matern32,
+    "Matérn 5/2": _matern52,
+    "squared exponential": lambda pairs: np.exp(-0.5 * pairs.squared),
+    "neural network": _neural_network,
+}
+"""At σ_f = 1, from pairs of points divided by ℓ."""
+
+
+class Prior(NamedTuple):
+    """Prior covariances of the points to learn from (n, n) and of those to predict with them (m, n); variances (m,)."""
+
+    k: Array
+    cross: Array
+    variance: Array
+
+
+class Priors:
+    """The priors of a data set for one covariance function.
+
+    Parameters
+    ----------
+    data : Split
+    name : str
+        One of `COVARIANCES`.
+    """
+
+    def __init__(self, data: Split, name: str) -> None:
+        X, Xnew = data.X, data.Xnew
+        if name == "neural network":
+            X, Xnew = (np.column_stack([np.ones(len(x)), x]) for x in (X, Xnew))
+        self._pairs = Pairs.between(X, X), Pairs.between(Xnew, X), Pairs.same(Xnew)
+        self._function = COVARIANCES[name]
+
+    def at(self, log_lengthscale: float, log_magnitude: float) -> Prior:
+        """The prior at log ℓ and log σ_f."""
+        scale = np.exp(2.0 * log_magnitude)
+        k, cross, variance = (scale * self._function(pairs.over(np.exp(log_lengthscale))) for pairs in self._pairs)
+        k.flat[:: len(k) + 1] += JITTER
+        return Prior(k, cross, variance)

@@ -1,0 +1,223 @@
+"""Figures 9 to 11: evidence, Jensen's bound, information and errors over length scale and magnitude."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from matplotlib.figure import Figure
+
+from benchmarks.binary_paper.data import NOTE, TITLES, USPS
+from benchmarks.binary_paper.methods import GAUSSIAN, LINKS
+from benchmarks.binary_paper.sweep import gathered, nested, peak, shown, sweep
+from benchmarks.experiment import Arrays, Cell, Experiment
+from pymc_gpep.plots import plot_evidence_grid
+
+COVARIANCE = "squared exponential"
+SWEPT = (*GAUSSIAN, "FV")
+SHIFT = float(np.log(np.sqrt(2.0 * np.pi) / 4.0))
+"""log σ_f of a logit less that of a probit with the same slope at 0, with the opposite sign: −0.467."""
+FAR = 1.0  # nats by which an evidence is said to be above another
+
+
+class Panel(NamedTuple):
+    """What a row of the picture shows."""
+
+    figure: str
+    data: str
+    likelihood: str
+    methods: tuple[str, ...]
+
+
+PANELS = (
+    Panel("Figure 9", USPS, "logit", GAUSSIAN),
+    Panel("Figure 10", USPS, "probit", ("FV",)),
+    Panel("Figure 11", "sonar", "probit", GAUSSIAN),
+)
+QUANTITIES = ("evidence", "bound", "information", "errors")
+OF_FV = ("evidence", "printed", "information", "errors")
+"""In figure 10 the second column is the bound as it is printed."""
+
+PAPER = (
+    "The paper prints contours, and in the text: LA makes 16 errors at (2, 4) for USPS and a logit, and has 0.25 bit "
+    "of information there; the evidence of EP is largest at (2.25, 4.25); the information of KL is 0.01 bit above that "
+    "of EP at its peak."
+)
+
+
+class Figures9To11(Experiment):
+    """Both likelihoods on both data sets, since the paper says how they differ; every other point of the grid first."""
+
+    title = "Figures 9 to 11: evidence, bound, information and errors over hyperparameters"
+
+    def cells(self, data: str, quick: bool) -> Sequence[Cell]:
+        parts, size = (nested(3, 5), [60, 60]) if quick else (nested(21, 25), None)
+        return [
+            Cell(
+                f"{name}.{likelihood}.{part}.{i}",
+                sweep,
+                {
+                    "data": data, "name": name, "number": 0, "likelihood": likelihood, "covariance": COVARIANCE,
+                    "points": points, "methods": list(SWEPT), "size": size,
+                },
+            )
+            for part, whole in zip(("coarse", "rest"), parts, strict=True)
+            for name, likelihood in ((USPS, "logit"), ("sonar", "probit"), (USPS, "probit"), ("sonar", "logit"))
+            for i, points in enumerate(_pieces(whole, 1 if quick else 50))
+        ]  # fmt: skip
+
+    def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
+        grids = dict(_grids(found))
+        record: dict[str, Any] = {}
+        lines = [PAPER, "", NOTE, ""]
+        for (name, likelihood), by_method in grids.items():
+            computed = int(by_method["EP"]["computed"].sum())
+            lines += [
+                f"## {TITLES[name]}, {likelihood}: {computed} of {by_method['EP']['computed'].size} points", "",
+                "| method | evidence: largest, at | bound: largest, at | information: largest, at "
+                "| information where the evidence is largest | where the bound is | fewest errors | not converged |",
+                "| --- " * 8 + "|",
+            ]  # fmt: skip
+            own = {method: _peaks(grid) for method, grid in by_method.items()}
+            record[f"{name}.{likelihood}"] = own | {"points": computed, "claims": _claims(by_method)}
+            for method, x in own.items():
+                places = [f"{x[of]:.3f}, {shown(x[f'{of} at'])}" for of in ("evidence", "bound", "information")]
+                lines.append(
+                    f"| {method} | {' | '.join(places)} | {x['information at evidence']:.3f} "
+                    f"| {x['information at bound']:.3f} | {x['errors']:.0f} | {x['failed']} |"
+                )
+            lines += ["", *(f"- {name}: {_rounded(value)}" for name, value in _claims(by_method).items()), ""]
+        for name in dict.fromkeys(name for name, _ in grids):
+            if all((name, link) in grids for link in LINKS):
+                shifted = _shift(grids[name, "logit"], grids[name, "probit"])
+                record[f"{name}, shift"] = shifted
+                lines += [
+                    f"## {TITLES[name]}: probit at a log σ_f that is smaller by {-SHIFT:.3f}, against logit", "",
+                    "Median absolute difference of information, and, in brackets, without the shift.", "",
+                    *(f"- {method}: {a:.4f} ({b:.4f})" for method, (a, b) in shifted.items()), "",
+                ]  # fmt: skip
+        return record, "\n".join(lines)
+
+    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+        grids = dict(_grids(found))
+        panels = [panel for panel in PANELS if (panel.data, panel.likelihood) in grids]
+        if not panels:
+            return None
+        rows = [(panel, method) for panel in panels for method in panel.methods]
+        figure = Figure(figsize=(17, 3.1 * len(rows)), layout="constrained")
+        axes = figure.subplots(len(rows), len(QUANTITIES), squeeze=False, sharex=True, sharey=True)
+        for row, (panel, method) in zip(axes, rows, strict=True):
+            grid = _complete(grids[panel.data, panel.likelihood][method])
+            named = f"{panel.figure}, {TITLES[panel.data]}, {panel.likelihood}: {method}"
+            quantities = OF_FV if method == "FV" else QUANTITIES
+            plot_evidence_grid({method: grid}, quantities, axes=row[:, None])
+            row[0].set_ylabel(f"{named}\nlog magnitude", fontsize=8)
+            for ax in row[1:]:
+                ax.set_ylabel("")
+        return figure
+
+
+def _pieces(points: Sequence[Any], size: int) -> list[Sequence[Any]]:
+    return [points[i : i + size] for i in range(0, len(points), size)]
+
+
+def _grids(found: Mapping[str, Arrays]) -> Iterator[tuple[tuple[str, str], dict[str, xr.Dataset]]]:
+    """Grids by method of each data set and likelihood of which there is something."""
+    for name, likelihood in ((USPS, "logit"), (USPS, "probit"), ("sonar", "probit"), ("sonar", "logit")):
+        parts = [part for cell, part in found.items() if cell.startswith(f"{name}.{likelihood}.")]
+        if parts:
+            yield (name, likelihood), gathered(parts)
+
+
+def _complete(grid: xr.Dataset) -> xr.Dataset:
+    """The grid, or what has been computed of it in whole rows and columns: the coarse one."""
+    if bool(grid["computed"].all()):
+        return grid
+    coarse = grid.isel(log_lengthscale=slice(None, None, 2), log_magnitude=slice(None, None, 2))
+    return coarse if bool(coarse["computed"].all()) else grid
+
+
+def _peaks(grid: xr.Dataset) -> dict[str, Any]:
+    """Largest values and where they are, and what evidence and bound choose."""
+    where = grid.where(grid["converged"])
+    x: dict[str, Any] = {"failed": int((grid["computed"] & ~grid["converged"]).sum())}
+    for of in ("evidence", "bound", "information"):
+        x |= {of: float(where[of].max()), f"{of} at": peak(where[of])}
+    x |= {f"information at {of}": float(where["information"].sel(x[f"{of} at"])) for of in ("evidence", "bound")}
+    return x | {"errors": float(where["errors"].min())}
+
+
+def _claims(by_method: Mapping[str, xr.Dataset]) -> dict[str, Any]:
+    """What the paper says of the grids, counted over their points where all of the methods that it is of converged."""
+    where = {method: grid.where(grid["converged"]) for method, grid in by_method.items()}
+    evidence = {method: where[method]["evidence"] for method in SWEPT}
+    both = sum(evidence[method] for method in GAUSSIAN).notnull()
+    others = [evidence[method] for method in ("LA", "KL", "VB", "FV")]
+    highest = np.fmax.reduce([values.values for values in others])
+    ep = evidence["EP"].values
+    errors = xr.concat([where[method]["errors"] for method in GAUSSIAN], "method")
+    spread = (errors.max("method") - errors.min("method")).where(both)
+    claims = {
+        "points where EP's evidence is the highest, by no less than 0.01": _part(ep > highest - 0.01, both),
+        "most by which another is above EP's": float(np.nanmax(highest - ep)),
+        "evidence of EP: change over the last 1 of log σ_f, smallest and largest": _flat(where["EP"]),
+        "the same for LA": _flat(where["LA"]),
+        "the same for KL": _flat(where["KL"]),
+        "bound of VB's Gaussian above VB's own": _part(
+            (where["VB"]["bound"] >= where["VB"]["evidence"]).values, both
+        ),
+        "bound of KL at least that of the others' Gaussians": _part(
+            np.all([(where["KL"]["bound"] - where[m]["bound"] >= -1e-6 * (1 + abs(where[m]["bound"]))).values
+                    for m in ("LA", "EP", "VB")], axis=0), both,
+        ),
+        "largest and median difference of errors between LA, EP, KL and VB": [
+            float(spread.max()), float(spread.median())
+        ],
+        "errors of FV less EP's: median, largest": [
+            float((where["FV"]["errors"] - where["EP"]["errors"]).median()),
+            float((where["FV"]["errors"] - where["EP"]["errors"]).max()),
+        ],
+        "information of KL less EP's: smallest, median, largest": _three(where["KL"], where["EP"]),
+        "information of LA less EP's: smallest, median, largest": _three(where["LA"], where["EP"]),
+        "information of VB less EP's: smallest, median, largest": _three(where["VB"], where["EP"]),
+    }  # fmt: skip
+    return claims
+
+
+def _rounded(value: Any) -> str:
+    """Numbers to four digits, anything else as it is."""
+    if isinstance(value, list):
+        return ", ".join(map(_rounded, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _part(true: Any, of: xr.DataArray) -> str:
+    return f"{int((true & of.values).sum())} of {int(of.sum())}"
+
+
+def _three(own: xr.Dataset, other: xr.Dataset) -> list[float]:
+    difference = own["information"] - other["information"]
+    return [float(getattr(difference, of)()) for of in ("min", "median", "max")]
+
+
+def _flat(grid: xr.Dataset) -> list[float]:
+    """Smallest and largest change of the evidence over the last 1 of log σ_f, at log ℓ ≤ 3."""
+    evidence = grid["evidence"].sel(log_lengthscale=slice(None, 3.0))
+    before = evidence.sel(log_magnitude=float(evidence["log_magnitude"][-1]) - 1.0, method="nearest")
+    change = (evidence.isel(log_magnitude=-1) - before).dropna("log_lengthscale")
+    return [float(change.min()), float(change.max())] if change.size else []
+
+
+def _shift(logit: Mapping[str, xr.Dataset], probit: Mapping[str, xr.Dataset]) -> dict[str, list[float]]:
+    """Median differences of information with the shift and without it, by linear interpolation in log σ_f."""
+    differences = {}
+    for method in SWEPT:
+        whole = [_complete(grids[method]) for grids in (logit, probit)]
+        ours, theirs = (grid["information"].where(grid["converged"]) for grid in whole)
+        at = ours["log_magnitude"]
+        moved = [theirs.interp(log_magnitude=(at + by).values).assign_coords(log_magnitude=at) for by in (SHIFT, 0.0)]
+        differences[method] = [float(abs(ours - x).where(moved[0].notnull()).median()) for x in moved]
+    return differences
+
+
+EXPERIMENT = Figures9To11()

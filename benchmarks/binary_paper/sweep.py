@@ -1,0 +1,114 @@
+"""Methods over hyperparameters of one data set: evidence, the bound of Jensen, and predictions of held-out labels."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from benchmarks.binary_paper.covariances import Prior, Priors
+from benchmarks.binary_paper.data import load
+from benchmarks.binary_paper.methods import EVERY, LINKS, printed_bound
+from benchmarks.experiment import Arrays
+from pymc_gpep.approximations import Solution
+from pymc_gpep.comparison.evidence_grid import serpentine
+from pymc_gpep.comparison.scores import information
+from pymc_gpep.likelihoods.two_classes import TwoClasses
+
+Array = np.ndarray
+
+LOG_LENGTHSCALES = (0.0, 5.0)
+LOG_MAGNITUDES = (-1.0, 5.0)
+"""The ends of the grid, which the paper does not state; they hold all of its points that the text names."""
+MEASURES = ("evidence", "bound", "printed", "information", "errors", "converged", "iterations", "solve_seconds")
+COORDINATES = ("log_lengthscale", "log_magnitude")
+
+
+def grid(lengthscales: int, magnitudes: int) -> list[list[float]]:
+    """Points (log ℓ, log σ_f) of a grid, each a neighbour of the last."""
+    axes = np.linspace(*LOG_LENGTHSCALES, lengthscales), np.linspace(*LOG_MAGNITUDES, magnitudes)
+    return [[float(axis[i]) for axis, i in zip(axes, at, strict=True)] for at in serpentine((lengthscales, magnitudes))]
+
+
+def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[list[float]]]:
+    """The points of a grid in two parts: every other one in either direction, and the rest."""
+    points = grid(lengthscales, magnitudes)
+    coarse = [sorted({point[axis] for point in points})[::2] for axis in range(2)]
+    first = [point for point in points if point[0] in coarse[0] and point[1] in coarse[1]]
+    return first, [point for point in points if point not in first]
+
+
+def sweep(
+    data: str, name: str, number: int, likelihood: str, covariance: str, points: Sequence[Sequence[float]],
+    methods: Sequence[str], size: list[int] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """`MEASURES` (methods, points), each solve from where the last of its method ended.
+
+    `solve_seconds` are of the process, for the solve alone. `printed` is of the factorial method; others have NaN.
+    """
+    split = load(name, data, number, size)
+    priors, link = Priors(split, covariance), LINKS[likelihood]
+    found = {measure: np.full((len(methods), len(points)), np.nan) for measure in MEASURES}
+    starts: dict[str, Array | None] = dict.fromkeys(methods)
+    for j, (log_lengthscale, log_magnitude) in enumerate(points):
+        prior = priors.at(log_lengthscale, log_magnitude)
+        for i, method in enumerate(methods):
+            began = time.process_time()
+            solution = EVERY[method].solve_near(
+                prior.k, np.zeros((1, split.y.size)), split.y, starts[method], likelihood=link
+            )
+            found["solve_seconds"][i, j] = time.process_time() - began
+            converged = solution.convergence.converged
+            starts[method] = solution.start if converged else None
+            found["converged"][i, j], found["iterations"][i, j] = converged, solution.convergence.iterations
+            if not converged:
+                continue
+            found["evidence"][i, j], found["bound"][i, j] = solution.evidence, solution.lower_bound
+            if method == "FV":
+                found["printed"][i, j] = printed_bound(solution, link)
+            mean, variance = at_held_out(solution, prior)
+            found["errors"][i, j] = np.count_nonzero((mean > 0.0) != split.ynew)
+            density = log_density(link, mean, variance, split.ynew)
+            found["information"][i, j] = information(density, split.ynew, split.y, 2)
+    return {"points": points, "methods": list(methods), "held_out": split.ynew.size} | found
+
+
+def at_held_out(solution: Solution, prior: Prior) -> tuple[Array, Array]:
+    """Means (m,) and variances (m,) of the latent values of the points to predict."""
+    mean, cov = solution.posterior.predict(prior.cross[None], prior.variance[None], np.zeros((1, len(prior.cross))))
+    return mean[0], cov[:, 0, 0]
+
+
+def log_density(link: TwoClasses, mean: Array, variance: Array, labels: Array) -> Array:
+    """Log probabilities (m,) of labels under Gaussians of latent values, right far into the tail."""
+    return link.log_tail(mean[:, None], variance[:, None, None], labels)
+
+
+def gathered(parts: Sequence[Arrays]) -> dict[str, xr.Dataset]:
+    """What sweeps over parts of a grid found, by method, over `COORDINATES`; NaN where nothing was computed."""
+    axes = [sorted({float(point[axis]) for part in parts for point in part["points"]}) for axis in range(2)]
+    grids = {}
+    for method in dict.fromkeys(str(name) for part in parts for name in part["methods"]):
+        columns = {measure: np.full(tuple(map(len, axes)), np.nan) for measure in MEASURES}
+        for part in parts:
+            names = part["methods"].tolist()
+            if method in names:
+                at = tuple(np.searchsorted(axes[axis], part["points"][:, axis]) for axis in range(2))
+                for measure, column in columns.items():
+                    column[at] = part[measure][names.index(method)]
+        data = {measure: (COORDINATES, column) for measure, column in columns.items()}
+        grids[method] = xr.Dataset(data, coords=dict(zip(COORDINATES, axes, strict=True)))
+        grids[method]["computed"] = grids[method]["converged"].notnull()
+        grids[method]["converged"] = grids[method]["converged"] == 1.0
+    return grids
+
+
+def peak(values: xr.DataArray, sign: float = 1.0) -> dict[str, float]:
+    """Coordinates of the largest value, or of the smallest for a sign of −1; the first of several."""
+    at = np.unravel_index(np.nanargmax(sign * values.values), values.shape)
+    return {str(dim): float(values[dim].values[i]) for dim, i in zip(values.dims, at, strict=True)}
+
+
+def shown(at: Mapping[str, float]) -> str:
+    return f"({', '.join(f'{at[name]:.4g}' for name in COORDINATES)})"

@@ -1,0 +1,130 @@
+"""What the experiments of the binary paper stand on: its covariances, exact integrals of two points, grids, counts."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.special import erf
+
+from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Priors
+from benchmarks.binary_paper.figures2_5 import FOOTNOTE
+from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, printed_bound
+from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
+from benchmarks.binary_paper.summary import below
+from benchmarks.binary_paper.sweep import gathered, grid, nested
+from benchmarks.paper.data import Split
+from pymc_gpep.structure.assembly import evaluate
+
+OF_PYMC = {
+    "linear": lambda ls: pm.gp.cov.Linear(3, c=np.zeros(3)) * ls**-2,
+    "polynomial 1": lambda ls: pm.gp.cov.Linear(3, c=np.zeros(3)) * ls**-2 + 1.0,
+    "polynomial 2": lambda ls: pm.gp.cov.Polynomial(3, c=np.zeros(3), d=2, offset=ls**2) * ls**-4,
+    "polynomial 3": lambda ls: pm.gp.cov.Polynomial(3, c=np.zeros(3), d=3, offset=ls**2) * ls**-6,
+    "Matérn 3/2": lambda ls: pm.gp.cov.Matern32(3, ls=ls),
+    "Matérn 5/2": lambda ls: pm.gp.cov.Matern52(3, ls=ls),
+    "squared exponential": lambda ls: pm.gp.cov.ExpQuad(3, ls=ls),
+}
+"""At σ_f = 1. PyMC has no arcsine covariance."""
+
+
+@pytest.fixture(scope="module")
+def split():
+    rng = np.random.default_rng(3)
+    X, Xnew = rng.standard_normal((7, 3)), rng.standard_normal((4, 3))
+    return Split(X, np.array([0, 1, 1, 0, 1, 0, 1]), Xnew, np.array([0, 1, 1, 0]))
+
+
+@pytest.mark.parametrize("name", OF_PYMC)
+def test_covariances_are_those_of_pymc(split, name):
+    prior = Priors(split, name).at(0.3, 0.7)
+    kernel = OF_PYMC[name](np.exp(0.3))
+    k, cross, variance = evaluate([kernel(split.X), kernel(split.Xnew, split.X), kernel(split.Xnew, diag=True)])
+    scale = np.exp(1.4)
+    np.testing.assert_allclose(prior.k, scale * k + JITTER * np.eye(7), rtol=1e-6)
+    np.testing.assert_allclose(prior.cross, scale * cross, rtol=1e-8)
+    np.testing.assert_allclose(prior.variance, scale * variance, rtol=1e-8)
+
+
+def test_neural_network_covariance_is_an_average_over_erf_networks():
+    """Williams (1998), with weights of variance 1 / (2 ℓ²): E[erf(wᵀx) erf(wᵀx′)] is 2/π times the arcsine."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((2, 1))
+    split = Split(X, np.array([0, 1]), X, np.array([0, 1]))
+    prior = Priors(split, "neural network").at(0.2, 0.0)
+    weights = rng.standard_normal((400_000, 2)) * np.exp(-0.2) / np.sqrt(2.0)
+    outputs = erf(weights @ np.column_stack([np.ones(2), X]).T)
+    np.testing.assert_allclose(prior.cross, np.pi / 2.0 * (outputs.T @ outputs) / len(outputs), atol=6e-3)
+
+
+@pytest.mark.parametrize("name", COVARIANCES)
+def test_variances_at_new_points_are_the_diagonal(split, name):
+    own = split._replace(Xnew=split.X)
+    prior = Priors(own, name).at(-0.2, 0.4)
+    np.testing.assert_allclose(prior.variance, prior.cross.diagonal(), rtol=1e-12)
+
+
+@pytest.mark.parametrize(("regime", "probit", "logit"), [(1, -1.397464, -1.396419), (5, -1.594506, -1.491547)])
+def test_two_points_are_integrated_exactly(regime, probit, logit):
+    """The probit's is an orthant probability of two correlated normals: 1/4 + asin(ρ) / 2π."""
+    K = covariance(*REGIMES[regime])
+    orthant = 0.25 + np.arcsin(-K[0, 1] / (1.0 + K[0, 0])) / (2.0 * np.pi)
+    assert np.log(orthant) == pytest.approx(probit, abs=1e-6)
+    for name, value in (("probit", probit), ("logit", logit)):
+        assert exact(K, LABELS, LINKS[name], 401).evidence == pytest.approx(value, abs=2e-6)
+
+
+def test_footnote_2_has_the_precision_that_the_paper_prints():
+    true = exact(FOOTNOTE, np.array([1, 1]), LINKS["probit"], 401)
+    precision, location = effective(true.mean, true.cov, FOOTNOTE)
+    np.testing.assert_allclose(precision, [[0.1416, -0.0168], [-0.0168, 0.1416]], atol=1e-4)
+    np.testing.assert_allclose(np.linalg.inv(FOOTNOTE) @ true.mean, precision @ (location - true.mean))
+
+
+@pytest.mark.parametrize("name", AUTHORS)
+def test_authors_variants_are_gaussians_with_their_own_bound(name):
+    rng = np.random.default_rng(4)
+    root = rng.standard_normal((12, 12))
+    k, labels, mean = 0.3 * root @ root.T, rng.integers(0, 2, 12), np.zeros((1, 12))
+    solution = AUTHORS[name].solve(k, mean, labels, likelihood=LINKS["probit"])
+    assert solution.convergence.converged
+    np.testing.assert_allclose(solution.mean[0], k @ solution.posterior.weights[0], atol=1e-8)
+    best = EVERY["KL"].solve(k, mean, labels, likelihood=LINKS["probit"])
+    assert solution.lower_bound < best.evidence
+
+
+def test_what_is_printed_for_the_bound_of_fv_is_above_the_exact_evidence():
+    K = covariance(*REGIMES[1])
+    solution = EVERY["FV"].solve(K, np.zeros((1, 2)), LABELS, likelihood=LINKS["probit"])
+    assert printed_bound(solution, LINKS["probit"]) == pytest.approx(-0.485, abs=1e-3)
+    assert solution.evidence < exact(K, LABELS, LINKS["probit"], 401).evidence
+
+
+def test_a_nested_grid_has_every_point_once():
+    coarse, rest = nested(5, 4)
+    assert sorted(coarse + rest) == sorted(grid(5, 4))
+    assert len(coarse) == 6
+
+
+def test_parts_of_a_grid_are_put_together():
+    parts = [
+        {"points": np.array(points), "methods": np.array(["EP"]), **dict.fromkeys(
+            ("evidence", "bound", "printed", "information", "errors", "iterations", "solve_seconds"),
+            np.arange(len(points), dtype=float)[None]), "converged": np.ones((1, len(points)))}
+        for points in nested(3, 3)
+    ]  # fmt: skip
+    whole = gathered(parts)["EP"]
+    assert bool(whole["computed"].all())
+    assert gathered(parts[:1])["EP"]["computed"].shape == (2, 2)
+    assert int(gathered(parts[1:])["EP"]["computed"].sum()) == 5
+    for part in parts:
+        for point, value in zip(part["points"], part["evidence"][0], strict=True):
+            at = {"log_lengthscale": point[0], "log_magnitude": point[1]}
+            assert float(whole["evidence"].sel(at)) == value
+
+
+def test_counts_are_of_trials_below_the_middle_of_the_seven():
+    names = ("LA", "EP", "KL", "VB", "FV", "LR", "TAPnaive")
+    best = [dict(zip(EVERY, (0.5, 0.7, 0.7, 0.69, 0.6, 0.1, 0.6999, 0.9, 0.9), strict=True))]
+    assert dict(zip(names, below(best, "mean", "text").values(), strict=True))["LA"] == (1, 1)
+    median = below(best, "median", "text")
+    assert [median[name] for name in names] == [(1, 1), (0, 0), (0, 0), (0, 0), (1, 1), (1, 1), (0, 0)]
+    assert below(best, "mean", "code")["LR"] == (0, 0)
