@@ -1,5 +1,7 @@
 """Models with the latent values integrated out, and the way back."""
 
+from functools import partial
+
 import arviz as az
 import cloudpickle
 import numpy as np
@@ -12,12 +14,14 @@ import pymc_gpep as gpep
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.structure import read_classifier
 from tests import models
+from tests.likelihoods.with_parameters import CASES, model_of
 
 BUILD = {
     "shared": models.shared,
     "centred": lambda: models.shared(rotated=False),
     "per_class": models.per_class,
 }
+WITH_PARAMETERS = {name: partial(model_of, case.observe) for name, case in CASES.items()}
 builds = pytest.mark.parametrize("build", BUILD.values(), ids=BUILD)
 QUICK = {"tune": 10, "draws": 10, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
 copies = pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects")
@@ -297,7 +301,7 @@ def test_a_marginal_model_travels(marginal):
     assert_allclose(here, there)
 
 
-@builds
+@pytest.mark.parametrize("build", [*BUILD.values(), *WITH_PARAMETERS.values()], ids=[*BUILD, *WITH_PARAMETERS])
 def test_under_jax(build):
     jax = pytest.importorskip("jax")
     marginal = gpep.marginalize(build()[0])

@@ -47,18 +47,16 @@ def test_parameters_are_read(name):
 
 @cases
 def test_density_is_that_of_the_model(name):
-    _, parameters, probability = CASES[name]
+    case, parameters = CASES[name], CASES[name].parameters
     likelihood = next(each for each in LIKELIHOODS if each.name == name).given(parameters)
     y = COUNTS if name == "poisson" else ORDERED
     f = np.random.default_rng(1).normal(size=(3, 1, 12))
-    expected = [sum(np.log(probability(y[i], g[0, i], parameters[:, i])) for i in range(12)) for g in f]
+    expected = [sum(case.log_probability(y[i], g[0, i], parameters[:, i]) for i in range(12)) for g in f]
     assert_allclose(likelihood.log_density(f, y), expected, rtol=1e-12)
     nodes, weights = np.polynomial.hermite_e.hermegauss(120)
     mean, cov = f[0].T, np.linspace(0.1, 1.5, 12)[:, None, None]
-    average = [
-        np.log(weights @ probability(y[i], mean[i] + np.sqrt(cov[i, 0]) * nodes, parameters[:, i]) / weights.sum())
-        for i in range(12)
-    ]
+    at = [mean[i] + np.sqrt(cov[i, 0]) * nodes for i in range(12)]
+    average = [np.log(weights @ case.probability(y[i], at[i], parameters[:, i]) / weights.sum()) for i in range(12)]
     assert_allclose(log_predictive(likelihood, mean, cov, y), average, atol=1e-8)
 
 

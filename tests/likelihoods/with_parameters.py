@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 from scipy import stats
-from scipy.special import expit, ndtr
+from scipy.special import log_expit, log_ndtr
 
 X = np.linspace(-2.0, 2.0, 12)[:, None]
 EXPOSURE = np.linspace(0.5, 3.0, 12)
@@ -32,26 +32,35 @@ def ordered(kind):
 class Given(NamedTuple):
     observe: Callable[[Any], Any]
     parameters: np.ndarray
-    probability: Callable[[Any, Any, Any], Any]
-    """p(y | f, parameters) of one point."""
+    log_probability: Callable[[Any, Any, Any], Any]
+    """log p(y | f, parameters) of one point."""
+
+    def probability(self, y, f, parameters):
+        return np.exp(self.log_probability(y, f, parameters))
 
 
-def interval(distribution):
-    def probability(y, f, cuts):
+def interval(log_distribution):
+    """log (F(upper − f) − F(lower − f)), on the side of f where both are small."""
+
+    def log_probability(y, f, cuts):
         bounds = np.array([-np.inf, *cuts, np.inf])
-        return distribution(bounds[y + 1] - f) - distribution(bounds[y] - f)
+        low, high = bounds[y] - f, bounds[y + 1] - f
+        right = low + high > 0
+        low, high = np.where(right, -high, low), np.where(right, -low, high)
+        top = log_distribution(high)
+        return top + np.log1p(-np.exp(log_distribution(low) - top))
 
-    return probability
+    return log_probability
 
 
 CASES = {
     "poisson": Given(
         poisson,
         (0.1 * X[:, 0] + np.log(EXPOSURE))[None],
-        lambda y, f, offset: stats.poisson.pmf(y, np.exp(f + offset[0])),
+        lambda y, f, offset: stats.poisson.logpmf(y, np.exp(f + offset[0])),
     ),
-    "ordered_probit": Given(ordered(pm.OrderedProbit), np.repeat(CUTS[:, None], 12, 1), interval(ndtr)),
-    "ordered_logit": Given(ordered(pm.OrderedLogistic), np.repeat(CUTS[:, None], 12, 1), interval(expit)),
+    "ordered_probit": Given(ordered(pm.OrderedProbit), np.repeat(CUTS[:, None], 12, 1), interval(log_ndtr)),
+    "ordered_logit": Given(ordered(pm.OrderedLogistic), np.repeat(CUTS[:, None], 12, 1), interval(log_expit)),
 }
 
 

@@ -1,0 +1,219 @@
+"""Every likelihood of the registry that is given parameters, against the probability that it stands for."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import posterior_class
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from tests.likelihoods.with_parameters import CASES, COUNTS, ORDERED, model_of
+from tests.reference.dense_averages import normal_average
+
+WITH_PARAMETERS = [each for each in LIKELIHOODS if each.has_parameters]
+likelihoods = pytest.mark.parametrize("likelihood", WITH_PARAMETERS, ids=lambda likelihood: likelihood.name)
+N = 12
+RNG = np.random.default_rng(3)
+F = RNG.normal(size=N)
+VARIANCE = np.geomspace(0.01, 4.0, N)
+STEP = 1e-4
+
+
+def observed(likelihood):
+    return ORDERED if bound(likelihood).n_classes(1) else COUNTS
+
+
+def bound(likelihood):
+    """With parameters that differ from point to point."""
+    parameters = CASES[likelihood.name].parameters
+    return likelihood.given(parameters + 0.1 * np.random.default_rng(5).normal(size=parameters.shape))
+
+
+def log_density(likelihood, i):
+    """log p(y_i | f) as a function of f."""
+    y, parameters = observed(likelihood)[i], bound(likelihood).parameters[:, i]
+    return lambda f: CASES[likelihood.name].log_probability(y, f, parameters)
+
+
+def terms(kernel, likelihood, *shape, moments, parameters=None):
+    """What a kernel writes, for the observations of a likelihood."""
+    out = np.empty((*shape, N))
+    given = bound(likelihood).parameters if parameters is None else parameters
+    kernel(*moments, observed(likelihood), given, out)
+    return out
+
+
+def slope(value, likelihood, row):
+    """Derivative in a row of the parameters by differences of four points."""
+    shift = np.zeros_like(bound(likelihood).parameters)
+    shift[row] = STEP
+    up, down, far_up, far_down = (value(bound(likelihood).parameters + t * shift) for t in (1.0, -1.0, 2.0, -2.0))
+    return (8.0 * (up - down) - far_up + far_down) / (12.0 * STEP)
+
+
+@likelihoods
+def test_reads_its_own_model_and_no_other(likelihood):
+    for other in WITH_PARAMETERS:
+        model, _ = model_of(CASES[other.name].observe)
+        assert (likelihood.read(model["y"], {model["f"]}) is not None) == (other == likelihood)
+
+
+@likelihoods
+def test_parameters_are_no_part_of_what_it_is(likelihood):
+    given = bound(likelihood)
+    for other in (likelihood, copy.deepcopy(given), pickle.loads(pickle.dumps(given))):
+        assert other == given
+        assert hash(other) == hash(given)
+    assert_allclose(pickle.loads(pickle.dumps(given)).parameters, given.parameters)
+    assert_allclose(given.at([3, 1]).parameters, given.parameters[:, [3, 1]])
+    assert [given == other for other in LIKELIHOODS].count(True) == 1
+
+
+@likelihoods
+def test_density_and_its_derivatives(likelihood):
+    kernel = likelihood.computation(ScalarDensity).derivatives
+
+    def values(f):
+        return terms(kernel, likelihood, 4, moments=(f,))
+
+    found = values(F)
+    assert_allclose(found[0], [log_density(likelihood, i)(F[i]) for i in range(N)], rtol=1e-10)
+    assert_allclose(found[1:], (values(F + STEP) - values(F - STEP))[:3] / (2.0 * STEP), rtol=1e-6, atol=1e-7)
+
+
+@likelihoods
+def test_averages_are_integrals_of_the_density(likelihood):
+    moments = F, VARIANCE
+    h = terms(likelihood.computation(GaussianAverage).terms, likelihood, 5, moments=moments)
+    g = terms(likelihood.computation(AverageLogDensity).terms, likelihood, 3, moments=moments)
+    each = [(log_density(likelihood, i), F[i], VARIANCE[i]) for i in range(N)]
+    assert_allclose(h[0], np.log([normal_average(lambda f, p=p: np.exp(p(f)), *at) for p, *at in each]), rtol=1e-9)
+    assert_allclose(g[0], [normal_average(*of) for of in each], rtol=1e-9)
+
+
+@likelihoods
+def test_averages_have_the_derivatives_that_they_say(likelihood):
+    h, g = (likelihood.computation(kind).terms for kind in (GaussianAverage, AverageLogDensity))
+
+    def differences(kernel, rows, mean=0.0, variance=0.0):
+        up, down = (
+            terms(kernel, likelihood, rows, moments=(F + t * mean, VARIANCE + t * variance)) for t in (1.0, -1.0)
+        )
+        return (up - down) / (2.0 * (mean + variance))
+
+    found = terms(h, likelihood, 5, moments=(F, VARIANCE))
+    assert_allclose(found[1:], differences(h, 5, mean=STEP)[:4], rtol=1e-5, atol=1e-6)
+    found = terms(g, likelihood, 3, moments=(F, VARIANCE))
+    assert_allclose(found[1], differences(g, 3, mean=STEP)[0], rtol=1e-6, atol=1e-7)
+    assert_allclose(found[2], differences(g, 3, variance=1e-5)[0], rtol=1e-5, atol=1e-6)
+    assert_allclose(2.0 * found[2], differences(g, 3, mean=STEP)[1], rtol=1e-5, atol=1e-6)
+
+
+@likelihoods
+def test_slopes_in_parameters_are_differences(likelihood):
+    slopes = likelihood.computation(ParameterSlopes)
+    p = len(bound(likelihood).parameters)
+    moments = F, VARIANCE
+    of_density = terms(slopes.derivatives, likelihood, p, 3, moments=(F,))
+    of_h = terms(slopes.average, likelihood, p, moments=moments)
+    of_g = terms(slopes.average_log, likelihood, p, moments=moments)
+    kernel = likelihood.computation(ScalarDensity).derivatives
+    h, g = (likelihood.computation(kind).terms for kind in (GaussianAverage, AverageLogDensity))
+    for row in range(p):
+        for found, by, rows, at in ((of_density, kernel, 4, (F,)), (of_h, h, 5, moments), (of_g, g, 3, moments)):
+            expected = slope(
+                lambda given, by=by, rows=rows, at=at: terms(by, likelihood, rows, moments=at, parameters=given),
+                likelihood,
+                row,
+            )
+            wanted = expected[:3] if found.ndim == 3 else expected[0]
+            assert_allclose(found[row], wanted, rtol=1e-7, atol=1e-8)
+
+
+@likelihoods
+def test_an_observation_that_cannot_be_is_not_a_number(likelihood):
+    y = np.full(N, -1)
+    for kind, rows, moments in (
+        (ScalarDensity, 4, (F,)),
+        (GaussianAverage, 5, (F, VARIANCE)),
+        (AverageLogDensity, 3, (F, VARIANCE)),
+    ):
+        out = np.zeros((rows, N))
+        kernel, *_ = likelihood.computation(kind)
+        kernel(*moments, y, bound(likelihood).parameters, out)
+        assert np.isnan(out[0]).all()
+
+
+@likelihoods
+def test_what_guides_samplers_by_default_can(likelihood):
+    guides = [
+        kind.name
+        for kind in APPROXIMATIONS
+        if kind.approximates(likelihood) and posterior_class(DensePrior, kind().site_form).whitens
+    ]
+    assert likelihood.guide in [*guides, "prior"]
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "approximation"),
+    [(each, kind) for each in WITH_PARAMETERS for kind in APPROXIMATIONS if kind.approximates(each)],
+    ids=lambda value: value.name,
+)
+def test_evidence_has_its_gradient_in_parameters_and_prior(likelihood, approximation):
+    """By differences of evidences that are solved again."""
+    x = np.linspace(-2.0, 2.0, N)[:, None]
+    k = 1.5 * np.exp(-0.5 * (x - x.T) ** 2) + 0.05 * np.eye(N)
+    mean, y = 0.2 * np.ones((1, N)), observed(likelihood)
+    solver = approximation(tolerance=1e-10, max_iterations=500)
+    start = solver.solve(k, mean, y, likelihood=bound(likelihood)).start
+
+    def outcome(parameters, prior_mean=mean):
+        found = solver.run(k[None], prior_mean, y, start.copy(), True, likelihood=likelihood.given(parameters))
+        assert np.isfinite(found.evidence)
+        return found
+
+    at = outcome(bound(likelihood).parameters)
+    direction = np.random.default_rng(1).normal(size=bound(likelihood).parameters.shape)
+    for step, gradient, evidence in (
+        (direction, at.gradient_parameters, lambda t: outcome(bound(likelihood).parameters + t * direction).evidence),
+        (np.ones((1, N)), at.gradient_mean, lambda t: outcome(bound(likelihood).parameters, mean + t).evidence),
+    ):
+        up, down, far_up, far_down = (evidence(t * 1e-3) for t in (1.0, -1.0, 2.0, -2.0))
+        assert (gradient * step).sum() == pytest.approx((8.0 * (up - down) - far_up + far_down) / 12e-3, rel=1e-6)
+
+
+@likelihoods
+def test_scores_are_of_each_point(likelihood):
+    given = bound(likelihood)
+    y = observed(likelihood)
+    cov = VARIANCE[:, None, None]
+    classes = given.n_classes(1)
+    p = given.probabilities(F[:, None], cov)[0] if classes else np.empty((N, 0))
+    moments = None if classes else given.outcome_moments(F[:, None], cov)
+    scores = given.scores(y, p, moments)
+    assert scores
+    assert all(values.shape == (N,) and np.isfinite(values).all() for values in scores.values())
+    assert "mlpd" not in scores
+
+
+@likelihoods
+def test_draws_of_the_model_have_the_density(likelihood):
+    """What PyMC says of the observations given latent values."""
+    model, _ = model_of(CASES[likelihood.name].observe)
+    (expected,) = model.compile_fn(
+        model.logp([model["y"]], sum=False), inputs=model.value_vars, on_unused_input="ignore", mode="FAST_COMPILE"
+    )(model.initial_point())
+    given = likelihood.given(CASES[likelihood.name].parameters)
+    f = model.compile_fn(
+        model.replace_rvs_by_values([model["f"]]),
+        inputs=model.value_vars,
+        on_unused_input="ignore",
+        mode="FAST_COMPILE",
+    )(model.initial_point())[0]
+    each = [given.at([i]).log_density(f[None, [i]], observed(likelihood)[[i]]) for i in range(N)]
+    assert_allclose(each, expected, rtol=1e-6)
