@@ -78,10 +78,10 @@ class Annealing(Experiment):
     title = "Section 10: annealed importance sampling"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
-        runs, side = (40, 301) if quick else (1000, 1201)
+        runs, side = (40, 301) if quick else (400, 1201)
         few = {"prior": 40, "LA": 10, "EP": 10}
         # From the prior, and with as many temperatures from LA, the evidence of 767 labels takes too long.
-        many = {"sonar": {"prior": 200, "LA": 50, "EP": 50}, USPS: {"EP": 50}}
+        many = {"sonar": {"prior": 200, "LA": 50, "EP": 50}, USPS: {"EP": 30}}
         points = list(POINTS)[:1] if quick else list(POINTS)
         return [
             *(Cell(f"regime {r}", of_regime, {"regime": r, "runs": runs, "side": side}) for r in REGIMES),
@@ -90,7 +90,7 @@ class Annealing(Experiment):
                     point, of_data,
                     {
                         "data": data, "point": point, "counts": few if quick else many[POINTS[point][0]],
-                        "runs": 10 if quick else 100, "size": [40, 10] if quick else None,
+                        "runs": 10 if quick else 50, "size": [40, 10] if quick else None,
                     },
                 )
                 for point in points

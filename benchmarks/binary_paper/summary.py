@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from benchmarks.binary_paper.covariances import COVARIANCES
 from benchmarks.binary_paper.data import DRAWN, NOTE, TITLES, USPS
 from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, METHODS
-from benchmarks.binary_paper.sweep import gathered, nested, sweep
+from benchmarks.binary_paper.sweep import gathered, nested, peak, sweep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.plots.style import MARKERS, colours
 
@@ -110,7 +110,8 @@ class Summary(Experiment):
                     shown = " | ".join(f"{all_} ({clear})" for all_, clear in counts.values())
                     lines.append(f"| {measure} | ours, {whose}, of {len(own)} | {shown} |")
             lines.append("")
-        return record, "\n".join([*lines, *_averages(best)])
+        chosen, table = _chosen(found)
+        return record | {"chosen": chosen}, "\n".join([*lines, *_averages(best), "", *table])
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         """Best information of each trial less EP's."""
@@ -187,6 +188,28 @@ def _averages(best: Mapping[Trial, tuple[dict[str, float], int]]) -> list[str]:
                 means = " | ".join(f"{np.nanmean([values[method] for values in own]):.3f}" for method in EVERY)
                 lines.append(f"| {TITLES[data]} | {likelihood} | {means} |")
     return lines
+
+
+def _chosen(found: Mapping[str, Arrays]) -> tuple[dict[str, Any], list[str]]:
+    """Information at the points of the grid that evidence and bound choose, averaged over trials, beside the best."""
+    columns: dict[str, dict[str, list[float]]] = {}
+    for by_method in grids_of(found).values():
+        for method, grid in by_method.items():
+            where = grid.where(grid["converged"])
+            if not bool(grid["converged"].any()):
+                continue
+            row = columns.setdefault(method, {"evidence": [], "bound": [], "best": []})
+            row["best"].append(float(where["information"].max()))
+            for of in ("evidence", "bound"):
+                row[of].append(float(where["information"].sel(peak(where[of]))))
+    record = {method: {of: float(np.mean(x)) for of, x in row.items()} for method, row in columns.items()}
+    lines = [
+        "## Information where hyperparameters are chosen by evidence or bound, averaged over all trials", "",
+        f"| chosen by | {' | '.join(record)} |", "| --- " * (1 + len(record)) + "|",
+    ]  # fmt: skip
+    for of, name in {"evidence": "the method's evidence", "bound": "Jensen's bound", "best": "held-out labels"}.items():
+        lines.append(f"| {name} | {' | '.join(f'{row[of]:.3f}' for row in record.values())} |")
+    return record, lines
 
 
 EXPERIMENT = Summary()
