@@ -63,7 +63,7 @@ class Figures9To11(Experiment):
             )
             for part, whole in zip(("coarse", "rest"), parts, strict=True)
             for name, likelihood in ((USPS, "logit"), ("sonar", "probit"), (USPS, "probit"), ("sonar", "logit"))
-            for i, points in enumerate(_pieces(whole, 1 if quick else 50))
+            for i, points in enumerate(_pieces(whole, 50))
         ]  # fmt: skip
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:

@@ -111,7 +111,10 @@ class Summary(Experiment):
                     lines.append(f"| {measure} | ours, {whose}, of {len(own)} | {shown} |")
             lines.append("")
         chosen, table = _chosen(found)
-        return record | {"chosen": chosen}, "\n".join([*lines, *_averages(best), "", *table])
+        failed = _failed(found)
+        shown = ", ".join(f"{method} {count} of {of}" for method, (count, of) in failed.items())
+        record |= {"chosen": chosen, "not converged": failed}
+        return record, "\n".join([*lines, *_averages(best), "", *table, "", f"Not converged: {shown}."])
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         """Best information of each trial less EP's."""
@@ -171,6 +174,16 @@ def below(best: Sequence[Mapping[str, float]], measure: str, whose: str) -> dict
     return {
         method: (int(less[:, i].sum()), int(clear[:, i].sum())) for i, method in enumerate(METHODS)
     }  # fmt: skip
+
+
+def _failed(found: Mapping[str, Arrays]) -> dict[str, tuple[int, int]]:
+    """How many solves of each method did not converge, and how many there were."""
+    counts: dict[str, tuple[int, int]] = {}
+    for part in found.values():
+        for method, converged in zip(part["methods"].tolist(), part["converged"], strict=True):
+            failed, of = counts.get(method, (0, 0))
+            counts[method] = failed + int((converged == 0.0).sum()), of + converged.size
+    return counts
 
 
 def _averages(best: Mapping[Trial, tuple[dict[str, float], int]]) -> list[str]:
