@@ -9,6 +9,7 @@ from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import qmc
 
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from tests.reference.softmax_average import softmax_average as dense_average
 
 
 def posterior(m, c, scale, seed=0):
@@ -87,6 +88,36 @@ def test_without_variance_it_is_the_softmax(c):
     p, error = softmax_probabilities(mean, np.zeros((5, c, c)))
     assert_allclose(p, softmax(mean, axis=1), atol=1e-15)
     assert error.max() < 1e-14
+
+
+@pytest.mark.parametrize(("c", "variance", "share"), [(10, 1.0, 0.0), (10, 40.0, 0.01), (10, 4.0, 0.1), (6, 4.0, 0.5)])
+def test_against_dense_grids_over_two_factors(c, variance, share):
+    """Classes that move together not at all, a little and a lot, all of them plausible."""
+    rng = np.random.default_rng([c, int(variance)])
+    mean, variances = rng.standard_normal(c), variance * np.exp(0.3 * rng.standard_normal(c))
+    root = np.sqrt(share * variance) * rng.standard_normal((c, 2))
+    expected = dense_average(mean, variances, root, nodes=15 if share else 1)
+    assert_allclose(expected.sum(), 1.0, atol=1e-7)
+    p, error = softmax_probabilities(mean[None], (np.diag(variances) + root @ root.T)[None])
+    assert np.all(np.abs(p[0] - expected) < error[0])
+    assert error[0] < 1e-4
+
+
+def test_many_points_reach_the_tolerance():
+    """Ten classes, all plausible: classes that have priors of their own move together little."""
+    rng = np.random.default_rng(5)
+    a = rng.standard_normal((40, 10, 2)) * 0.3
+    p, error = softmax_probabilities(rng.standard_normal((40, 10)), 4.0 * np.eye(10) + a @ a.transpose(0, 2, 1))
+    assert error.max() <= 5e-5
+    assert p.min() > 1e-3
+
+
+def test_a_tolerance_beyond_tables_is_left_to_averages():
+    mean, cov = posterior(2, 5, 0.3)
+    p, error = softmax_probabilities(mean, cov, tolerance=2e-6)
+    coarse, its_error = softmax_probabilities(mean, cov)
+    assert error.max() < 5e-6
+    assert np.all(np.abs(p - coarse).max(1) < error + its_error)
 
 
 @settings(max_examples=25, deadline=None, derandomize=True)

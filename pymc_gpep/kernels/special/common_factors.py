@@ -12,7 +12,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor
-from pymc_gpep.kernels.special.independent_classes import largest_of_independent
+from pymc_gpep.kernels.special.tabulated_utilities import ENTRIES, largest_of_tabulated, tabulate
 
 __all__ = ["average_over_factors", "split_covariance"]
 
@@ -171,9 +171,9 @@ def _newton_step(hessian, gradient):
 
 @kernel
 def average_over_factors(
-    mean, cov, normals, weights, rule_nodes, rule_weights, reach, width, deviations, probabilities, errors
+    mean, cov, normals, weights, common, noise_weights, noise_means, noise_variances, deviations, probabilities, errors
 ):
-    """P(v_k is the largest of v), v ~ N(mean, cov + I), for every class k and many points.
+    """P(v_k is the largest of v), v = f + noise, f ~ N(mean, cov), for every class k and many points.
 
     Parameters
     ----------
@@ -182,32 +182,43 @@ def average_over_factors(
         Both triangles are read; it may be singular.
     normals, weights : (r, q, c − 1) and (r, q) array
         r independent unbiased rules for a standard normal average, weights summing to 1.
-    rule_nodes, rule_weights, reach, width
-        For `largest_of_independent`.
+    common : float
+        Variance of the noise of every utility, besides what follows.
+    noise_weights, noise_means, noise_variances : (components,) array
+        The rest of the noise, a mixture of normals; weights sum to 1 and may be negative.
     deviations : float
         Standard errors to report as the error.
     probabilities : (m, c) array
-        Overwritten. They sum to 1; NaN where the input is not finite or `cov` + I not positive definite.
+        Overwritten. They sum to 1; NaN where the input is not finite or the covariance of the utilities not positive
+        definite.
     errors : (m,) array
         Overwritten with the estimated error of the least certain probability: by the spread of the r rules, and how far
         from 1 the probabilities summed.
     """
     m, c = mean.shape
     rules, points = weights.shape
+    noise = 0.0
+    for j in range(noise_weights.shape[0]):
+        noise += noise_weights[j] * (noise_variances[j] + noise_means[j] ** 2)
+        for i in range(noise_weights.shape[0]):
+            noise -= noise_weights[j] * noise_means[j] * noise_weights[i] * noise_means[i]
     v, room = np.empty((c, c)), np.empty((5, c, c))
     root = np.empty((c, c - 1))
-    sd, moved, p = np.empty((3, c))
-    pair = np.empty((2, c))
+    variance, width, end = np.empty((3, c))
+    moved, p, slopes = np.empty((3, c))
+    tables = np.empty((c, ENTRIES, 2))
     estimates = np.empty((rules, c))
     for i in range(m):
         probabilities[i] = np.nan
         errors[i] = np.nan
         v[:] = cov[i]
         for k in range(c):
-            v[k, k] += 1.0
-        if not (math.isfinite(np.sum(mean[i]) + np.sum(v)) and split_covariance(v, sd, root, room)):
+            v[k, k] += common
+        if not (math.isfinite(np.sum(mean[i]) + np.sum(v)) and split_covariance(v, variance, root, room)):
             continue
-        sd[:] = np.sqrt(sd)
+        for k in range(c):
+            width[k] = math.sqrt(variance[k] + noise)
+            end[k] = tabulate(variance[k], noise_weights, noise_means, noise_variances, width[k], tables[k])
         estimates[:] = 0.0
         for rule in range(rules):
             for q in range(points):
@@ -215,7 +226,7 @@ def average_over_factors(
                     moved[k] = mean[i, k]
                     for j in range(c - 1):
                         moved[k] += root[k, j] * normals[rule, q, j]
-                largest_of_independent(moved, sd, rule_nodes, rule_weights, reach, width, p, pair)
+                largest_of_tabulated(moved, width, end, tables, p, slopes)
                 for k in range(c):
                     estimates[rule, k] += weights[rule, q] * p[k]
         worst = 0.0

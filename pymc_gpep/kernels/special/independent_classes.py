@@ -13,13 +13,10 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["FINE", "QUICK", "largest_of_independent", "probabilities_of_independent"]
+__all__ = ["FINE", "largest_of_independent", "probabilities_of_independent"]
 
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
 """Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
-
-QUICK = (np.polynomial.legendre.leggauss(8), 5.0, 2.5)
-"""The same to about 1e-6."""
 
 
 @kernel
@@ -86,7 +83,7 @@ def probabilities_of_independent(mean, variance, nodes, weights, reach, width, p
     mean, variance : (m, c) array
         Of the utilities.
     nodes, weights, reach, width
-        One of `FINE` and `QUICK`.
+        As in `FINE`.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where `mean` or `variance` are not finite or a variance is not positive.
     errors : (m,) array

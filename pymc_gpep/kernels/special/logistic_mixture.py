@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 __all__ = ["MIXTURE_ERROR", "logistic_of_normal", "mixture_scales"]
 
@@ -41,7 +42,7 @@ _WEIGHTS = np.array(
         5.6364291538780510e-04,
     ]
 )
-_SQRT_HALF = math.sqrt(0.5)
+_REACH = 8.9  # standard deviations, of the table
 
 
 @kernel
@@ -58,5 +59,7 @@ def logistic_of_normal(mean, scales):
     """E σ(−d) and E σ(d), d ~ N(mean, variance), each to `MIXTURE_ERROR`, with the `mixture_scales` of the variance."""
     tail = 0.0
     for i in range(len(_SCALES)):
-        tail += 0.5 * _WEIGHTS[i] * math.erfc(abs(scales[i] * mean) * _SQRT_HALF)
+        s = -abs(scales[i] * mean)
+        if s > -_REACH:
+            tail += _WEIGHTS[i] * cdf_and_density(s)[0]
     return (tail, 1.0 - tail) if mean > 0.0 else (1.0 - tail, tail)

@@ -4,8 +4,8 @@ Up to three utilities have a closed form (`pymc_gpep.likelihoods.multinomial_pro
 integral over it remains (`pymc_gpep.kernels.special.trivariate`). With more, where rules over what the classes have in
 common do not reach (`pymc_gpep.kernels.special.common_factors`), Genz's separation of variables with the variables
 reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax
-exponential tilting (Botev 2017) makes nearly constant, and digitally shifted Sobol points in growing number estimate
-it. The estimates of the classes are independent, so that their sum says something about each.
+exponential tilting (Botev 2017) makes nearly constant, and scrambled Sobol points in growing number estimate it. The
+estimates of the classes are independent, so that their sum says something about each.
 
 Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S), d = c − 1.
 """
@@ -19,19 +19,20 @@ from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
 from pymc_gpep.kernels.special.trivariate import STACK, ndtr, trivariate
 
-__all__ = ["BITS", "LAST_LEVEL", "SHIFTS", "largest_of_four", "largest_probabilities"]
+__all__ = ["BITS", "LAST_LEVEL", "SEQUENCES", "largest_of_four", "largest_probabilities"]
 
-SHIFTS = 8
-"""Independent random shifts of the Sobol points, from whose spread their error is estimated."""
+SEQUENCES = 8
+"""Independent scrambles of the Sobol points, from whose spread their error is estimated."""
 
 BITS = 30
 """Binary digits of the points' coordinates."""
 
 LAST_LEVEL = 13
-"""log2 of the most points per shift."""
+"""log2 of the most points of a sequence."""
 
 _FIRST_LEVEL = 5
 _STANDARD_ERRORS = 3.0  # reported as the error
+_UNIT = 0.5**BITS
 _TABULATED = 5.0  # where the table has the last digits but two
 
 
@@ -167,34 +168,34 @@ def _tilt_residual(a, bound, t, hazards, residual):
 
 
 @kernel
-def _weight(point, lower, bound, mu, z):
-    """The tilted integrand at a point of the unit cube."""
+def _add_points(points, first, last, shift, lower, bound, mu, z, room, sums):
+    """Add the tilted integrand at points `first` to `last` of each sequence, shifted, to its sum.
+
+    The sequences go side by side, so that the processor has as many independent sums to work on.
+    """
     d = bound.shape[0]
-    product = 1.0
-    exponent = 0.0
-    for k in range(d):
-        limit = bound[k] - mu[k]
-        for j in range(k):
-            limit -= lower[k, j] * z[j]
-        cdf = cdf_and_density(limit)[0] if abs(limit) < _TABULATED else ndtr(limit)
-        product *= cdf
-        if product == 0.0:
-            return 0.0
-        if k < d - 1:
-            deviation = quantile(point[k] * cdf)
-            exponent -= mu[k] * (0.5 * mu[k] + deviation)
-            z[k] = mu[k] + deviation
-    return product * math.exp(exponent)
-
-
-@kernel
-def _add_points(points, shifts, lower, bound, mu, point, z, sums):
-    """Add the integrand at `points`, shifted, to the sum of each shift."""
-    for shift in range(SHIFTS):
-        for i in range(points.shape[0]):
-            for k in range(points.shape[1]):
-                point[k] = ((points[i, k] ^ shifts[shift, k]) + 0.5) / (1 << BITS)
-            sums[shift] += _weight(point, lower, bound, mu, z)
+    limit, cdf, product, exponent = room
+    for i in range(first, last):
+        product[:] = 1.0
+        exponent[:] = 0.0
+        for k in range(d):
+            limit[:] = bound[k] - mu[k]
+            for j in range(k):
+                coefficient = lower[k, j]
+                for q in range(SEQUENCES):
+                    limit[q] -= coefficient * z[j, q]
+            for q in range(SEQUENCES):
+                x = limit[q]
+                cdf[q] = cdf_and_density(x)[0] if abs(x) < _TABULATED else ndtr(x)
+                product[q] *= cdf[q]
+            if k < d - 1:
+                half = 0.5 * mu[k]
+                for q in range(SEQUENCES):
+                    deviation = quantile(((points[i, k, q] ^ shift[k, q]) + 0.5) * _UNIT * cdf[q])
+                    exponent[q] -= mu[k] * (half + deviation)
+                    z[k, q] = mu[k] + deviation
+        for q in range(SEQUENCES):
+            sums[q] += product[q] * math.exp(exponent[q]) if product[q] > 0.0 else 0.0
 
 
 @kernel
@@ -281,14 +282,14 @@ def largest_of_four(mean, cov, probabilities):
 
 @kernel
 def _mean_and_error(sums, n):
-    """Of the estimates that the shifts are, from their sums over n points: the mean and its variance."""
+    """Of the estimates that the sequences are, from their sums over n points: the mean and its variance."""
     mean = 0.0
-    for shift in range(SHIFTS):
-        mean += sums[shift] / n / SHIFTS
+    for q in range(SEQUENCES):
+        mean += sums[q] / n / SEQUENCES
     variance = 0.0
-    for shift in range(SHIFTS):
-        variance += (sums[shift] / n - mean) ** 2 / SHIFTS
-    return mean, variance / (SHIFTS - 1)
+    for q in range(SEQUENCES):
+        variance += (sums[q] / n - mean) ** 2 / SEQUENCES
+    return mean, variance / (SEQUENCES - 1)
 
 
 @kernel
@@ -300,10 +301,10 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
     mean : (m, c) array
     cov : (m, c, c) array
         Both triangles are read.
-    points : (2**LAST_LEVEL, c − 2) array of int
-        A Sobol sequence in units of 2**−BITS.
-    shifts : (c, SHIFTS, c − 2) array of int
-        Random numbers from 0 to 2**BITS − 1.
+    points : (2**LAST_LEVEL, c − 2, SEQUENCES) array of int
+        Independently scrambled Sobol sequences in units of 2**−BITS.
+    shifts : (c, c − 2, SEQUENCES) array of int
+        Random numbers from 0 to 2**BITS − 1, which make the estimates of the classes independent.
     tolerance : float
         Absolute error of each probability that is aimed for.
     probabilities : (m, c) array
@@ -315,17 +316,18 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
     d = c - 1
     s = np.empty((c, d, d))
     b, mu = np.empty((c, d)), np.empty((c, d))
-    sums = np.empty((c, SHIFTS))
+    sums = np.empty((c, SEQUENCES))
     variances, levels = np.empty(c), np.empty(c, np.int64)
     a, matrix = np.empty((d, d)), np.empty((d, d))
-    z, point = np.empty(d), np.empty(d)
+    expected = np.empty(d)
+    z, room = np.empty((d, SEQUENCES)), np.empty((4, SEQUENCES))
     t, trial, residual, hazards, step = np.empty(d), np.empty(d), np.empty(d), np.empty(d), np.empty(d)
 
     for i in range(m):
         valid = _is_finite(mean[i], cov[i])
         for k in range(c):
             _prepare(mean[i], cov[i], k, s[k], b[k])
-            if not _order_and_factor(s[k], b[k], z):
+            if not _order_and_factor(s[k], b[k], expected):
                 valid = False
                 continue
             for p in range(d):
@@ -342,7 +344,7 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
         n = 1 << _FIRST_LEVEL
         for k in range(c):
             levels[k] = _FIRST_LEVEL
-            _add_points(points[:n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
+            _add_points(points, 0, n, shifts[k], s[k], b[k], mu[k], z, room, sums[k])
             probabilities[i, k], variances[k] = _mean_and_error(sums[k], n)
         while True:
             total = 0.0
@@ -357,6 +359,6 @@ def largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, e
                 break
             n = 1 << levels[k]
             levels[k] += 1
-            _add_points(points[n : 2 * n], shifts[k], s[k], b[k], mu[k], point, z, sums[k])
+            _add_points(points, n, 2 * n, shifts[k], s[k], b[k], mu[k], z, room, sums[k])
             probabilities[i, k], variances[k] = _mean_and_error(sums[k], 2 * n)
         errors[i] = _sum_to_one(probabilities[i], variances)

@@ -2,8 +2,8 @@
 
 Only differences between the classes matter, which takes one dimension off. Another is done in closed form: given the
 differences among the other classes, the probability of class l is the logistic function of a normal variable. That
-leaves c − 2 dimensions: none for two classes, one quadrature for three, and with more digitally shifted Sobol points
-in growing number. The class l is the one with the largest conditional variance, so that what is left is smooth.
+leaves c − 2 dimensions: none for two classes, one quadrature for three, and with more scrambled Sobol points in
+growing number. The class l is the one with the largest conditional variance, so that what is left is smooth.
 """
 
 import math
@@ -16,7 +16,7 @@ from pymc_gpep.kernels.special.logistic_normal import logistic_normal
 
 __all__ = ["softmax_average"]
 
-_FIRST_LEVEL = 8  # log2 of the fewest points per shift: enough to meet what has a probability of 0.001
+_FIRST_LEVEL = 8  # log2 of the fewest points of a sequence: enough to meet what has a probability of 0.001
 _STANDARD_ERRORS = 3.0  # reported as the error
 _NEGATIVE = 1e-6  # of the largest variance: a negative variance beyond this is no rounding error
 _EPS = np.finfo(np.float64).eps
@@ -148,29 +148,53 @@ def _quadrature(mu, root, rank, sd, own, z, f, ends, values, first, second, prob
 
 
 @inlined_kernel
-def _sobol(normals, mu, root, rank, variance, own, tolerance, f, sums, probabilities):
-    """Averages over Sobol points into `probabilities`; returns the error of the least certain one."""
-    shifts, most, _ = normals.shape
+def _sobol(normals, mu, root, rank, variance, own, tolerance, f, room, sums, probabilities):
+    """Averages over Sobol points into `probabilities`; returns the error of the least certain one.
+
+    The sequences go side by side, so that the processor has as many independent sums to work on.
+    """
+    most, _, sequences = normals.shape
+    c = mu.shape[0]
     scales = mixture_scales(variance)
+    top, total = room
     sums[:] = 0.0
     done = 0
     n = 1 << _FIRST_LEVEL
     while True:
-        for shift in range(shifts):
-            for i in range(done, n):
-                mean = _among_others(mu, root, rank, normals[shift, i], own, f)
-                below, above = logistic_of_normal(mean, scales)
-                _add(1.0, below, above, f, own, sums[shift])
+        for i in range(done, n):
+            top[:] = -np.inf
+            for k in range(c):
+                f[k] = mu[k]
+                for j in range(rank):
+                    coefficient = root[k, j]
+                    for q in range(sequences):
+                        f[k, q] += coefficient * normals[i, j, q]
+                if k != own:
+                    for q in range(sequences):
+                        top[q] = max(top[q], f[k, q])
+            total[:] = 0.0
+            for k in range(c):
+                if k != own:
+                    for q in range(sequences):
+                        f[k, q] = math.exp(f[k, q] - top[q])
+                        total[q] += f[k, q]
+            for q in range(sequences):
+                below, above = logistic_of_normal(f[own, q] - top[q] - math.log(total[q]), scales)
+                f[own, q] = above
+                total[q] = below / total[q]
+            for k in range(c):
+                for q in range(sequences):
+                    sums[k, q] += f[k, q] * (1.0 if k == own else total[q])
         worst = 0.0
-        for k in range(mu.shape[0]):
-            worst = max(worst, np.var(sums[:, k] / n) / (shifts - 1))
+        for k in range(c):
+            worst = max(worst, np.var(sums[k] / n) / (sequences - 1))
         error = _STANDARD_ERRORS * math.sqrt(worst) + MIXTURE_ERROR
         if error <= tolerance or n == most:
             break
         done = n
         n *= 2
-    for k in range(mu.shape[0]):
-        probabilities[k] = np.mean(sums[:, k]) / n
+    for k in range(c):
+        probabilities[k] = np.mean(sums[k]) / n
     return error
 
 
@@ -183,8 +207,8 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     mean : (m, c) array
     cov : (m, c, c) array
         Both triangles are read; it may be singular.
-    normals : (shifts, points, c − 2) array
-        Sobol points, shifted and made standard normal. Not used with three classes or fewer.
+    normals : (points, c − 2, sequences) array
+        Independently scrambled Sobol sequences, made standard normal. Not used with three classes or fewer.
     tolerance : float
         Absolute error of each probability that the Sobol points aim for.
     probabilities : (m, c) array
@@ -196,7 +220,8 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     m, c = mean.shape
     mu, f, z = np.empty((3, c))
     s, root = np.empty((2, c, c))
-    sums = np.empty((normals.shape[0], c))
+    several, sums = np.empty((2, c, normals.shape[2]))
+    room = np.empty((2, normals.shape[2]))
     ends, values = np.empty((_MAX_INTERVALS + 2, 2)), np.empty((_MAX_INTERVALS + 2, c))
     first, second = np.empty((2, c))
     for i in range(m):
@@ -230,5 +255,5 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
                 mu, root, rank, math.sqrt(variance), own, z, f, ends, values, first, second, probabilities[i]
             )
         else:
-            errors[i] = _sobol(normals, mu, root, rank, variance, own, tolerance, f, sums, probabilities[i])
+            errors[i] = _sobol(normals, mu, root, rank, variance, own, tolerance, several, room, sums, probabilities[i])
         probabilities[i] /= np.sum(probabilities[i])

@@ -1,26 +1,22 @@
 """Class probabilities under a Gaussian posterior of the latent values."""
 
-from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 from scipy.special import ndtr, owens_t
-from scipy.stats import qmc, t
+from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
-from pymc_gpep.kernels.special.common_factors import average_over_factors
-from pymc_gpep.kernels.special.independent_classes import FINE, QUICK, probabilities_of_independent
-from pymc_gpep.kernels.special.orthant import BITS, LAST_LEVEL, SHIFTS, largest_of_four, largest_probabilities
+from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
+from pymc_gpep.kernels.special.orthant import BITS, LAST_LEVEL, SEQUENCES, largest_of_four, largest_probabilities
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments, independent_classes
-from pymc_gpep.likelihoods.spherical_radial import fifth_degree, third_degree
+from pymc_gpep.likelihoods.over_factors import UtilityNoise, over_factors
 
 __all__ = ["class_probabilities"]
 
-_SEED = 20_130_101  # the same input has the same answer
-_CONFIDENCE = 0.99  # of the error that rules over factors report
-_RULES = {third_degree: 8, fifth_degree: 4}  # rules over factors in the order of trial, and how many of each
-_HOPELESS = 100.0  # times the tolerance: from an error so large the next degree does not reach it
+_SEED = 20_130_107  # the same input has the same answer
+_NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
 _INNER_SWEEPS = 100
 _INNER_TOLERANCE = 1e-10
 
@@ -81,11 +77,8 @@ def class_probabilities(
     if c == 4:
         probabilities[together], errors[together] = _normalised(_four_classes(mean[together], cov[together]))
         return probabilities, errors
-    for rules in _RULES:
-        hopeful = ~(errors[together] > _HOPELESS * tolerance)
-        at = together[hopeful]
-        probabilities[at], errors[at] = _over_factors(mean[at], cov[at], rules)
-        together = together[~(errors[together] <= tolerance)]
+    probabilities[together], errors[together] = over_factors(mean[together], cov[together], _NOISE, tolerance)
+    together = together[~(errors[together] <= tolerance)]
     p, error = _orthants(mean[together], cov[together], tolerance)
     better = ~(error > errors[together])
     probabilities[together[better]], errors[together[better]] = p[better], error[better]
@@ -104,18 +97,6 @@ def _independent(mean: Array, cov: Array) -> tuple[Array, Array]:
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     variance = 1.0 + np.ascontiguousarray(cov.diagonal(axis1=1, axis2=2))
     probabilities_of_independent(mean, variance, nodes, weights, reach, width, probabilities, errors)
-    return probabilities, errors
-
-
-def _over_factors(mean: Array, cov: Array, rules: Callable[..., tuple[Array, Array]]) -> tuple[Array, Array]:
-    """By rules over what the classes have in common."""
-    normals, weights = _factors(rules, mean.shape[1] - 1)
-    deviations = float(t.ppf(0.5 + 0.5 * _CONFIDENCE, len(normals) - 1))
-    (nodes, node_weights), reach, width = QUICK
-    probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
-    average_over_factors(
-        mean, cov, normals, weights, nodes, node_weights, reach, width, deviations, probabilities, errors
-    )
     return probabilities, errors
 
 
@@ -166,14 +147,8 @@ def _bivariate(b1: np.ndarray, b2: np.ndarray, s11: np.ndarray, s12: np.ndarray,
 
 @lru_cache(maxsize=4)
 def _quasi_random_numbers(c: int) -> tuple[np.ndarray, np.ndarray]:
-    """A scrambled Sobol sequence, and digital shifts of it for each class."""
+    """Scrambled Sobol sequences, and digital shifts of them for each class."""
     rng = np.random.default_rng(_SEED)
-    sequence = qmc.Sobol(max(1, c - 2), bits=BITS, rng=rng)
-    points = np.ldexp(sequence.random_base2(LAST_LEVEL), BITS).astype(np.int64)
-    return points, rng.integers(1 << BITS, size=(c, SHIFTS, max(1, c - 2)))
-
-
-@lru_cache(maxsize=8)
-def _factors(rules: Callable[..., tuple[Array, Array]], dimension: int) -> tuple[Array, Array]:
-    """Points and weights over standard normal factors, the same ones always."""
-    return rules(dimension, _RULES[rules], np.random.default_rng(_SEED))
+    each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(LAST_LEVEL) for _ in range(SEQUENCES)]
+    points = np.ldexp(np.stack(each, axis=-1), BITS).astype(np.int64)
+    return points, rng.integers(1 << BITS, size=(c, c - 2, SEQUENCES))

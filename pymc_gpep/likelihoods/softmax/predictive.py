@@ -6,18 +6,25 @@ import numpy as np
 from scipy.special import ndtri
 from scipy.stats import qmc
 
-from pymc_gpep.kernels.special.orthant import BITS, LAST_LEVEL, SHIFTS
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.special.orthant import BITS, SEQUENCES
 from pymc_gpep.kernels.special.softmax_average import softmax_average
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
+from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, over_factors
+from pymc_gpep.likelihoods.softmax.gumbel_noise import gumbel_noise
 
 __all__ = ["softmax_probabilities"]
 
 _SEED = 19_980_112  # the same input has the same answer
+_LAST_LEVEL = 14  # log2 of the most points of a sequence
+_NEARLY = (
+    10.0  # times the tolerance: from an error so large, quasi-Monte Carlo integration over factors does not reach it
+)
+_NARROW = 0.1  # variance between classes up to which integration over latent values is quick
+_WIDE = 2.0  # and from which on it takes longer than factors
 
 
-def softmax_probabilities(
-    mean: np.ndarray, cov: np.ndarray, *, tolerance: float = 5e-5
-) -> tuple[np.ndarray, np.ndarray]:
+def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
     """Probability of each class at m points, E[softmax(f)] over the latent values f ~ N(mean, cov) of each.
 
     Parameters
@@ -27,8 +34,9 @@ def softmax_probabilities(
     cov : (m, c, c) array
         Their posterior covariances, which may be singular.
     tolerance : float
-        Absolute error wanted of each probability with four classes or more, by quasi-Monte Carlo integration; two
-        classes are exact to rounding, three to about 1e-9. The quasi-random numbers are always the same ones, and the
+        Absolute error wanted of each probability with four classes or more: by randomised rules over factors that the
+        classes have in common, and where these do not reach it, or with four classes, by quasi-Monte Carlo integration.
+        Two classes are exact to rounding, three to about 1e-9. The random numbers are always the same ones, and the
         work is bounded, so look at the errors returned.
 
     Returns
@@ -36,8 +44,8 @@ def softmax_probabilities(
     probabilities : (m, c) array
         They sum to 1 at each point; NaN where mean or covariance are, or where a covariance has a negative variance.
     errors : (m,) array
-        Estimated error of the least certain probability of each point: three standard errors with four classes or
-        more, and that of a quadrature with fewer.
+        Estimated error of the least certain probability of each point: half a confidence interval of 99 per cent, or
+        three standard errors, with four classes or more, and that of a quadrature with fewer.
 
     Raises
     ------
@@ -45,17 +53,40 @@ def softmax_probabilities(
         If the shapes do not agree, if there are fewer than two classes, or if `tolerance` is not positive.
     """
     mean, cov = gaussian_moments(mean, cov, tolerance)
+    if mean.shape[1] < FEWEST:
+        return _averages(mean, cov, tolerance)
+    probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
+    variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # of differences between classes
+    varied = np.flatnonzero(variance > _NARROW)
+    probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
+    left = ~(errors <= tolerance)
+    # Where classes move together a little and latent values vary much, factors are the smoother thing to average over.
+    by_factors = left & (errors <= _NEARLY * tolerance) & (variance > _WIDE)
+    for which, average in ((by_factors, _over_factors), (left & ~by_factors, _averages)):
+        at = np.flatnonzero(which)
+        p, error = average(mean[at], cov[at], tolerance)
+        better = ~(error > errors[at])
+        probabilities[at[better]], errors[at[better]] = p[better], error[better]
+    return probabilities, errors
+
+
+def _over_factors(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
+    return over_factors(mean, cov, gumbel_noise(), tolerance, DEAR)
+
+
+def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
+    """By closed form, quadrature or quasi-Monte Carlo integration of the softmax."""
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     softmax_average(mean, cov, _normals(mean.shape[1]), tolerance, probabilities, errors)
     return probabilities, errors
 
 
 @lru_cache(maxsize=4)
-def _normals(c: int) -> np.ndarray:
-    """Standard normal numbers (SHIFTS, 2**LAST_LEVEL, c − 2) from shifts of a scrambled Sobol sequence."""
+def _normals(c: int) -> Array:
+    """Standard normal numbers (2**_LAST_LEVEL, c − 2, SEQUENCES) from scrambled Sobol sequences."""
     if c <= 3:
-        return np.empty((SHIFTS, 0, 1))
+        return np.empty((1, 0, SEQUENCES))
     rng = np.random.default_rng(_SEED)
-    points = np.ldexp(qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(LAST_LEVEL), BITS).astype(np.int64)
-    shifts = rng.integers(1 << BITS, size=(SHIFTS, 1, c - 2))
-    return ndtri(np.ldexp((points ^ shifts) + 0.5, -BITS))
+    each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(_LAST_LEVEL) for _ in range(SEQUENCES)]
+    normals: Array = ndtri(np.stack(each, axis=-1) + 0.5 ** (BITS + 1))
+    return normals

@@ -1,0 +1,118 @@
+"""The largest of independent utilities by tables: each is a normal variable plus noise that is a mixture of normals.
+
+With H_j the distribution function of utility j, p_k = ∫ (∏_j H_j) (log H_k)′ dx, for all classes at once. Averages over
+what utilities have in common move their means and leave their shapes, so that log H_j is tabulated once and is a sum of
+cubics ever after. The trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and
+Weideman 2014).
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
+
+__all__ = ["ENTRIES", "largest_of_tabulated", "tabulate"]
+
+_FROM, _TO, _PER_WIDTH = -5.5, 9.5, 8  # in widths of a utility
+ENTRIES = round((_TO - _FROM) * _PER_WIDTH) + 1
+"""Of a table."""
+
+_NOTHING = 1e-9  # what a distribution function may begin at
+_ALL = 1.0 - 2e-7  # and end at
+_STEP = 0.55  # of the trapezoid rule, in widths of the narrowest utility
+_MOST_NODES = 2000
+_LOWEST = math.log(_NOTHING)
+_REACH = 8.9  # of `cdf_and_density`
+
+
+@kernel
+def tabulate(variance, noise_weights, noise_means, noise_variances, width, table):
+    """Log of a utility's distribution function about its mean, and its rise within a cell; returns where it is 1.
+
+    Parameters
+    ----------
+    variance : float
+        Of the normal variable.
+    noise_weights, noise_means, noise_variances : (components,) array
+        Of the noise: weights sum to 1 and may be negative.
+    width : float
+        Scale of the utility, a standard deviation of about its own.
+    table : (ENTRIES, 2) array
+        Overwritten.
+
+    Returns
+    -------
+    float
+        In widths.
+    """
+    table[:] = 0.0
+    for i in range(ENTRIES):
+        x = (_FROM + i / _PER_WIDTH) * width
+        cdf = 0.0
+        density = 0.0
+        for j in range(noise_weights.shape[0]):
+            sd = math.sqrt(noise_variances[j] + variance)
+            s = (x - noise_means[j]) / sd
+            if s > _REACH:
+                cdf += noise_weights[j]
+            elif s > -_REACH:
+                below, height = cdf_and_density(s)
+                cdf += noise_weights[j] * below
+                density += noise_weights[j] * height / sd
+        if cdf > _ALL:
+            return _FROM + i / _PER_WIDTH
+        table[i, 0] = _LOWEST
+        if cdf > _NOTHING:
+            table[i, 0] = math.log(cdf)
+            table[i, 1] = density / cdf * width / _PER_WIDTH
+    return _TO
+
+
+@kernel
+def largest_of_tabulated(mean, width, end, tables, probabilities, slopes):
+    """P(v_k is the largest of v) of independent utilities, for one point.
+
+    Parameters
+    ----------
+    mean, width, end : (c,) array
+        Of the utilities.
+    tables : (c, ENTRIES, 2) array
+        By `tabulate`.
+    probabilities : (c,) array
+        Overwritten; their sum departs from 1 by as much as the rule errs.
+    slopes : (c,) array
+        Room.
+    """
+    c = mean.shape[0]
+    first = -np.inf
+    last = -np.inf
+    for k in range(c):
+        probabilities[k] = 0.0
+        first = max(first, mean[k] + _FROM * width[k])
+        last = max(last, mean[k] + end[k] * width[k])
+    step = np.inf
+    for k in range(c):
+        if mean[k] + end[k] * width[k] > first:
+            step = min(step, _STEP * width[k])
+    step = max(step, (last - first) / _MOST_NODES)
+    nodes = int((last - first) / step) + 1
+    for node in range(1, nodes + 1):
+        x = first + node * step
+        total = 0.0
+        for k in range(c):
+            place = ((x - mean[k]) / width[k] - _FROM) * _PER_WIDTH
+            slopes[k] = 0.0
+            if place < (end[k] - _FROM) * _PER_WIDTH:
+                i = np.uint32(place)
+                t = place - i
+                rise = tables[k, i + 1, 0] - tables[k, i, 0]
+                left, right = tables[k, i, 1] - rise, rise - tables[k, i + 1, 1]
+                bend = left * (1.0 - t) + right * t
+                total += tables[k, i, 0] + t * rise + t * (1.0 - t) * bend
+                slopes[k] = (rise + (1.0 - 2.0 * t) * bend + t * (1.0 - t) * (right - left)) * _PER_WIDTH / width[k]
+        if total > _LOWEST:
+            product = step * math.exp(total)
+            for k in range(c):
+                probabilities[k] += product * slopes[k]

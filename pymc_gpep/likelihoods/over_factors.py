@@ -1,0 +1,97 @@
+"""Class probabilities by rules over what the utilities of the classes have in common, the cheapest that will do."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import ndtri
+from scipy.stats import qmc, t
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.special.common_factors import average_over_factors
+from pymc_gpep.likelihoods.spherical_radial import fifth_degree, third_degree
+
+__all__ = ["CHEAP", "DEAR", "FEWEST", "UtilityNoise", "over_factors"]
+
+FEWEST = 5
+"""Classes from which on rules over factors are worth while."""
+
+_SEED = 20_130_101  # the same input has the same answer
+_CONFIDENCE = 0.99  # of the errors reported
+_FINEST = 1e-5  # tolerance: below it, errors of tables and mixtures are felt
+
+
+class UtilityNoise(NamedTuple):
+    """What is added to latent values to make utilities, of which the largest is observed: of every class the same."""
+
+    common: float
+    """Variance of a normal part."""
+    weights: Array
+    """Of the components of the rest, a mixture of normals; they sum to 1, and may be negative."""
+    means: Array
+    variances: Array
+    error: float
+    """Of probabilities, since tables and mixture are not exact."""
+
+
+class _Rules(NamedTuple):
+    make: Callable[[int, int, np.random.Generator], tuple[Array, Array]]
+    rules: int
+    hopeless: float
+    """From this error of the rules before, in units of the tolerance, these do not reach it."""
+
+
+def _scrambled_sobol(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Independently scrambled Sobol sequences of 1024 standard normal points: these and their weights."""
+    points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(10) for _ in range(rules)])
+    return ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), np.full((rules, 1024), 1.0 / 1024)
+
+
+CHEAP = (_Rules(third_degree, 16, np.inf), _Rules(fifth_degree, 6, 100.0))
+"""In the order of trial."""
+
+DEAR = (_Rules(_scrambled_sobol, 8, np.inf),)
+
+
+def over_factors(
+    mean: Array, cov: Array, noise: UtilityNoise, tolerance: float, rules: tuple[_Rules, ...] = CHEAP
+) -> tuple[Array, Array]:
+    """Probabilities (m, c) that each utility is the largest, and estimates (m,) of the error of the least certain one.
+
+    Parameters
+    ----------
+    mean : array (m, c)
+        Of the latent values, five classes or more.
+    cov : array (m, c, c)
+        Of the latent values; it may be singular.
+    noise : UtilityNoise
+    tolerance : float
+        Absolute error to aim for. Where classes move together too much, no rule has it: look at the errors,
+        which are NaN where none was tried, as with tolerances below 1e-5.
+    rules : tuple
+        `CHEAP`, of third and fifth degree, a hundred to two thousand points, or `DEAR`, eight thousand.
+    """
+    probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
+    left = np.arange(len(mean) if tolerance >= _FINEST else 0)
+    for each in rules:
+        hopeful = left[~(errors[left] > each.hopeless * tolerance)]
+        p, error = _by_rules(mean[hopeful], cov[hopeful], noise, each)
+        better = ~(error > errors[hopeful])
+        probabilities[hopeful[better]], errors[hopeful[better]] = p[better], error[better]
+        left = left[errors[left] > tolerance]
+    return probabilities, errors
+
+
+def _by_rules(mean: Array, cov: Array, noise: UtilityNoise, rules: _Rules) -> tuple[Array, Array]:
+    normals, weights = _points(rules, mean.shape[1] - 1)
+    deviations = float(t.ppf(0.5 + 0.5 * _CONFIDENCE, rules.rules - 1))
+    probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
+    average_over_factors(mean, cov, normals, weights, *noise[:-1], deviations, probabilities, errors)
+    return probabilities, errors + noise.error
+
+
+@lru_cache(maxsize=12)
+def _points(rules: _Rules, dimension: int) -> tuple[Array, Array]:
+    """Points and weights over standard normal factors, the same ones always."""
+    return rules.make(dimension, rules.rules, np.random.default_rng(_SEED))

@@ -1,0 +1,54 @@
+"""The largest of independent utilities by tables, against finer rules and dense grids."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
+from pymc_gpep.kernels.special.tabulated_utilities import ENTRIES, largest_of_tabulated, tabulate
+from pymc_gpep.likelihoods.over_factors import UtilityNoise
+from pymc_gpep.likelihoods.softmax.gumbel_noise import gumbel_noise
+from tests.reference.softmax_average import softmax_average
+
+NORMAL = UtilityNoise(1.0, np.ones(1), np.zeros(1), np.zeros(1), 0.0)
+
+
+def by_tables(mean, variance, noise):
+    """Of normal variables with these moments plus noise."""
+    c = len(mean)
+    total = variance + noise.common
+    width = np.sqrt(total + noise.weights @ (noise.variances + noise.means**2) - (noise.weights @ noise.means) ** 2)
+    tables, p = np.empty((c, ENTRIES, 2)), np.empty(c)
+    mixture = noise.weights, noise.means, noise.variances
+    end = np.array([tabulate(total[k], *mixture, width[k], tables[k]) for k in range(c)])
+    largest_of_tabulated(mean, width, end, tables, p, np.empty(c))
+    return p
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_normal_utilities(spread):
+    rng = np.random.default_rng(0)
+    (nodes, weights), reach, width = FINE
+    for c in (2, 5, 20):
+        variance = 3.0 * np.exp(spread * rng.standard_normal((10, c)))
+        mean = 2.0 * rng.standard_normal((10, c))
+        expected, error = np.empty((10, c)), np.empty(10)
+        probabilities_of_independent(mean, variance + 1.0, nodes, weights, reach, width, expected, error)
+        found = [by_tables(*point, NORMAL) for point in zip(mean, variance, strict=True)]
+        assert_allclose(found, expected, rtol=0, atol=8e-6)
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5])
+@pytest.mark.parametrize("scale", [0.0, 0.5, 5.0])
+def test_gumbel_utilities(spread, scale):
+    rng = np.random.default_rng(1)
+    variance = scale**2 * np.exp(spread * rng.standard_normal(6))
+    mean = (1.0 + scale) * rng.standard_normal(6)
+    expected = softmax_average(mean, variance, np.zeros((6, 1)), nodes=1)
+    assert_allclose(by_tables(mean, variance, gumbel_noise()), expected, rtol=0, atol=8e-6)
+
+
+def test_utilities_of_scales_too_different_do_not_sum_to_one():
+    """Which is how a user of these tables sees it."""
+    p = by_tables(np.array([0.0, 500.0]), np.array([1e8, 0.0]), NORMAL)
+    assert abs(p.sum() - 1.0) > 1e-3
