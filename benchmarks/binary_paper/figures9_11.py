@@ -62,7 +62,7 @@ class Figures9To11(Experiment):
                 },
             )
             for part, whole in zip(("coarse", "rest"), parts, strict=True)
-            for name, likelihood in ((USPS, "logit"), ("sonar", "probit"), (USPS, "probit"), ("sonar", "logit"))
+            for name, likelihood in ((USPS, "logit"), ("sonar", "probit"), ("sonar", "logit"), (USPS, "probit"))
             for i, points in enumerate(_pieces(whole, 50))
         ]  # fmt: skip
 

@@ -49,11 +49,11 @@ class Trial(NamedTuple):
 
 
 def trials(splits: int = SPLITS) -> list[Trial]:
-    """Of the first split of all data sets, then those of the other splits."""
+    """Of the first split of all data sets, the small ones first, then those of the other splits."""
     return [
         Trial(data, split, likelihood, covariance)
         for split in range(splits)
-        for data in (*DRAWN, USPS)
+        for data in (*sorted(DRAWN, key=lambda name: DRAWN[name].n), USPS)
         if split == 0 or data != USPS
         for likelihood in LINKS
         for covariance in COVARIANCES
