@@ -17,6 +17,7 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 from pymc.step_methods import CompoundStep
+from scipy.special import log_expit, log_ndtr
 from scipy.stats import ks_2samp, t
 
 import pymc_gpep as gpep
@@ -26,12 +27,12 @@ from tests.reference.rank_uniformity import ecdf_p_value, histogram_p_value
 Array = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-N, C = 8, 3
+N = 8
 X = np.linspace(-1.5, 1.5, N)[:, None]
 JITTER = 1e-6  # what PyMC's prior adds
 ETA, LS = 1.5, 0.5  # scales of the priors
-LOOKED_AT = [(0, 0), (1, 3), (2, 7)]  # class and point of the latent values whose ranks are taken
-QUANTITIES = ("log_eta", "log_ls", *(f"f_{k}_{i}" for k, i in LOOKED_AT), "norm", "log_likelihood")
+POINTS = (0, 3, 7)  # those whose latent values' ranks are taken, of one function after another
+QUANTITIES = ("log_eta", "log_ls", *(f"f_{i}" for i in POINTS), "norm", "log_likelihood")
 
 
 class State(NamedTuple):
@@ -43,11 +44,49 @@ class State(NamedTuple):
     """(s, c, n)"""
 
 
-def draw_prior(rng: np.random.Generator, draws: int, eta_scale: float = ETA) -> State:
+class Likelihood(NamedTuple):
+    """How labels come from latent values, in a model and out of it."""
+
+    functions: int
+    observe: Callable[[Any, Any], Any]
+    """Adds the labels to a model, given latent values (c, n) or (n,)."""
+    draw: Callable[[np.random.Generator, Array], Labels]
+    """Labels (s, n) given latent values (s, c, n)."""
+    log_density: Callable[[Array, Labels], Array]
+    """Logarithms of their probabilities (s, n)."""
+
+
+def _signed(f: Array, labels: Labels) -> Array:
+    return (2 * labels - 1) * f[:, 0]
+
+
+LIKELIHOODS = {
+    "multinomial_probit": Likelihood(
+        3,
+        lambda f, y: gpep.MultinomialProbit("y", f.T, observed=y),
+        lambda rng, f: np.argmax(f + rng.standard_normal(f.shape), axis=1),
+        lambda f, y: log_likelihood(f.swapaxes(1, 2), y),
+    ),
+    "bernoulli_probit": Likelihood(
+        1,
+        lambda f, y: gpep.Probit("y", f, observed=y),
+        lambda rng, f: (f[:, 0] + rng.standard_normal(f[:, 0].shape) > 0).astype(np.int64),
+        lambda f, y: log_ndtr(_signed(f, y)),
+    ),
+    "bernoulli": Likelihood(
+        1,
+        lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y),
+        lambda rng, f: (f[:, 0] + rng.logistic(size=f[:, 0].shape) > 0).astype(np.int64),
+        lambda f, y: log_expit(_signed(f, y)),
+    ),
+}
+
+
+def draw_prior(rng: np.random.Generator, draws: int, functions: int, eta_scale: float = ETA) -> State:
     """Independent draws from the prior."""
     eta = np.abs(eta_scale * rng.standard_normal(draws))
     ls = np.exp(LS * rng.standard_normal(draws))
-    noise = rng.standard_normal((draws, N, C))
+    noise = rng.standard_normal((draws, N, functions))
     return State(eta, ls, (roots(eta, ls) @ noise).swapaxes(1, 2))
 
 
@@ -58,54 +97,60 @@ def roots(eta: Array, ls: Array) -> Array:
     return np.linalg.cholesky(k)
 
 
-def draw_labels(rng: np.random.Generator, f: Array) -> Labels:
-    """Labels (s, n) given latent values (s, c, n): the class of the largest utility."""
-    return np.argmax(f + rng.standard_normal(f.shape), axis=1)
-
-
-def quantities(state: State, labels: Labels) -> Array:
+def quantities(state: State, labels: Labels, likelihood: Likelihood) -> Array:
     """What is compared, (s, number of `QUANTITIES`): the last two depend on all latent values."""
     white = np.linalg.solve(roots(state.eta, state.ls), state.f.swapaxes(1, 2))
     return np.column_stack(
         [
             np.log(state.eta),
             np.log(state.ls),
-            *(state.f[:, k, i] for k, i in LOOKED_AT),
+            *(state.f[:, k % likelihood.functions, i] for k, i in enumerate(POINTS)),
             (white**2).sum(axis=(1, 2)),
-            log_likelihood(state.f.swapaxes(1, 2), labels).sum(axis=1),
+            likelihood.log_density(state.f, labels).sum(axis=1),
         ]
     )
 
 
-def build(eta_scale: float = ETA) -> pm.Model:
+def build(likelihood: Likelihood, eta_scale: float = ETA) -> pm.Model:
     """The model; its labels are data."""
+    outputs = {} if likelihood.functions == 1 else {"n_outputs": likelihood.functions}
     with pm.Model() as model:
         eta = pm.HalfNormal("eta", eta_scale)
         ls = pm.LogNormal("ls", 0, LS)
-        labels = pm.Data("labels", np.array([0, 1, 2, 0, 1, 2, 0, 1]))
+        labels = pm.Data("labels", np.arange(N) % max(likelihood.functions, 2))
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=ls))
-        f = gp.prior("f", X=X, n_outputs=C)
-        gpep.MultinomialProbit("y", f.T, observed=labels)
+        likelihood.observe(gp.prior("f", X=X, **outputs), labels)
     return model
 
 
 class Chain:
-    """A step on `build()`, tuned while the labels change, then fixed.
+    """A step on a model, tuned while the labels change, then fixed.
 
     Parameters
     ----------
     make : callable
         Makes the step, or several, within the model's context.
     seed : int
+    likelihood : str
     model : pm.Model, optional
+        That of the likelihood if not given.
     tune : int
     """
 
-    def __init__(self, make: Callable[[], Any], seed: int, model: pm.Model | None = None, tune: int = 400) -> None:
-        self.model = build() if model is None else model
+    def __init__(
+        self,
+        make: Callable[[], Any],
+        seed: int,
+        likelihood: str = "multinomial_probit",
+        model: pm.Model | None = None,
+        tune: int = 400,
+    ) -> None:
+        self.likelihood = LIKELIHOODS[likelihood]
+        self.model = build(self.likelihood) if model is None else model
         with self.model:
             step = make()
         self.step = CompoundStep(step) if isinstance(step, list) else step
+        self._shape = (self.likelihood.functions, N) if self.likelihood.functions > 1 else (N,)
         self.step.setup_chain(np.random.default_rng(seed), tune, 1)
         self._successive(np.random.default_rng(seed + 1), tune)
         self.step.stop_tuning()
@@ -115,6 +160,7 @@ class Chain:
         """States after every `thin` transitions given labels (n,), from the first of the given ones."""
         self.model.set_data("labels", labels)
         white = np.linalg.solve(roots(state.eta[:1], state.ls[:1])[0], state.f[0].T).T
+        white = white.reshape(self._shape)
         point = {"eta_log__": np.log(state.eta[0]), "ls_log__": np.log(state.ls[0]), "f_rotated_": white}
         visited = []
         for _ in range(draws):
@@ -122,7 +168,7 @@ class Chain:
                 point, _ = self.step.step(point)
             visited.append(point)
         eta, ls = (np.exp([p[name] for p in visited]) for name in ("eta_log__", "ls_log__"))
-        white = np.stack([p["f_rotated_"] for p in visited])
+        white = np.stack([p["f_rotated_"].reshape(-1, N) for p in visited])
         return State(eta, ls, (roots(eta, ls) @ white.swapaxes(1, 2)).swapaxes(1, 2))
 
     def successive(self, rng: np.random.Generator, chains: int, draws: int) -> list[tuple[State, Labels]]:
@@ -137,10 +183,10 @@ class Chain:
         return [self._successive(rng, draws) for _ in range(chains)]
 
     def _successive(self, rng: np.random.Generator, draws: int) -> tuple[State, Labels]:
-        state = draw_prior(rng, 1)
+        state = draw_prior(rng, 1, self.likelihood.functions)
         states, labels = [], []
         for _ in range(draws):
-            (y,) = draw_labels(rng, state.f)
+            (y,) = self.likelihood.draw(rng, state.f)
             state = self.transition(state, y)
             states.append(state)
             labels.append(y)
@@ -155,16 +201,16 @@ class Chain:
         it: they need not converge, only forget it, for which they have `forget` times `thin` transitions.
         """
         self.step.sampling_state = self._tuned
-        truth = draw_prior(rng, replications)
-        labels = draw_labels(rng, truth.f)
-        true = quantities(truth, labels)
+        truth = draw_prior(rng, replications, self.likelihood.functions)
+        labels = self.likelihood.draw(rng, truth.f)
+        true = quantities(truth, labels, self.likelihood)
         ranks = np.empty(true.shape, np.int64)
         products, squares = np.zeros(true.shape[1]), np.zeros(true.shape[1])
         for r, y in enumerate(labels):
             start = State(*(values[r : r + 1] for values in truth))
             visited = self.transition(start, y, forget + draws, thin)
             visited = State(*(values[forget:] for values in visited))
-            found = quantities(visited, np.broadcast_to(y, (draws, N)))
+            found = quantities(visited, np.broadcast_to(y, (draws, N)), self.likelihood)
             ranks[r] = (found < true[r]).sum(axis=0)
             deviations = found - found.mean(axis=0)
             products += (deviations[1:] * deviations[:-1]).sum(axis=0) / (draws - 1)
@@ -178,7 +224,7 @@ def rank_p_values(ranks: NDArray[np.int64], draws: int) -> Array:
 
 
 def joint_p_values(
-    chains: list[tuple[State, Labels]], rng: np.random.Generator, draws: int = 20_000
+    chains: list[tuple[State, Labels]], likelihood: Likelihood, rng: np.random.Generator, draws: int = 20_000
 ) -> tuple[Array, Array]:
     """Compare successive-conditional simulations with independent draws from the joint distribution.
 
@@ -190,9 +236,9 @@ def joint_p_values(
     distributions : ndarray
         p values of two-sample Kolmogorov-Smirnov tests of `QUANTITIES` in the last states of chains.
     """
-    prior = draw_prior(rng, draws)
-    expected = _moments(prior, draw_labels(rng, prior.f))
-    found = [_moments(*chain) for chain in chains]
+    prior = draw_prior(rng, draws, likelihood.functions)
+    expected = _moments(prior, likelihood.draw(rng, prior.f), likelihood)
+    found = [_moments(*chain, likelihood) for chain in chains]
     of_chains = np.stack([each.mean(axis=0) for each in found])
     errors = np.hypot(of_chains.std(axis=0, ddof=1) / np.sqrt(len(chains)), expected.std(axis=0) / np.sqrt(draws))
     means = 2.0 * t.sf(np.abs(of_chains.mean(axis=0) - expected.mean(axis=0)) / errors, len(chains) - 1)
@@ -200,7 +246,7 @@ def joint_p_values(
     return means, np.array([ks_2samp(last[:, j], expected[:, j]).pvalue for j in range(len(QUANTITIES))])
 
 
-def _moments(state: State, labels: Labels) -> Array:
+def _moments(state: State, labels: Labels, likelihood: Likelihood) -> Array:
     f = state.f.reshape(len(state.f), -1)
-    values = np.column_stack([quantities(state, labels), f])
+    values = np.column_stack([quantities(state, labels, likelihood), f])
     return np.column_stack([values, values**2])

@@ -13,7 +13,7 @@ class Sampler(NamedTuple):
     """How to make the step, or the steps, within the context of a model, and what it takes."""
 
     make: Callable[[], Any]
-    kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli")
+    kinds: tuple[str, ...] = ("multinomial_probit", "softmax", "bernoulli", "bernoulli_probit")
 
 
 def _scaled_metropolis() -> list[Any]:

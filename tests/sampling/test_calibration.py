@@ -9,7 +9,7 @@ import pytest
 
 import pymc_gpep as gpep
 from tests.reference.rank_uniformity import ecdf_p_value, histogram_p_value
-from tests.sampling.calibration import ETA, QUANTITIES, Chain, build, joint_p_values, rank_p_values
+from tests.sampling.calibration import ETA, LIKELIHOODS, QUANTITIES, Chain, build, joint_p_values, rank_p_values
 from tests.sampling.samplers import SAMPLERS
 
 FALSE_ALARM = 1e-3
@@ -38,12 +38,16 @@ def ranks_of(chain: Chain, thin: int) -> tuple[np.ndarray, np.ndarray]:
 def joint_of(chain: Chain, thin: int) -> np.ndarray:
     """p values of the joint distribution test."""
     visited = chain.successive(np.random.default_rng(12), CHAINS, LENGTH * thin)
-    return np.concatenate(joint_p_values(visited, np.random.default_rng(13)))
+    return np.concatenate(joint_p_values(visited, chain.likelihood, np.random.default_rng(13)))
 
 
-@pytest.fixture(scope="module", params=THIN)
+ALL = [(name, kind) for name in THIN for kind in SAMPLERS[name].kinds if kind in LIKELIHOODS]
+
+
+@pytest.fixture(scope="module", params=ALL, ids="-".join)
 def sampler(request):
-    return request.param, Chain(SAMPLERS[request.param].make, seed=1)
+    name, kind = request.param
+    return name, Chain(SAMPLERS[name].make, seed=1, likelihood=kind)
 
 
 @pytest.mark.calibration
@@ -74,7 +78,9 @@ class ForgetsNormaliser(gpep.GuidedHMC):
 
 MISTAKES = {
     "normaliser": lambda: Chain(ForgetsNormaliser, seed=1),
-    "prior": lambda: Chain(lambda: gpep.GuidedHMC(guide="prior"), seed=1, model=build(eta_scale=2 * ETA)),
+    "prior": lambda: Chain(
+        lambda: gpep.GuidedHMC(guide="prior"), seed=1, model=build(LIKELIHOODS["multinomial_probit"], 2 * ETA)
+    ),
 }
 
 

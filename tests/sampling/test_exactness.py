@@ -11,6 +11,8 @@ FEW = {
     ("guided_hmc", "softmax-per-class"),
     ("guided_hmc-iep", "probit-per-class"),
     ("elliptical_slice-prior", "bernoulli"),
+    ("guided_hmc", "bernoulli"),
+    ("guided_hmc", "bernoulli-probit"),
     ("probit_gibbs-whitened", "probit"),
     ("probit_gibbs-whitened", "bernoulli-probit"),
     ("probit_gibbs-collapsed", "bernoulli-probit"),
