@@ -4,6 +4,7 @@ Every function takes the axes to draw on, or makes a figure, and returns the axe
 """
 
 from pymc_gpep.plots.convergence import plot_convergence
+from pymc_gpep.plots.effective import plot_effective_likelihoods
 from pymc_gpep.plots.evidence import plot_evidence_grid
 from pymc_gpep.plots.inputs import input_grid
 from pymc_gpep.plots.latent import plot_latent_pair, plot_latent_pairs
@@ -16,6 +17,7 @@ from pymc_gpep.plots.scores import plot_scores
 __all__ = [
     "input_grid",
     "plot_convergence",
+    "plot_effective_likelihoods",
     "plot_evidence_grid",
     "plot_latent_comparison",
     "plot_latent_pair",

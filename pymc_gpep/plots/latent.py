@@ -22,6 +22,7 @@ from pymc_gpep.comparison.fits_and_draws import (
 from pymc_gpep.plots.canvas import panels, single
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import diagonal, same_frame
+from pymc_gpep.plots.points import point_labels, point_position
 from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.approximation import GPApproximation
@@ -221,7 +222,7 @@ def _pair(
                 f"Each point has {classifier.n_functions} latent values in this model. Choose a point and two classes: "
                 "point=i, classes=(a, b)."
             )
-        i, (a, b) = _position(classifier, point), (_class(classifier, k) for k in classes)
+        i, (a, b) = point_position(classifier, point), (_class(classifier, k) for k in classes)
         names = classifier.class_labels or range(classifier.n_functions)
         _check_different("classes", classes)
         return _Pair([a, b], [i, i], (label_of(names[a]), label_of(names[b])))
@@ -229,9 +230,8 @@ def _pair(
         raise TypeError(f"{_ONE_VALUE} Choose two points and nothing else: points=(i, j).")
     first, second = points
     _check_different("points", points)
-    what = label_of(classifier.point_dim or "point")
-    places = [_position(classifier, first), _position(classifier, second)]
-    return _Pair([0, 0], places, (f"{what} {first}", f"{what} {second}"))
+    places = [point_position(classifier, first), point_position(classifier, second)]
+    return _Pair([0, 0], places, point_labels(classifier, points))
 
 
 def _check_different(name: str, pair: tuple[Any, Any]) -> None:
@@ -249,14 +249,6 @@ def _moments(fit: GPApproximation, pair: _Pair) -> tuple[Array, Array]:
     mean, joint = fit.joint_latent_moments([i, j])
     where = [0, 1], [a, b]
     return mean[where], joint[where][:, *where]
-
-
-def _position(classifier: GPClassifier, point: Any) -> int:
-    coords = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
-    labels = list(range(classifier.n_points) if coords is None else coords)
-    if point not in labels:
-        raise ValueError(f"There is no point {point!r}; their labels run from {labels[0]} to {labels[-1]}.")
-    return labels.index(point)
 
 
 def _class(classifier: GPClassifier, label: Any) -> int:

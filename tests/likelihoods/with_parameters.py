@@ -64,9 +64,10 @@ CASES = {
 }
 
 
-def model_of(observe):
+def model_of(observe, eta=None):
+    """A model of twelve points on a line, and what made its latent values; η given or a hyperparameter."""
     with pm.Model() as model:
-        eta = pm.HalfNormal("eta", 1.0, initval=1.2)
+        eta = pm.HalfNormal("eta", 1.0, initval=1.2) if eta is None else eta
         gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.2), cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=1.0))
         observe(gp.prior("f", X=X))
     return model, gp

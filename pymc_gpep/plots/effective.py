@@ -1,0 +1,116 @@
+"""What a Gaussian approximation makes of the likelihood of two points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations import Solution
+from pymc_gpep.array_types import Array
+from pymc_gpep.comparison.fits_and_draws import Result, by_name
+from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.contours import draw_gaussian
+from pymc_gpep.plots.points import point_labels, point_position
+from pymc_gpep.plots.style import NEUTRAL, colours
+from pymc_gpep.variational.approximation import GPApproximation
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_effective_likelihoods"]
+
+_PRIOR_MASS = 0.9
+_REACH = 3.3  # standard deviations of the prior that are shown on either side of its mean
+_SIDE = 200  # points of the likelihood in each direction
+
+
+def plot_effective_likelihoods(
+    results: Mapping[str, Result] | Result,
+    points: tuple[Any, Any],
+    *,
+    levels: Sequence[float] = (0.25, 0.5, 0.75),
+    axes: Any = None,
+    contour_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw the Gaussians that stand for the likelihood of two points, over the likelihood itself.
+
+    A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has, for one method, their contours,
+    in grey those of the likelihood, p(y_i | f_i) p(y_j | f_j), where both have fallen to the same parts of their
+    maximum, and as an ellipse that holds 90 per cent of it the prior of both latent values. A good approximation is
+    like the likelihood where the prior is (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their
+    maximum.
+
+    Parameters
+    ----------
+    results : dict of str to GPApproximation, or GPApproximation
+        What `pm.fit` returned for models of one latent function.
+    points : tuple of two labels or int
+        Training points, as the coords of the model name them; their positions where they do not.
+    levels : sequence of float
+        Parts of the maximum at which contours are.
+    axes : array of matplotlib.axes.Axes, optional
+        One for each method.
+    contour_kwargs : dict, optional
+        For `Axes.plot`: the contours of the Gaussians.
+
+    Returns
+    -------
+    array (methods,) of matplotlib.axes.Axes
+
+    Raises
+    ------
+    TypeError
+        If a result is no fit, or if points have several latent values.
+    ValueError
+        If there is no such point, if both are the same, if `levels` are no parts of 1, or if the sites of a method are
+        not each of one point.
+    """
+    named = by_name(results)
+    if not len(levels) or not all(0 < level < 1 for level in levels):
+        raise ValueError(f"levels must be in (0, 1), but are {levels}.")
+    fits = {name: fit for name, fit in named.items() if isinstance(fit, GPApproximation)}
+    if others := [name for name in named if name not in fits]:
+        raise TypeError(f"{others[0]!r} has draws, in which nothing stands for a likelihood. Give fits alone.")
+    if points[0] == points[1]:
+        raise ValueError(f"points must be two different ones, but are {points[0]!r} twice.")
+    axes = panels(axes, 1, len(fits), (3.2, 3.2))[0]
+    for ax, (name, fit), colour in zip(axes, fits.items(), colours(len(fits)), strict=True):
+        classifier, solution = fit.classifier, fit.solution
+        if classifier.n_functions > 1:
+            raise TypeError(f"{name!r} has {classifier.n_functions} latent values at each point, but must have one.")
+        if not solution.posterior.sites_class.pointwise:
+            raise ValueError(f"The sites of {name!r} are not each of one point: its likelihoods cannot be drawn.")
+        at = [point_position(classifier, point) for point in points]
+        _draw_exact(ax, solution, at, levels)
+        style = {"color": colour} | dict(contour_kwargs or {})
+        draw_gaussian(ax, *_gaussian(solution, at), [1.0 - level for level in levels], style, name)
+        ax.set(title=name, aspect="equal")
+        for set_label, label in zip((ax.set_xlabel, ax.set_ylabel), point_labels(classifier, points), strict=True):
+            set_label(f"latent value, {label}")
+    return np.asarray(axes)
+
+
+def _gaussian(solution: Solution, at: list[int]) -> tuple[Array, Array]:
+    """Mean (2,) and covariance (2, 2) of the Gaussian function of two latent values that the sites are."""
+    sites = solution.posterior.sites
+    precision = np.maximum(sites.precision[0, at], np.finfo(float).tiny)
+    return sites.location[0, at] / precision, np.diag(1.0 / precision)
+
+
+def _draw_exact(ax: Axes, solution: Solution, at: list[int], levels: Sequence[float]) -> None:
+    """Contours of the likelihood and the ellipse of the prior, which says what is shown."""
+    prior = solution.posterior.prior
+    mean, cov = prior.mean[0, at], prior.k[0][np.ix_(at, at)]
+    reach = _REACH * np.sqrt(np.diagonal(cov).max())
+    x, y = np.linspace(mean - reach, mean + reach, _SIDE).T
+    log_p = [
+        np.array([solution.likelihood.at([i]).log_density(np.array([[f]]), solution.labels[[i]]) for f in grid])
+        for i, grid in zip(at, (x, y), strict=True)
+    ]
+    product = np.exp(log_p[0] - log_p[0].max()) * np.exp(log_p[1] - log_p[1].max())[:, None]
+    ax.contour(x, y, product, levels=np.sort(levels), colors="#a6a6a6", linewidths=1.0)
+    draw_gaussian(ax, mean, cov, (_PRIOR_MASS,), {"color": NEUTRAL, "linestyle": ":"}, "prior")
+    ax.set(xlim=(x[0], x[-1]), ylim=(y[0], y[-1]), autoscale_on=False)
