@@ -8,12 +8,15 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.annealing import anneal, importance_estimate, importance_weights, posterior_base
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.with_parameters import COUNTS, CUTS, EXPOSURE, ORDERED, model_of
+from tests.models import interpreted_sampler
+from tests.reference.elliptical_slices import slices
 
 ONE_FUNCTION = {each.name: each for each in LIKELIHOODS if not each.function_axis}
 
@@ -55,6 +58,28 @@ def test_evidence_of_ep_is_that_of_annealing(name, shape):
     assert abs(ep.evidence - annealed) < 3.0 * error + 0.03
 
 
+KNOWN = {"ep": 0.005, "kl": 0.005, "laplace": 0.3}
+"""How far posterior means are off, in standard deviations; Laplace's are at the mode."""
+
+
+@pytest.mark.parametrize("name", ONE_FUNCTION)
+def test_means_are_those_of_long_sampling(name):
+    k, y, parameters = drawn(name, *SHAPES["line"])
+    likelihood = ONE_FUNCTION[name].given(parameters)
+    found = {
+        method: approximator(method, likelihood, {}).solve(k, np.zeros((1, len(y))), y, likelihood=likelihood)
+        for method in KNOWN
+    }
+    f = slices(found["ep"].posterior, likelihood, y, chains=100, steps=400)[:, 0].reshape(-1, 100, len(y))
+    mean, sd = f.mean(axis=(0, 1)), f.std(axis=(0, 1))
+    error = f.mean(axis=0).std(axis=0, ddof=1) / np.sqrt(100)
+    assert (error < 0.02 * sd).all()
+    for method, known in KNOWN.items():
+        off = np.abs(found[method].mean[0] - mean)
+        assert (off < 4.0 * error + known * sd).all(), (method, (off / sd).max())
+    assert_allclose(np.sqrt(found["ep"].cov[:, 0, 0]), sd, rtol=0.05)
+
+
 FIXED = {
     "poisson": lambda f: pm.Poisson("y", mu=EXPOSURE * pm.math.exp(f), observed=COUNTS),
     "ordered_probit": lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, observed=ORDERED),
@@ -62,22 +87,22 @@ FIXED = {
 }
 
 
+@interpreted_sampler
 @pytest.mark.slow
-@pytest.mark.usefixtures("machine_code")
 @pytest.mark.parametrize("name", FIXED)
-def test_means_are_those_of_long_nuts(name):
-    """Within 4 Monte Carlo errors, and what is known of the approximation: Laplace's are at the mode."""
+def test_means_are_those_of_nuts(name):
+    """Within 4 Monte Carlo errors, and what the approximation is off by in the long runs of the test before."""
     model, _ = model_of(FIXED[name], eta=1.2)
     with model:
         fits = {method: pm.fit(method=method, progressbar=False) for method in ("ep", "kl", "laplace")}
         idata = pm.sample(
-            2000, tune=500, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False
+            400, tune=200, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False
         )
     f = idata["posterior"]["f"]
     error = np.sqrt([float(az.mcse(f[:, :, i])) ** 2 for i in range(f.shape[2])])
-    assert error.max() < 0.05
+    assert error.max() < 0.1
     mean = f.mean(("chain", "draw")).values
-    for method, known in (("ep", 0.01), ("kl", 0.02), ("laplace", 0.2)):
+    for method, known in KNOWN.items():
         assert (np.abs(fits[method].latent["mean"].values - mean) < 4.0 * error + known).all(), method
     annealed = gpep.annealed_evidence(model, start="ep", temperatures=20, runs=60, random_seed=1, progressbar=False)
     assert abs(annealed.log_evidence - fits["ep"].log_evidence) < 4.0 * annealed.standard_error + 0.01
