@@ -211,6 +211,7 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
+        trusted: bool = False,
     ) -> Outcome:
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
         likelihood = self._bound(likelihood, parameters)
@@ -225,6 +226,7 @@ class Approximator(ABC):
             gradient,
             relative=not likelihood.sees_common,
             parameters=likelihood.parameters,
+            trusted=trusted,
         )
 
     def _bound(self, likelihood: Likelihood | None, parameters: Array) -> Likelihood:

@@ -39,6 +39,7 @@ class ScalarLaplace(Approximator):
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
     follows_parameters: ClassVar[bool] = True
+    looseness: ClassVar[float] = 1e4
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property

@@ -13,10 +13,12 @@ from pymc_gpep.gaussians.sites import FLOOR, IndependentSites, Sites
 from pymc_gpep.gaussians.whitening import IndependentWhitening
 from pymc_gpep.kernels.gaussians.independent import (
     add_function_gradient,
+    decompose_function,
     factorise_function,
     function_variance,
     function_weights,
 )
+from pymc_gpep.kernels.linalg.lapack import solve_right_transposed
 from pymc_gpep.solvers.contract import own_matrix
 
 __all__ = ["IndependentPosterior"]
@@ -100,8 +102,15 @@ class IndependentPosterior(DensePosterior):
         return cov
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        explained = np.einsum("kji,kji->ki", *np.broadcast_arrays(left, self._b @ left))
-        return np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1) - explained, self.precision.shape)
+        explained = np.empty(self.precision.shape)
+        lower = np.empty(self.prior.k.shape[1:])
+        for a, (pi, own) in enumerate(zip(self.precision, explained, strict=True)):
+            # With A = L Lᵀ a norm of L⁻¹ D^½ times a column: neither an inverse nor a product.
+            decompose_function(own_matrix(self.prior.k, a), pi, lower)
+            rows = np.ascontiguousarray((np.sqrt(pi)[:, None] * own_matrix(left, a)).T)
+            solve_right_transposed(lower, rows)
+            own[:] = np.einsum("ij,ij->i", rows, rows)
+        return np.asarray(prior.diagonal(axis1=-2, axis2=-1) - explained)
 
     def site_blocks(self) -> tuple[Array, Array]:
         b = self._b

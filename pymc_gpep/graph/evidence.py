@@ -48,7 +48,8 @@ class Evidence(Op):
     Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), what to start from, a vector, a factor on
     the approximation's tolerance, and what the likelihood is given besides latent values (p, n). No derivatives are
     taken through start and factor, since the fixed point does not depend on them. Without a start it is cold, where the
-    shape of the mean is known.
+    shape of the mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is taken to
+    be one without a look: that would be a factorisation more.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
@@ -129,7 +130,8 @@ class Evidence(Op):
         if len(k) not in (1, c) or n < 1 or start.size != self.approximator.start_size(c, n):
             raise ValueError(_UNUSABLE)
         approximator = self.approximator.loosened(float(looseness))
-        run = partial(approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood)
+        trusted = looseness != 1.0
+        run = partial(approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood, trusted=trusted)
         if not self.remembers:
             return run(start)
         means = np.concatenate([mean, likelihood.parameters]) if likelihood.has_parameters else mean

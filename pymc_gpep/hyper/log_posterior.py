@@ -114,6 +114,8 @@ class LogPosterior:
 
         It is enough to search for a maximum, and without accurate `gradients` to weigh points against each other.
         """
+        if self.approximator.looseness == 1.0:
+            return self
         self.prepare()
         other = copy(self)
         other._looseness = self.approximator.looseness ** (1 if gradients else 2)

@@ -55,6 +55,7 @@ def maximise(
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
     start: Array | None = None,
+    search: LogPosterior | None = None,
 ) -> Optimum:
     """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
 
@@ -69,6 +70,8 @@ def maximise(
         the best point so far is kept.
     start : array, optional
         `Evaluation.start` of a point near `theta`.
+    search : LogPosterior, optional
+        What is evaluated on the way; the log posterior, loosely, if not given.
 
     Raises
     ------
@@ -76,7 +79,7 @@ def maximise(
         If the approximation fails at the initial point.
     """
     searching = theta.size > 0 and max_iterations > 0
-    evaluate = log_posterior.loosely() if searching else log_posterior
+    evaluate = search or (log_posterior.loosely() if searching else log_posterior)
     best = evaluate(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
@@ -125,7 +128,10 @@ def maximise(
         )  # fmt: skip
         converged, message, interrupted = bool(result.success), str(result.message), False
         best = _highest(history)
-        exact = log_posterior(best.theta, best.start)
+        exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
+        if exact.status == NOT_POSITIVE_DEFINITE and search is None:
+            # On the way nobody looked whether the covariances were any.
+            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior)
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message = False, str(stopped) or "Interrupted."
         interrupted = isinstance(stopped, KeyboardInterrupt)

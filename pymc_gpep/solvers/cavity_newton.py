@@ -17,18 +17,22 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.linalg.rounding import rounding
+from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
 from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.newton import newton
+from pymc_gpep.solvers.newton import MARGIN, begin, log_posterior, newton
 
 __all__ = ["CavityAscent", "ascend"]
 
 _CLOSE = 0.1  # latent values that move less do not overshoot
 _MAX_INVERSIONS = 100
 _ROUNDING = 8.0 * np.finfo(np.float64).eps
+_MAX_APPROACHES = 30  # inexact steps of Newton's method before the first factorisation
+_REDUCTION, _LIMIT = 0.01, 100  # of each of them: what is left of the residual, and steps of conjugate gradients
 
 
 class CavityAscent:
@@ -130,9 +134,32 @@ def ascend(
 
     Returns evidence and status.
     """
+    _approach(problem, b, ascent, tolerance)
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
     if status in (CONVERGED, OUT_OF_ITERATIONS):
         ascent.posterior.weights[:], ascent.posterior.mean[:] = b[0], ascent.f[0]
         ascent.posterior.invert()
         ascent.posterior.spread()
     return evidence, status
+
+
+def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
+    """Come close to the mode without a factorisation: Newton's method, its steps by conjugate gradients, O(n²) each.
+
+    Where these take many steps or none helps, what is left is for the factorisation.
+    """
+    image, left, pull, step = np.empty((4, *b.shape))
+    closest = np.inf
+    begin(problem, b, ascent, image)
+    for _ in range(_MAX_APPROACHES):
+        value = log_posterior(problem, b, ascent, image)
+        slope = ascent.gradient - b
+        reduction = min(_REDUCTION, closest)  # Newton's method squares what is left
+        newton_direction(problem.k, ascent.curvature[:, None, None], slope, reduction, _LIMIT, step, pull, left)
+        residual = float(max(np.abs(slope).max(), np.abs(step).max()))
+        if not residual < (closest if closest < _CLOSE else np.inf):  # from far away it may rise
+            break
+        closest = residual
+        b += ascent.length(b, pull, step, value, float(np.vdot(slope, step))) * pull
+        if max(residual, reduction) * residual < MARGIN * max(tolerance, rounding(problem.k, b)):
+            break

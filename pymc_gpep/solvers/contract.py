@@ -82,10 +82,15 @@ class Found(NamedTuple):
     """Which of the solver's schemes had the last word, 0 for its first."""
 
 
-def check_problem(problem: Problem, start: Array) -> int:
-    """`CONVERGED` if a solver may begin from `start`, else the status that it ends with."""
+def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
+    """`CONVERGED` if a solver may begin from `start`, else the status that it ends with.
+
+    Where the prior covariance is `trusted` it has to be finite, and is not factorised.
+    """
     if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
+    if trusted:
+        return CONVERGED
     checked = problem.team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), problem.k)
     return CONVERGED if all(checked) else NOT_POSITIVE_DEFINITE
 

@@ -21,6 +21,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_symmetric
+from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.history import History
@@ -54,10 +55,21 @@ def fixed_cavity(
     posterior = ascent.posterior
     evidence, status = ascend(problem, b, ascent, history, tolerance=tolerance)
 
+    def mismatch() -> Array:
+        return np.asarray(0.5 * (width / (1.0 + posterior.precision * width) - posterior.variance))
+
+    def slope_in_mean() -> Array:
+        return np.asarray(mismatch() * -ascent.h[3] / ascent.kept**3)
+
+    if status == CONVERGED:
+        # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
+        force, image = ascent.gradient[0] - b[0], np.empty(n)
+        multiply_symmetric(problem.k[0], posterior.smooth(force), image)
+        evidence += float(image @ (0.5 * force + slope_in_mean()))
+
     def derivatives() -> Derivatives:
         kept, third = ascent.kept, ascent.h[3]
-        mismatch = 0.5 * (width / (1.0 + posterior.precision * width) - posterior.variance)
-        u = posterior.smooth(mismatch * -third / kept**3)
+        u = posterior.smooth(slope_in_mean())
         gradient = posterior.gradient()
         add_implicit_gradient(b, u[None], gradient)
         image = np.empty(n)
@@ -66,10 +78,10 @@ def fixed_cavity(
         if slopes is not None and of_parameters.size:
             of_density = np.empty((len(of_parameters), 3, n))
             slopes(posterior.mean, problem.labels, problem.parameters, of_density)
-            of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch * of_density[:, 2]
+            of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch() * of_density[:, 2]
         if wide:
             w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2
-            gradient[0][np.diag_indices(n)] += mismatch * w_slope + image * 0.5 * third / kept
+            gradient[0][np.diag_indices(n)] += mismatch() * w_slope + image * 0.5 * third / kept
         return Derivatives(gradient, b + u, of_parameters)
 
     return Found(

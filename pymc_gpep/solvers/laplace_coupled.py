@@ -37,17 +37,18 @@ class CoupledAscent:
     ) -> None:
         c, n = problem.mean.shape
         self._problem, self._log_density, self._along_line = problem, log_density, along_line
-        self.f, self.gradient, self.pi = np.full((3, c, n), np.nan)
+        self.f, self.gradient, self.pi, self._factorised = np.full((4, c, n), np.nan)
         self.inverses, self.p = np.empty((c, n, n)), np.empty((n, n))
 
     def log_density(self) -> float:
         return self._log_density(self.f, self._problem.labels, self.pi, self.gradient)
 
     def factorise(self) -> tuple[bool, float]:
+        self._factorised[:] = self.pi
         return factorise(self._problem.k, self.pi, self.inverses, self.p, self._problem.team)
 
     def solve(self, residual: Array, step: Array) -> None:
-        latent_weights(self.inverses, self.p, self.pi, residual, step)
+        latent_weights(self.inverses, self.p, self._factorised, residual, step)
 
     def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
         shrinkage, curvature = float(np.vdot(b, image)), float(np.vdot(step, image))

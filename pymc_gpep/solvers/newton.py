@@ -17,7 +17,12 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINIT
 from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.history import History
 
-__all__ = ["Ascent", "log_posterior", "newton"]
+__all__ = ["MARGIN", "Ascent", "begin", "log_posterior", "newton"]
+
+_NEAR = 1.0  # residual from which on a curvature serves for more than one step
+_FASTER = 0.3  # part of the residual that such a step may leave at most
+MARGIN = 0.1
+"""Part of the residual wanted that steps with another curvature may leave: the last one is of the curvature at f."""
 
 
 class Ascent(Protocol):
@@ -41,7 +46,7 @@ class Ascent(Protocol):
         ...
 
     def solve(self, residual: Array, step: Array) -> None:
-        """(I + W K)⁻¹ r into `step`."""
+        """(I + W K)⁻¹ r into `step`, with the curvature that was factorised last."""
         ...
 
     def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
@@ -61,7 +66,7 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
     allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
     """
     step, image = np.empty((2, *b.shape))
-    _begin(problem, b, ascent, image)
+    begin(problem, b, ascent, image)
     evidence = np.nan
     while not history.is_full():
         value = log_posterior(problem, b, ascent, image)
@@ -69,18 +74,40 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
         if not ok:
             return np.nan, NOT_POSITIVE_DEFINITE
         evidence = value - 0.5 * log_det
-        slope = ascent.gradient - b
-        ascent.solve(slope, step)
-        multiply_functions(problem.k, step, image)
-        residual = float(max(np.abs(slope).max(), np.abs(image).max()))
+        residual = _step(problem, b, ascent, step, image)
         history.add(evidence, residual)
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
-        if residual < max(tolerance, rounding(problem.k, b)):
+        limit = max(tolerance, rounding(problem.k, b))
+        if residual < limit:
             return evidence, CONVERGED
         if not history.is_full():
-            b += ascent.length(b, step, image, value, float(np.vdot(slope, image))) * step
+            slope = float(np.vdot(ascent.gradient - b, image))
+            b += ascent.length(b, step, image, value, slope) * step
+            _go_on(problem, b, ascent, step, image, residual, limit)
     return evidence, OUT_OF_ITERATIONS
+
+
+def _step(problem: Problem, b: Array, ascent: Ascent, step: Array, image: Array) -> float:
+    """Newton's step in b and K times it, with the curvature that was factorised; returns the residual."""
+    slope = ascent.gradient - b
+    ascent.solve(slope, step)
+    multiply_functions(problem.k, step, image)
+    return float(max(np.abs(slope).max(), np.abs(image).max()))
+
+
+def _go_on(
+    problem: Problem, b: Array, ascent: Ascent, step: Array, image: Array, residual: float, limit: float
+) -> None:
+    """Take more steps with the curvature that was factorised, O(n²) each, as long as they soon come to the mode."""
+    enough = MARGIN * limit
+    while residual > enough:
+        log_posterior(problem, b, ascent, image)
+        left = _step(problem, b, ascent, step, image)
+        if not left < min(_NEAR, _FASTER * residual):
+            break
+        b += step
+        residual = left
 
 
 def log_posterior(problem: Problem, b: Array, ascent: Ascent, image: Array) -> float:
@@ -90,7 +117,7 @@ def log_posterior(problem: Problem, b: Array, ascent: Ascent, image: Array) -> f
     return ascent.log_density() - 0.5 * float(np.vdot(b, image))
 
 
-def _begin(problem: Problem, b: Array, ascent: Ascent, image: Array) -> None:
+def begin(problem: Problem, b: Array, ascent: Ascent, image: Array) -> None:
     """Put 0 into `b` if that is better."""
     cold = log_posterior(problem, np.zeros_like(b), ascent, image)
     if not log_posterior(problem, b, ascent, image) >= cold:

@@ -64,6 +64,7 @@ def run(
     *,
     relative: bool,
     parameters: Array = NO_PARAMETERS,
+    trusted: bool = False,
 ) -> Outcome:
     """Run a solver on arrays of the right shapes; none of them is overwritten.
 
@@ -86,6 +87,8 @@ def run(
         these, so that the solver may be given less of the prior mean.
     parameters : array (p, n)
         What the likelihood is given besides latent values at each point.
+    trusted : bool
+        Whether the prior covariance need not be factorised to see that it is one.
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
     k, mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean, parameters))
@@ -95,24 +98,27 @@ def run(
     # What is not finite ends as a status; nothing is to be warned of on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            return _solve(solver, Problem(k, mean, labels, parameters, team), start, history, gradient, relative)
+            problem = Problem(k, mean, labels, parameters, team)
+            return _solve(solver, problem, start, history, gradient, relative, trusted)
         except MemoryError:
             return _failed(OUT_OF_MEMORY, mean, start, history)
 
 
-def _solve(solver: Solver, problem: Problem, start: Array, history: History, gradient: bool, relative: bool) -> Outcome:
-    status = check_problem(problem, start)
+def _solve(
+    solver: Solver, problem: Problem, start: Array, history: History, gradient: bool, relative: bool, trusted: bool
+) -> Outcome:
+    status = check_problem(problem, start, trusted)
     if status != CONVERGED:
         return _failed(status, problem.mean, start, history)
     less, common = relative_problem(problem) if relative else (problem, np.zeros(problem.labels.size))
     found = solver(less, start, history)
     slopes = Derivatives(np.empty(0), np.empty(0))
-    if gradient:
+    if gradient and found.status == CONVERGED:
+        slopes = found.derivatives()
+    elif gradient:
         slopes = Derivatives(
             *(np.full_like(values, np.nan) for values in (problem.k, problem.mean, problem.parameters))
         )
-        if found.status == CONVERGED:
-            slopes = found.derivatives()
     return Outcome(
         found.evidence,
         slopes.k,

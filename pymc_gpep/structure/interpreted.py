@@ -12,11 +12,11 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.compile.mode import Mode
-from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
-from pytensor.scalar.basic import Clip
+from pytensor.scalar.basic import AND, GE, LE, Clip
 from pytensor.tensor.elemwise import Elemwise
 
 __all__ = ["INTERPRETED", "GraphFunction", "graph_function"]
@@ -24,19 +24,49 @@ __all__ = ["INTERPRETED", "GraphFunction", "graph_function"]
 
 @node_rewriter([Elemwise])
 def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """Clip by minimum and maximum: NumPy has a function for arrays for these, and a Python call a number for `Clip`."""
+    """Clip by minimum and maximum: NumPy has a function for arrays for these, and a Python call a number for `Clip`.
+
+    A bound that is infinite, as distances have it, is none, and takes no pass over the array.
+    """
     if not isinstance(node.op.scalar_op, Clip):
         return None
     x, low, high = node.inputs
-    return [pt.minimum(pt.maximum(x, low), high).astype(node.outputs[0].dtype)]
+    if not _is_constant(low, -np.inf):
+        x = pt.maximum(x, low)
+    if not _is_constant(high, np.inf):
+        x = pt.minimum(x, high)
+    return [x.astype(node.outputs[0].dtype)]
+
+
+@node_rewriter([Elemwise])
+def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """x ≥ a and x ≤ ∞, which the derivative of `Clip` asks, as x ≥ a: it is false where x is NaN as well."""
+    if not isinstance(node.op.scalar_op, AND):
+        return None
+    for this, other in (node.inputs, node.inputs[::-1]):
+        if _compares(this, LE, np.inf) and _compares(other, GE) and this.owner.inputs[0] is other.owner.inputs[0]:
+            return [other]
+    return None
+
+
+def _is_constant(variable: Variable, value: float) -> bool:
+    return isinstance(variable, Constant) and bool(np.all(np.asarray(variable.data) == value))
+
+
+def _compares(variable: Variable, how: type, bound: float | None = None) -> bool:
+    """Whether a variable is a comparison of this kind, with a constant bound if one is given."""
+    node = variable.owner
+    if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, how):
+        return False
+    return bound is None or _is_constant(node.inputs[1], bound)
 
 
 INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
     # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
-    # would gain nothing here.
-    RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=["fusion", "BlasOpt"]),
-).register((dfs_rewriter(_clip_by_ufuncs), 49.0))  # before operations are done in place
+    # would gain nothing here, and an operation in place is one that makes an array and copies it.
+    RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=["fusion", "BlasOpt", "inplace"]),
+).register((dfs_rewriter(_clip_by_ufuncs, _in_bounds_without_infinity), 49.0))
 
 
 class GraphFunction:

@@ -1,5 +1,6 @@
 """Counts and ordered categories of one latent function: densities against SciPy, derivatives against differences."""
 
+import mpmath
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -7,6 +8,7 @@ from scipy import stats
 from scipy.special import expit, ndtr
 
 from pymc_gpep.kernels.scalar import ordinal, poisson
+from tests.reference.scalar_averages import log_average
 
 F = np.array([-3.0, -0.7, 0.2, 1.9, 4.0, 0.5])
 CUTPOINTS = np.array([-1.0, 0.3, 0.9, 2.5])[:, None] + 0.1 * np.arange(6)
@@ -45,6 +47,41 @@ def slopes(name, f, y=None):
 def test_counts_are_those_of_scipy():
     _, _, y, offset = CASES["poisson"]
     assert_allclose(density("poisson", F)[0], stats.poisson.logpmf(y, np.exp(F + offset[0])), rtol=1e-12)
+
+
+def averaged(mean, variance, count):
+    out = np.empty((5, 1))
+    poisson.average(np.array([mean]), np.array([variance]), np.array([count]), np.zeros((1, 1)), out)
+    return out[:, 0]
+
+
+@pytest.mark.parametrize("count", [0, 3, 15])  # a few units wide, as the reference takes it
+@pytest.mark.parametrize(("mean", "sd"), [(0.4, 0.01), (0.4, 0.5), (5.0, 1.5), (-3.0, 4.0), (2.0, 30.0)])
+def test_averages_of_counts_in_many_digits(mean, sd, count):
+    def density(f):
+        return mpmath.exp(count * f - mpmath.exp(f)) / mpmath.factorial(count)
+
+    expected = log_average(density, lambda f: count * f - np.exp(np.minimum(f, 600.0)), mean, sd)
+    assert_allclose(averaged(mean, sd**2, count), np.array(expected, dtype=float), rtol=1e-9)
+
+
+@pytest.mark.parametrize("count", [0, 1, 10**4, 10**12])
+@pytest.mark.parametrize("variance", [0.0, 1e-12, 1e-3, 1.0, 9.99, 10.01, 1e4, 1e8])
+def test_averages_of_counts_are_numbers_however_wide_and_far(count, variance):
+    """Log-concave, and of a density that the average does not make narrower."""
+    for mean in (-200.0, -20.0, 0.0, 5.0, 30.0):
+        value, slope, curvature, third, fourth = averaged(mean, variance, count)
+        assert np.isfinite([value, slope, curvature, third, fourth]).all()
+        assert value <= 0.0 or value < 1e-12
+        assert -1.0 / max(variance, 1e-300) <= curvature * (1 - 1e-9) <= 1e-12
+        assert slope <= count + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("mean", "variance", "count"), [(np.nan, 1.0, 2), (0.0, -1.0, 2), (0.0, np.inf, 2), (0, 1, -1)]
+)
+def test_averages_of_what_is_none_are_nan(mean, variance, count):
+    assert np.isnan(averaged(mean, variance, count)).all()
 
 
 @pytest.mark.parametrize(("name", "cdf"), [("ordinal probit", ndtr), ("ordinal logit", expit)])

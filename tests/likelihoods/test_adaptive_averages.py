@@ -125,6 +125,7 @@ def test_slopes_in_the_parameters_are_differences(name):
 
 
 CLOSED = [
+    pytest.param("poisson", 5, gaussian_average, poisson.average, id="h of counts"),
     pytest.param("poisson", 3, average_log_density, poisson.average_log, id="g of counts"),
     pytest.param("ordinal probit", 5, gaussian_average, ordinal.probit_average, id="h of the ordinal probit"),
     pytest.param("ordinal logit", 5, gaussian_average, ordinal.logit_average, id="h of the ordinal logit"),
@@ -142,6 +143,7 @@ def test_closed_forms_are_what_rules_give(name, rows, adaptive, kernel):
 @pytest.mark.parametrize(
     ("name", "average", "kernel"),
     [
+        ("poisson", "average", poisson.average_slopes),
         ("poisson", "average_log", poisson.average_log_slopes),
         ("ordinal probit", "average", ordinal.probit_average_slopes),
         ("ordinal logit", "average", ordinal.logit_average_slopes),

@@ -75,12 +75,14 @@ def function_variance(prior, pi, inverse, variance):
     root = site_roots(pi)
     variance[:] = 0.0
     for i in range(n):
+        total = 0.0
         for j in range(i):
             part = inverse[i, j] * prior[i, j]
-            variance[i] += part * (root[j] / root[i])
-            variance[j] += part * (root[i] / root[j])
-        variance[i] += inverse[i, i] * prior[i, i]
+            total += part * root[j]
+            variance[j] += part * root[i]
+        variance[i] += total
     for i in range(n):
+        variance[i] = variance[i] / root[i] + inverse[i, i] * prior[i, i]
         precision = root[i] * root[i]
         if precision * prior[i, i] > 1.0:
             variance[i] = (1.0 - inverse[i, i]) / precision

@@ -5,9 +5,20 @@ Arrays as in `pymc_gpep.likelihoods.local_computations`. An exposure adds to f, 
 
 import math
 
-from pymc_gpep.kernels.compile import kernel
+import numpy as np
 
-__all__ = ["average_log", "average_log_slopes", "derivatives", "moments", "parameter_derivatives"]
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.poisson_average import ROOM, log_poisson_normal
+
+__all__ = [
+    "average",
+    "average_log",
+    "average_log_slopes",
+    "average_slopes",
+    "derivatives",
+    "moments",
+    "parameter_derivatives",
+]
 
 
 @kernel
@@ -20,6 +31,33 @@ def derivatives(f, y, parameters, out):
         out[1, i] = y[i] - rate
         out[2, i] = -rate
         out[3, i] = -rate
+
+
+@kernel
+def average(mean, variance, y, parameters, out):
+    """log ∫ p(y | f) N(f | μ, D) df and its first four derivatives in μ into `out` (5, n)."""
+    room = np.empty(ROOM)
+    for i in range(len(mean)):
+        argument = mean[i] + parameters[0, i]
+        if not (y[i] >= 0 and 0.0 <= variance[i] < math.inf and math.isfinite(argument)):
+            out[:, i] = math.nan
+            continue
+        value, first, second, third, fourth = log_poisson_normal(argument, variance[i], float(y[i]), room)
+        out[0, i] = value
+        out[1, i] = first
+        out[2, i] = second
+        out[3, i] = third
+        out[4, i] = fourth
+
+
+@kernel
+def average_slopes(mean, variance, y, parameters, out):
+    """The derivative of `average` in o into `out` (1, n)."""
+    room = np.empty(ROOM)
+    for i in range(len(mean)):
+        argument = mean[i] + parameters[0, i]
+        usable = y[i] >= 0 and 0.0 <= variance[i] < math.inf and math.isfinite(argument)
+        out[0, i] = log_poisson_normal(argument, variance[i], float(y[i]), room)[1] if usable else math.nan
 
 
 @kernel

@@ -14,16 +14,20 @@ from scipy.special import expit, ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import ordinal
-from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
+from pymc_gpep.likelihoods.adaptive_averages import average_log_density, parameter_slopes
 from pymc_gpep.likelihoods.contract import Reading
-from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    ParameterSlopes,
+    ScalarDensity,
+)
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
 
 __all__ = ["OrderedLogitLikelihood", "OrderedProbitLikelihood"]
 
 _PROBIT = ScalarDensity(ordinal.probit_derivatives)
-_LOGIT = ScalarDensity(ordinal.logit_derivatives)
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,13 @@ class OrderedProbitLikelihood(OrderedLikelihood):
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
         _PROBIT,
-        gaussian_average(_PROBIT),
+        GaussianAverage(ordinal.probit_average),
         average_log_density(_PROBIT),
-        parameter_slopes(_PROBIT, ordinal.probit_parameter_derivatives),
+        ParameterSlopes(
+            ordinal.probit_parameter_derivatives,
+            ordinal.probit_average_slopes,
+            parameter_slopes(_PROBIT, ordinal.probit_parameter_derivatives).average_log,
+        ),
     )
 
     def distribution(self, x: Array) -> Array:
@@ -93,10 +101,12 @@ class OrderedLogitLikelihood(OrderedLikelihood):
     written: ClassVar[str] = "pm.OrderedLogistic"
     largest_precision: ClassVar[float] = 0.5
     local: ClassVar[tuple[object, ...]] = (
-        _LOGIT,
-        gaussian_average(_LOGIT),
-        average_log_density(_LOGIT),
-        parameter_slopes(_LOGIT, ordinal.logit_parameter_derivatives),
+        ScalarDensity(ordinal.logit_derivatives),
+        GaussianAverage(ordinal.logit_average),
+        AverageLogDensity(ordinal.logit_average_log),
+        ParameterSlopes(
+            ordinal.logit_parameter_derivatives, ordinal.logit_average_slopes, ordinal.logit_average_log_slopes
+        ),
     )
 
     def distribution(self, x: Array) -> Array:

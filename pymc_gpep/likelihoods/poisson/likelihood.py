@@ -12,15 +12,17 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import poisson
-from pymc_gpep.likelihoods.adaptive_averages import gaussian_average, parameter_slopes
 from pymc_gpep.likelihoods.contract import Reading
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes, ScalarDensity
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    ParameterSlopes,
+    ScalarDensity,
+)
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.poisson.log_rate import read_log_rate
 
 __all__ = ["PoissonLikelihood"]
-
-_DENSITY = ScalarDensity(poisson.derivatives)
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,10 @@ class PoissonLikelihood(OneFunction):
     has_parameters: ClassVar[bool] = True
     largest_precision: ClassVar[float] = np.inf
     local: ClassVar[tuple[object, ...]] = (
-        _DENSITY,
-        gaussian_average(_DENSITY),
+        ScalarDensity(poisson.derivatives),
+        GaussianAverage(poisson.average),
         AverageLogDensity(poisson.average_log),
-        ParameterSlopes(
-            poisson.parameter_derivatives,
-            parameter_slopes(_DENSITY, poisson.parameter_derivatives).average,
-            poisson.average_log_slopes,
-        ),
+        ParameterSlopes(poisson.parameter_derivatives, poisson.average_slopes, poisson.average_log_slopes),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
