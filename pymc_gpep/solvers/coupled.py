@@ -6,15 +6,19 @@ The algebra is that of `pymc_gpep.kernels.gaussians.coupled`.
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import add_gradient, factorise_sum, function_moments, mirror, shared_moments
 from pymc_gpep.kernels.gaussians.independent import factorise_function
+from pymc_gpep.kernels.linalg.lapack import solve_right_transposed
 from pymc_gpep.solvers.contract import own_matrix
 from pymc_gpep.solvers.team import ALONE, Team
 
-__all__ = ["evidence_gradient", "factorise", "marginal_moments"]
+__all__ = ["Matrices", "evidence_gradient", "factorise", "marginal_moments"]
 
+type Matrices = NDArray[np.float64] | NDArray[np.float32]
+"""Those that take the time of a sweep, with 64 or 32 bits a number."""
 
 _LONG = 2000  # points; above, all is shared out that can be
 _GAIN = 1.6  # up to there, as many factorisations as make a sweep this much faster by the count of operations
@@ -34,7 +38,7 @@ def _shared_out(c: int) -> int:
     )
 
 
-def factorise(k: Array, pi: Array, inverses: Array, p: Array, team: Team = ALONE) -> tuple[bool, float]:
+def factorise(k: Array, pi: Array, inverses: Matrices, p: Matrices, team: Team = ALONE) -> tuple[bool, float]:
     """A_k⁻¹ into `inverses` (c, n, n) and the Cholesky factor of P into `p` (n, n), lower triangles.
 
     Returns whether every matrix was positive definite, and Σ_k log|A_k| + log|P| = log|I + KΠ| + Σ_i log 1ᵀπ_i.
@@ -53,21 +57,34 @@ def factorise(k: Array, pi: Array, inverses: Array, p: Array, team: Team = ALONE
 
 
 def marginal_moments(
-    k: Array, inverses: Array, p: Array, pi: Array, b: Array, work: Array, mean: Array, cov: Array, team: Team = ALONE
+    k: Array,
+    inverses: Matrices,
+    p: Matrices,
+    pi: Array,
+    b: Array,
+    work: Matrices,
+    mean: Array,
+    cov: Array,
+    team: Team = ALONE,
 ) -> None:
     """Posterior means K b into `mean` (c, n), marginal covariances of each f_i into `cov` (n, c, c).
 
-    `work` (c, n, n) is left holding K_k B_k L⁻ᵀ, P = LLᵀ.
+    `work` (c, n, n) is overwritten.
     """
     c, n = pi.shape
-    team.each(
-        lambda a: function_moments(own_matrix(k, a), inverses[a], p, pi[a], b[a], work[a], mean[a], cov, a), range(c)
-    )
+    needed = c - 1 if len(k) == 1 else c  # what the last class has is in the others where their priors are one
+
+    def one(a: int) -> None:
+        function_moments(own_matrix(k, a), inverses[a], pi[a], b[a], work[a], mean[a], cov, a)
+        if a < needed:
+            solve_right_transposed(p, work[a])
+
+    team.each(one, range(c))
     half = (n + 1) // 2
-    team.each(lambda low: shared_moments(work, cov, low, min(low + half, n)), range(0, n, half))
+    team.each(lambda low: shared_moments(k, work, cov, low, min(low + half, n)), range(0, n, half))
 
 
-def evidence_gradient(inverses: Array, p: Array, pi: Array, b: Array, work: Array, gradient: Array) -> None:
+def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:
     """½ (b_k b_kᵀ − M_kk) into `gradient` (1 or c, n, n), summed over classes where there is one prior covariance.
 
     This is d log Z / d K_k at a fixed point of EP, where the sites may be taken as constants. `work` is (n, n).

@@ -10,7 +10,8 @@ from pymc_gpep.solvers.accelerated_ep import accelerated_ep
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
+from pymc_gpep.solvers.single_precision import SinglePrecision
+from pymc_gpep.solvers.site_posterior import SitePosterior, derivatives, site_posterior, site_posterior_space
 
 __all__ = ["SCHEMES", "nested_ep"]
 
@@ -46,8 +47,9 @@ def nested_ep(
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
     space = site_posterior_space(c, n)
+    single = SinglePrecision(problem, tolerance)
 
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+    def compute(space: SitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         ok, gaussian = site_posterior(problem, sites, space)
         if not ok:
             return False, np.nan, np.nan
@@ -55,6 +57,14 @@ def nested_ep(
             space.mean, space.cov, problem.labels, sites[0], sites[1], max_inner, tolerance, target[0], target[1], scale
         )
         return True, gaussian + terms, residual
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        if single.usable:
+            ok, evidence, residual = compute(space.in_single_precision, sites, target, scale)
+            single.note(evidence, residual)
+            if np.isfinite(evidence) and tolerance <= residual < np.inf:
+                return ok, evidence, residual
+        return compute(space, sites, target, scale)
 
     rounding = _ROUNDING * max(float(np.trace(matrix)) for matrix in problem.k)
     rung = 0

@@ -8,12 +8,13 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
 from pymc_gpep.solvers.contract import Derivatives, Problem
-from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
+from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
 
 __all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
 
 
 _BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites of 0 would pass for a fixed point
+_TINY = 1e-20  # a floor for π that changes no digit of 32 bits, and whose root and its inverse they hold
 
 
 class SitePosterior(NamedTuple):
@@ -23,11 +24,11 @@ class SitePosterior(NamedTuple):
     """Site precisions, (c, n)."""
     nu: Array
     """Site locations relative to the prior mean, (c, n)."""
-    inverses: Array
+    inverses: Matrices
     """A_k⁻¹ (c, n, n)."""
-    p: Array
+    p: Matrices
     """The Cholesky factor of P, (n, n)."""
-    work: Array
+    work: Matrices
     """(c, n, n)."""
     weights: Array
     """b (c, n)."""
@@ -35,6 +36,15 @@ class SitePosterior(NamedTuple):
     """Of the latent values, (c, n)."""
     cov: Array
     """Of the latent values of each point, (n, c, c)."""
+
+    @property
+    def in_single_precision(self) -> "SitePosterior":
+        """The same room, with matrices that have 32 bits a number in the memory of these."""
+        return self._replace(inverses=_halved(self.inverses), p=_halved(self.p), work=_halved(self.work))
+
+
+def _halved(matrices: Matrices) -> Matrices:
+    return matrices.reshape(-1).view(np.float32)[: matrices.size].reshape(matrices.shape)
 
 
 def site_posterior_space(c: int, n: int) -> SitePosterior:
@@ -53,6 +63,8 @@ def site_posterior(problem: Problem, sites: Array, space: SitePosterior) -> tupl
     k, prior_mean, y, team = problem.k, problem.mean, problem.labels, problem.team
     pi, nu, inverses, p, work, b, mean, cov = space
     constant = site_parameters(y, sites[0], sites[1], pi, nu)
+    if p.dtype == np.float32:
+        np.maximum(pi, _TINY, out=pi)
     if not sites.any() and k.max() < _BEYOND_REASON:
         # The prior, as from cold: the factorisations would take as long as for any other sites.
         b[:], mean[:] = 0.0, prior_mean

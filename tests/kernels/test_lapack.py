@@ -107,3 +107,28 @@ def test_triangular_products_and_solves(n, transposed):
     assert_allclose(product, matrix @ x, rtol=1e-12, atol=1e-12)
     lapack.solve_triangular(lower_of(factor), product, transposed)
     assert_allclose(product, x, rtol=1e-9, atol=1e-11)
+
+
+def test_matrices_of_32_bits():
+    """What a sweep does with them, in their own precision."""
+    n = 40
+    matrix = positive_definite(n)
+    factor, rng = np.linalg.cholesky(matrix), np.random.default_rng(7)
+    b, rows = rng.standard_normal(n).astype(np.float32), rng.standard_normal((3, n)).astype(np.float32)
+    single = lower_of(matrix).astype(np.float32)
+    product = np.full(n, np.nan, np.float32)
+    lapack.multiply_symmetric(single, b, product)
+    assert lapack.cholesky(single)
+    solved, divided = lapack.solve_with_cholesky(single, b), rows.copy()
+    lapack.solve_right_transposed(single, divided)
+    found = np.tril(single)
+    assert lapack.inverse_from_cholesky(single)
+    for value, exact in (
+        (product, matrix @ b),
+        (lapack.dot(b, product), b @ matrix @ b),
+        (found, factor),
+        (solved, np.linalg.solve(matrix, b)),
+        (divided, np.linalg.solve(factor, rows.T).T),
+        (np.tril(single), np.tril(np.linalg.inv(matrix))),
+    ):
+        assert 0 < np.abs(value - exact).max() < 1e-4 * np.abs(exact).max()

@@ -13,8 +13,8 @@ is summed from K instead. What a large K costs is a relative error of about ε t
 classes differ by: mean and Cov f carry the part that all classes share, which the sites do not see.
 
 Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P, with their lower
-triangles in use; of one class `prior` (n, n), `pi` (n,), `inverse` (n, n). `pymc_gpep.solvers.coupled` puts the classes
-together.
+triangles in use; of one class `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices, and `work`, may have 32 bits
+a number: they take the time. All else has 64. `pymc_gpep.solvers.coupled` puts the classes together.
 """
 
 import math
@@ -81,9 +81,9 @@ def latent_weights(inverses, p, pi, nu, b):
     b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l.
     """
     c, n = pi.shape
-    total = np.zeros(n)
-    scaled = np.empty(n)
-    product = np.empty(n)
+    total = np.zeros(n, p.dtype)
+    scaled = np.empty(n, p.dtype)
+    product = np.empty(n, p.dtype)
     for a in range(c):
         root = site_roots(pi[a])
         for i in range(n):
@@ -118,10 +118,10 @@ def _smoother(inverse, root, out):
 
 
 @kernel
-def function_moments(prior, inverse, p, pi, b, work, mean, cov, a):
+def function_moments(prior, inverse, pi, b, work, mean, cov, a):
     """Of class a the posterior means K b into `mean` (n,), and what it has of `cov` (n, c, c) without P.
 
-    `work` (n, n) is left holding K B L⁻ᵀ, P = LLᵀ.
+    `work` (n, n) is left holding K B.
     """
     n = pi.shape[0]
     multiply_symmetric(prior, b, mean)
@@ -131,23 +131,38 @@ def function_moments(prior, inverse, p, pi, b, work, mean, cov, a):
         if root[i] * root[i] * prior[i, i] > 1.0:
             cov[i, a, a] = (1.0 - inverse[i, i]) / (root[i] * root[i])
         else:
-            cov[i, a, a] = prior[i, i] - dot(work[i], prior[i])
-    solve_right_transposed(p, work)
+            cov[i, a, a] = prior[i, i] - dot(work[i], prior[i].astype(work.dtype))
 
 
 @kernel
-def shared_moments(work, cov, low, high):
-    """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l."""
+def shared_moments(prior, work, cov, low, high):
+    """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l.
+
+    `work` (c, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. Where the classes have one prior covariance, `prior` (1, n, n), the
+    last is not looked at: the sum over k is K B_l K then, which is what `cov` lacks of the prior variance before.
+    """
     c = work.shape[0]
+    last = c - 1 if prior.shape[0] == 1 else c
+    rest = np.zeros(c)
     for i in range(low, high):
         for a in range(c):
-            for e in range(a + 1):
+            rest[a] = prior[0, i, i] - cov[i, a, a]
+        for a in range(last):
+            for e in range(a):
                 shared = dot(work[a, i], work[e, i])
-                if e == a:
-                    cov[i, a, a] += shared
-                else:
-                    cov[i, a, e] = shared
-                    cov[i, e, a] = shared
+                cov[i, a, e] = shared
+                cov[i, e, a] = shared
+                rest[a] -= shared
+                rest[e] -= shared
+            shared = dot(work[a, i], work[a, i])
+            cov[i, a, a] += shared
+            rest[a] -= shared
+        if last < c:
+            for e in range(last):
+                cov[i, last, e] = rest[e]
+                cov[i, e, last] = rest[e]
+                rest[last] -= rest[e]
+            cov[i, last, last] += rest[last]
 
 
 @kernel

@@ -1,11 +1,15 @@
-"""BLAS and LAPACK for kernels: in place, on square C-ordered float64 matrices, overwriting what they are given.
+"""BLAS and LAPACK for kernels: in place, on square C-ordered matrices, overwriting what they are given.
 
 A symmetric matrix looks the same to Fortran as to C, so only triangles and transposes need care: what is the
-lower triangle here is the upper one there.
+lower triangle here is the upper one there. Matrices have 64 bits a number, or 32; what is computed with one of 32 are
+vectors of 32 as well.
 """
+
+from typing import Any
 
 import numpy as np
 from numba.core import types
+from numba.extending import overload
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
@@ -25,29 +29,45 @@ __all__ = [
 ]
 
 _int = types.CPointer(types.int32)
-_double = types.CPointer(types.float64)
 _char = types.CPointer(types.uint8)
-_void = types.void
 
-_potrf = scipy_function("linalg.cython_lapack", "dpotrf", _void(_char, _int, _double, _int, _int))
-_potri = scipy_function("linalg.cython_lapack", "dpotri", _void(_char, _int, _double, _int, _int))
-_potrs = scipy_function("linalg.cython_lapack", "dpotrs", _void(_char, _int, _int, _double, _int, _double, _int, _int))
-_symv = scipy_function(
-    "linalg.cython_blas", "dsymv", _void(_char, _int, _double, _double, _int, _double, _int, _double, _double, _int)
-)
-_trsm = scipy_function(
-    "linalg.cython_blas",
-    "dtrsm",
-    _void(_char, _char, _char, _char, _int, _int, _double, _double, _int, _double, _int),
-)
-_syrk = scipy_function(
-    "linalg.cython_blas", "dsyrk", _void(_char, _char, _int, _int, _double, _double, _int, _double, _double, _int)
-)
-_trsv = scipy_function("linalg.cython_blas", "dtrsv", _void(_char, _char, _char, _int, _double, _int, _double, _int))
-_trmv = scipy_function("linalg.cython_blas", "dtrmv", _void(_char, _char, _char, _int, _double, _int, _double, _int))
 
-_copy = scipy_function("linalg.cython_blas", "dcopy", _void(_int, _double, _int, _double, _int))
-_dot = scipy_function("linalg.cython_blas", "ddot", types.float64(_int, _double, _int, _double, _int))
+def _routine(module: str, name: str, arguments: str, returns_number: bool = False) -> Any:
+    """A routine for numbers of 64 or 32 bits, called with an array of these numbers before its own arguments.
+
+    `arguments` are the types of those that it points to: c for characters, i for integers, x for the numbers.
+    """
+    versions = {}
+    for number in (types.float64, types.float32):
+        points_to = {"c": _char, "i": _int, "x": types.CPointer(number)}
+        signature = (number if returns_number else types.void)(*(points_to[kind] for kind in arguments))
+        versions[number] = scipy_function(module, ("d" if number is types.float64 else "s") + name, signature)
+
+    def routine(like: Any, *pointers: Any) -> Any:
+        raise NotImplementedError(f"{name} is for kernels.")
+
+    @overload(routine)
+    def version(like: Any, *pointers: Any) -> Any:
+        chosen = versions[like.dtype]
+
+        def call(like: Any, *pointers: Any) -> Any:
+            return chosen(*pointers)
+
+        return call
+
+    return routine
+
+
+_potrf = _routine("linalg.cython_lapack", "potrf", "cixii")
+_potri = _routine("linalg.cython_lapack", "potri", "cixii")
+_potrs = _routine("linalg.cython_lapack", "potrs", "ciixixii")
+_symv = _routine("linalg.cython_blas", "symv", "cixxixixxi")
+_trsm = _routine("linalg.cython_blas", "trsm", "cccciixxixi")
+_syrk = _routine("linalg.cython_blas", "syrk", "cciixxixxi")
+_trsv = _routine("linalg.cython_blas", "trsv", "cccixixi")
+_trmv = _routine("linalg.cython_blas", "trmv", "cccixixi")
+_copy = _routine("linalg.cython_blas", "copy", "ixixi")
+_dot = _routine("linalg.cython_blas", "dot", "ixixi", returns_number=True)
 
 _UPPER = np.array([ord("U")], np.uint8)
 _LEFT = np.array([ord("L")], np.uint8)
@@ -60,7 +80,7 @@ def cholesky(a):
     """Lower Cholesky factor into the lower triangle of `a`; False where `a` is not positive definite."""
     n = np.array([a.shape[0]], np.int32)
     info = np.zeros(1, np.int32)
-    _potrf(_UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
+    _potrf(a, _UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
     return info[0] == 0
 
 
@@ -69,7 +89,7 @@ def inverse_from_cholesky(a):
     """The lower triangle of `a` holds a Cholesky factor; leave the lower triangle of the inverse there."""
     n = np.array([a.shape[0]], np.int32)
     info = np.zeros(1, np.int32)
-    _potri(_UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
+    _potri(a, _UPPER.ctypes, n.ctypes, a.ctypes, n.ctypes, info.ctypes)
     return info[0] == 0
 
 
@@ -78,9 +98,9 @@ def solve_right_transposed(lower, b):
     """Overwrite `b` (m, n) with b L⁻ᵀ, where `lower` (n, n) holds L in its lower triangle."""
     n = np.array([b.shape[1]], np.int32)
     m = np.array([b.shape[0]], np.int32)
-    one = np.ones(1)
+    one = np.ones(1, b.dtype)
     _trsm(
-        _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, n.ctypes, m.ctypes,
+        b, _LEFT.ctypes, _UPPER.ctypes, _TRANSPOSED.ctypes, _NORMAL.ctypes, n.ctypes, m.ctypes,
         one.ctypes, lower.ctypes, n.ctypes, b.ctypes, n.ctypes,
     )  # fmt: skip
 
@@ -90,9 +110,10 @@ def add_outer_product(scale, b, out):
     """Add `scale` · b bᵀ to the lower triangle of `out`; `b` is (m, n), `out` (m, m)."""
     m = np.array([b.shape[0]], np.int32)
     k = np.array([b.shape[1]], np.int32)
-    factors = np.array([scale, 1.0])
+    factors = np.ones(2, b.dtype)
+    factors[0] = scale
     _syrk(
-        _UPPER.ctypes, _TRANSPOSED.ctypes, m.ctypes, k.ctypes,
+        b, _UPPER.ctypes, _TRANSPOSED.ctypes, m.ctypes, k.ctypes,
         factors[:1].ctypes, b.ctypes, k.ctypes, factors[1:].ctypes, out.ctypes, m.ctypes,
     )  # fmt: skip
 
@@ -102,7 +123,7 @@ def copy_into(out, values):
     """Overwrite the contiguous array `out` with another of its size (an assignment of slices takes long to compile)."""
     n = np.array([out.size], np.int32)
     step = np.ones(1, np.int32)
-    _copy(n.ctypes, values.ctypes, step.ctypes, out.ctypes, step.ctypes)
+    _copy(out, n.ctypes, values.ctypes, step.ctypes, out.ctypes, step.ctypes)
 
 
 @kernel
@@ -110,7 +131,7 @@ def dot(x, y):
     """xᵀy of two contiguous vectors."""
     n = np.array([x.shape[0]], np.int32)
     step = np.ones(1, np.int32)
-    return _dot(n.ctypes, x.ctypes, step.ctypes, y.ctypes, step.ctypes)
+    return _dot(x, n.ctypes, x.ctypes, step.ctypes, y.ctypes, step.ctypes)
 
 
 @kernel
@@ -120,7 +141,7 @@ def solve_with_cholesky(lower, b):
     one = np.ones(1, np.int32)
     info = np.zeros(1, np.int32)
     x = b.copy()
-    _potrs(_UPPER.ctypes, n.ctypes, one.ctypes, lower.ctypes, n.ctypes, x.ctypes, n.ctypes, info.ctypes)
+    _potrs(lower, _UPPER.ctypes, n.ctypes, one.ctypes, lower.ctypes, n.ctypes, x.ctypes, n.ctypes, info.ctypes)
     return x
 
 
@@ -129,9 +150,10 @@ def multiply_symmetric(lower, b, out):
     """S b into `out` (n,), where the lower triangle of `lower` holds the symmetric S and `b` is contiguous."""
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
-    factors = np.array([1.0, 0.0])
+    factors = np.zeros(2, lower.dtype)
+    factors[0] = 1.0
     _symv(
-        _UPPER.ctypes, n.ctypes, factors[:1].ctypes, lower.ctypes, n.ctypes,
+        lower, _UPPER.ctypes, n.ctypes, factors[:1].ctypes, lower.ctypes, n.ctypes,
         b.ctypes, step.ctypes, factors[1:].ctypes, out.ctypes, step.ctypes,
     )  # fmt: skip
 
@@ -149,7 +171,7 @@ def solve_triangular(lower, x, transposed):
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     how = _NORMAL if transposed else _TRANSPOSED
-    _trsv(_UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
+    _trsv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
 
 
 @kernel
@@ -158,4 +180,4 @@ def multiply_triangular(lower, x, transposed):
     n = np.array([lower.shape[0]], np.int32)
     step = np.ones(1, np.int32)
     how = _NORMAL if transposed else _TRANSPOSED
-    _trmv(_UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
+    _trmv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)

@@ -1,0 +1,106 @@
+"""Sweeps with matrices of 32 bits: as accurate as is claimed, only where that is enough, and never the last."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep import NestedEP
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers import nested_ep, single_precision
+from pymc_gpep.solvers.contract import Problem
+from pymc_gpep.solvers.single_precision import SinglePrecision
+from pymc_gpep.solvers.site_posterior import site_posterior, site_posterior_space
+from tests.reference.data import random_problem
+
+EPS = np.finfo(np.float32).eps
+
+
+def given(n, per_class=False, variance=2.0):
+    found = random_problem(1, n, 3, variance=variance, per_class=per_class, with_mean=True)
+    return Problem(found.K.reshape(-1, n, n), found.m, found.y)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("small", [1.0, 1e-30, 0.0])
+def test_posterior_is_that_of_64_bits_up_to_rounding(per_class, small):
+    problem = given(60, per_class)
+    rng = np.random.default_rng(2)
+    sites = np.array([rng.uniform(0.1, 0.9, (60, 2)), rng.standard_normal((60, 2))])
+    sites[:, rng.uniform(size=(60, 2)) < 0.5] *= np.array([small, np.sqrt(small)])[:, None]
+    exact, rounded = site_posterior_space(3, 60), site_posterior_space(3, 60).in_single_precision
+    values = [site_posterior(problem, sites, space) for space in (exact, rounded)]
+    error = EPS * np.trace(problem.k, axis1=1, axis2=2).max()
+    assert rounded.inverses.dtype == rounded.p.dtype == rounded.work.dtype == np.float32
+    assert values[0][0]
+    assert values[1][0]
+    assert_allclose(values[1][1], values[0][1], rtol=error)
+    sd = np.sqrt(np.diagonal(exact.cov, axis1=1, axis2=2))
+    assert np.abs((rounded.mean - exact.mean) / sd.T).max() < error
+    assert np.abs((rounded.cov - exact.cov) / sd[:, :, None] / sd[:, None]).max() < error
+
+
+def solved(monkeypatch, problem, smallest, **options):
+    """Outcome, and the precision of each sweep."""
+    seen = []
+
+    def note(problem, sites, space):
+        seen.append(space.p.dtype)
+        return site_posterior(problem, sites, space)
+
+    monkeypatch.setattr(single_precision, "_SMALL", smallest)
+    monkeypatch.setattr(nested_ep, "site_posterior", note)
+    k, mean, labels = problem[:3]
+    c, n = mean.shape
+    return NestedEP(**options).run(k, mean, labels, np.zeros(2 * n * (c - 1)), gradient=True), seen
+
+
+@pytest.mark.parametrize("tolerance", [1e-8, 1e-3, 0.5])
+def test_what_a_solve_ends_with_has_64_bits(monkeypatch, tolerance):
+    problem = given(60)
+    mixed, seen = solved(monkeypatch, problem, 1, tolerance=tolerance)
+    alone, only = solved(monkeypatch, problem, 1000, tolerance=tolerance)
+    assert mixed.status == alone.status == CONVERGED
+    assert np.float32 in seen
+    assert seen[-1] == np.float64
+    assert np.float32 not in only
+    assert_allclose(mixed.evidence, alone.evidence, atol=20 * tolerance**2 + 1e-12)
+    if tolerance == 1e-8:
+        assert_allclose(mixed.start, alone.start, atol=1e-6)
+        assert_allclose(mixed.gradient, alone.gradient, atol=1e-7)
+
+
+def test_sites_that_32_bits_cannot_find_are_found(monkeypatch):
+    """A prior variance at which their rounding leaves nothing, with and without the limit that forbids them."""
+    problem = given(40, variance=1e6)
+    alone, only = solved(monkeypatch, problem, 1, tolerance=1e-6)
+    assert np.float32 not in only
+    monkeypatch.setattr(single_precision, "_USELESS", np.inf)
+    forced, seen = solved(monkeypatch, problem, 1, tolerance=1e-6)
+    assert np.float32 in seen
+    assert forced.status == alone.status == CONVERGED
+    assert_allclose(forced.evidence, alone.evidence, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("residuals", "usable"),
+    [
+        ([1.0, 2.0, 0.3], True),
+        ([1.0, 1e-6], False),
+        ([1.0, np.inf], False),
+        ([1.0, np.nan], False),
+        ([1.0, 1.1, 1.2], True),
+        ([1.0, 1.1, 1.2, 1.3], False),
+    ],
+)
+def test_when_they_end(residuals, usable):
+    single = SinglePrecision(given(200), 1e-6)
+    assert single.usable
+    for residual in residuals:
+        single.note(-1.0, residual)
+    assert single.usable == usable
+
+
+def test_sweep_that_failed_is_their_last():
+    single = SinglePrecision(given(200), 1e-6)
+    single.note(np.nan, 0.5)
+    assert not single.usable
