@@ -39,6 +39,8 @@ class Sampler(NamedTuple):
     nuts_sampler: str = "pymc"
     marginal: bool = False
     """Whether latent values are integrated out by nested EP and drawn afterwards."""
+    warm: bool = False
+    """Whether evaluations of the evidence start from the last ones near by."""
     draws: int = 500
     tune: int = 500
 
@@ -54,6 +56,7 @@ SAMPLERS = {
     "NUTS, PyMC": Sampler(),
     "NUTS, nutpie": Sampler(nuts_sampler="nutpie"),
     "marginal NUTS, PyMC": Sampler(marginal=True),
+    "marginal NUTS, PyMC, warm": Sampler(marginal=True, warm=True),
     "marginal NUTS, nutpie": Sampler(marginal=True, nuts_sampler="nutpie"),
 }
 
@@ -75,7 +78,7 @@ def run(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     sampler = SAMPLERS[name]
     model = wine()
     if sampler.marginal:
-        model = gpep.marginalize(model)
+        model = gpep.marginalize(model, warm=sampler.warm)
     # PyMC warns of every model with Gaussian processes that it copies, and of what the table says anyway.
     warnings.simplefilter("ignore")
     with threadpool_limits(1):

@@ -19,6 +19,7 @@ __all__ = ["CentralComposite", "sphere_design"]
 
 
 _REACH = 2.0  # standard deviations from the mode at which the spread to either side is measured
+_FEW = 8  # hyperparameters; for more, the corners of resolution V are too many
 _NEGLIGIBLE = 1e-6  # weight of a node that is not worth keeping
 _SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
 
@@ -38,9 +39,13 @@ class CentralComposite(HyperMethod):
         Radius of the sphere over the square root of the number d of hyperparameters. √(1 + 2 / d) if not given, so that
         the fourth moment of a normal distribution's radius comes out as well; Rue et al. and Vanhatalo, Pietiläinen and
         Vehtari (2010) have 1.1, which is that for d = 10.
+    resolution : int, optional
+        Of the fraction of a cube's corners that are among the points: no product of fewer different coordinates has a
+        mean over them. 5 if not given, and 4 for more than 8 hyperparameters: 14 of them take 32 corners, not 256.
     """
 
     f0: float | None = field(default=None, metadata=at_least(1))
+    resolution: int | None = field(default=None, metadata=at_least(3))
 
     name: ClassVar[str] = "ccd"
 
@@ -53,7 +58,7 @@ class CentralComposite(HyperMethod):
         f0 = np.sqrt(1 + 2 / d) if self.f0 is None else self.f0
         gaussian = gaussian_at(log_posterior, optimum)
         spread, near = _spread(log_posterior, gaussian, best)
-        sphere = f0 * sphere_design(d)
+        sphere = f0 * sphere_design(d, self.resolution or (5 if d <= _FEW else 4))
         u = np.concatenate([np.zeros((1, d)), sphere])
         normal_weights = np.full(len(u), 1 / (len(sphere) * f0**2))
         normal_weights[0] = 1 - 1 / f0**2
@@ -90,34 +95,33 @@ def _spread(log_posterior: LogPosterior, gaussian: Gaussian, best: Evaluation) -
     near = gaussian.neighbours
     known = Neighbours((best.theta,), (best.start,), gaussian.root)
     spread = np.ones((2, d))
-    for side, sign in enumerate((-1, 1)):
-        for axis, theta in enumerate(gaussian.at(sign * _REACH * np.eye(d))):
-            found = log_posterior(theta, near)
-            fall = best.log_posterior - found.log_posterior
-            if fall > 0:
-                spread[side, axis] = np.clip(_REACH / np.sqrt(2 * fall), *_SPREAD)
-            if found.status == CONVERGED:
-                known = known.joined(theta, found.start, 2 * d + 1)
+    ends = gaussian.at(_REACH * np.concatenate([-np.eye(d), np.eye(d)]))
+    for place, found in enumerate(log_posterior.each(lambda theta: log_posterior(theta, near), ends)):
+        fall = best.log_posterior - found.log_posterior
+        if fall > 0:
+            spread[divmod(place, d)] = np.clip(_REACH / np.sqrt(2 * fall), *_SPREAD)
+        if found.status == CONVERGED:
+            known = known.joined(found.theta, found.start, 2 * d + 1)
     return spread, known
 
 
-def sphere_design(d: int) -> Array:
+def sphere_design(d: int, resolution: int = 5) -> Array:
     """Points (k, d) on the sphere of radius √d: the axes, and for d > 1 corners of the cube.
 
-    The corners are a fraction of resolution V, so that no product of up to four different coordinates has a mean other
-    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005): each next is the first that is no product of
-    three or fewer of those before it.
+    The corners are a fraction of some resolution, so that no product of fewer different coordinates has a mean other
+    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005) for resolution V: each next is the first that
+    is no product of so many of those before it.
     """
     axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     if d == 1:
         return axes
     columns: list[int] = []
-    products = [{0}, set[int](), set[int](), set[int]()]  # of so many columns
+    products = [{0}, *(set[int]() for _ in range(resolution - 2))]  # of so many columns
     while len(columns) < d:
         column = 1 + max(columns, default=0)
         while any(column in found for found in products):
             column += 1
-        for many in (3, 2, 1):
+        for many in range(resolution - 2, 0, -1):
             products[many] |= {column ^ other for other in products[many - 1]}
         columns.append(column)
     runs = np.arange(2 ** max(columns).bit_length())

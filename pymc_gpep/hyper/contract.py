@@ -19,6 +19,7 @@ from pymc_gpep.kernels.status import CONVERGED
 __all__ = ["HyperMethod", "evaluate_nodes", "failures"]
 
 _NEIGHBOURS = 64  # that a start is predicted from
+_TOGETHER = 16  # evaluations that do not wait for each other
 
 
 @dataclass(frozen=True)
@@ -53,16 +54,24 @@ class HyperMethod(ABC):
 def evaluate_nodes(
     log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
-    """Evaluate at every point (d,), each from those in `near` and before it; None where the approximation fails."""
+    """Evaluate at every point (d,), from those in `near` and many before it; None where the approximation fails."""
     log_posterior = log_posterior.loosely()
-    nodes: list[Evaluation | None] = []
+    nodes: list[Evaluation] = []
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
-        for theta in progress.track(thetas, total=len(thetas), description="Integrating over hyperparameters"):
+        task = progress.add_task("Integrating over hyperparameters", total=len(thetas))
+
+        def evaluate(theta: Array) -> Evaluation:
             evaluation = log_posterior(theta, near)
-            if evaluation.status == CONVERGED:
-                near = near.joined(theta, evaluation.start, _NEIGHBOURS)
-            nodes.append(evaluation if evaluation.usable else None)
-    return nodes
+            progress.advance(task)
+            return evaluation
+
+        for first in range(0, len(thetas), _TOGETHER):
+            found = log_posterior.each(evaluate, thetas[first : first + _TOGETHER])
+            for evaluation in found:
+                if evaluation.status == CONVERGED:
+                    near = near.joined(evaluation.theta, evaluation.start, _NEIGHBOURS)
+            nodes += found
+    return [node if node.usable else None for node in nodes]
 
 
 def failures(nodes: Iterable[Evaluation | None]) -> str:

@@ -59,11 +59,10 @@ def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tup
     Returns these evaluations as well.
     """
     d = centre.theta.size
-    rows = np.empty((d, d))
-    found: list[Evaluation] = []
-    for axis in range(d):
+    near = Neighbours((centre.theta,), (centre.start,))
+
+    def along(axis: int) -> tuple[Array, Evaluation, Evaluation]:
         step = _FIRST_STEP * np.eye(d)[axis]
-        near = Neighbours((centre.theta,), (centre.start,))
         ahead = log_posterior(centre.theta + step, near)
         curvature = (centre.gradient - ahead.gradient)[axis] / _FIRST_STEP
         wanted = _STEP / np.sqrt(curvature) if curvature > _CURVED else _FIRST_STEP / _RANGE
@@ -71,9 +70,11 @@ def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tup
             step *= wanted / _FIRST_STEP
             ahead = log_posterior(centre.theta + step, near)
         behind = log_posterior(centre.theta - step, near.joined(ahead.theta, ahead.start, 2))
-        rows[axis] = (ahead.gradient - behind.gradient) / (2 * step[axis])
-        found += [ahead, behind]
-    return 0.5 * (rows + rows.T), tuple(found)
+        return (ahead.gradient - behind.gradient) / (2 * step[axis]), ahead, behind
+
+    found = log_posterior.each(along, range(d))
+    rows = np.array([row for row, *_ in found]).reshape(d, d)
+    return 0.5 * (rows + rows.T), tuple(evaluation for _, *both in found for evaluation in both)
 
 
 def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
@@ -85,7 +86,7 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
         If the log posterior is not curved downwards in all directions.
     """
     theta = optimum.best.theta
-    second, around = hessian(log_posterior, optimum.best)
+    second, around = hessian(log_posterior.loosely(), optimum.best)
     precision = -second
     scale = np.sqrt(np.maximum(precision.diagonal(), 0.0))
     curved = np.isfinite(precision).all() and (scale > 0).all()

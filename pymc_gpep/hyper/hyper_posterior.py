@@ -15,6 +15,7 @@ from pymc_gpep.hyper.optimum import Optimum
 __all__ = ["HyperPosterior"]
 
 
+_TOGETHER = 16  # solutions that do not wait for each other
 _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c n)² each: 256 MB
 
 
@@ -110,6 +111,11 @@ class HyperPosterior:
 
     def solutions(self) -> Iterator[tuple[PointType, Solution]]:
         """All of them in turn, with the values of the model's value variables."""
+        wanted = [node for node in self.nodes if node.theta.tobytes() not in self._kept]
+        for first in range(0, len(wanted), _TOGETHER):
+            together = wanted[first : min(first + _TOGETHER, first + self._keep - len(self._kept))]
+            for node, solution in zip(together, self.log_posterior.solve_each(together), strict=True):
+                self._kept[node.theta.tobytes()] = solution
         return ((self.point(s), self.solution(s)) for s in range(len(self)))
 
     def choose(self, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:

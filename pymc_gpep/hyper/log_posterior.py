@@ -4,7 +4,8 @@ Everything happens in the unconstrained space of the model's value variables: ev
 other terms it has, and the Jacobians of its transforms.
 """
 
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -21,10 +22,10 @@ from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.natural_scale import draw_hyperparameters
 from pymc_gpep.structure.prior_functions import Moments, check_moments, frozen_data, prior_moments
 
@@ -105,9 +106,23 @@ class LogPosterior:
         self._moments = prior_moments(classifier, self.data)
         self._layout: RaveledVars | None = None
 
-    def prepare(self) -> None:
-        """Make ready for the first evaluation, which it takes time to compile."""
-        _ = self._evaluate
+    def prepare(self, threads: int = 1) -> None:
+        """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""
+        while len(self._idle) < threads:
+            self._idle.append(self._function.copy())
+
+    def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function(item)` of each item, in their order: evaluations that need not wait for each other.
+
+        They are shared out over as many threads as BLAS was allowed. Results are the same for any number of them.
+        """
+        compiled = "mode" in self._kwargs  # takes too long to have it twice
+        with one_blas_thread(), ALONE if compiled else self._team() as team:
+            self.prepare(team.size)
+            return team.each(function, items)
+
+    def _team(self) -> Team:
+        return gather_for_solves(self.classifier.n_functions, self.classifier.n_points)
 
     def loosely(self, gradients: bool = True) -> Self:
         """The same log posterior, evaluated with a wider tolerance.
@@ -122,7 +137,12 @@ class LogPosterior:
         return other
 
     @cached_property
-    def _evaluate(self) -> Callable[..., list[Any]]:
+    def _idle(self) -> deque[GraphFunction]:
+        # Functions keep the values of an evaluation: a thread takes one and puts it back.
+        return deque([self._function])
+
+    @cached_property
+    def _function(self) -> GraphFunction:
         # A fit that is read from a file never evaluates, and need not wait for this.
         outputs = arrays_as_shared(self._outputs)
         return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
@@ -192,10 +212,15 @@ class LogPosterior:
             start = start.predict(self.approximator, theta)
         point = self.point(theta)
         values = [point[v.name] for v in self.value_vars]
-        for begin in (self._cold,) if start is None else (start, self._cold):
-            value, gradient, evidence, end, status, iterations = self._evaluate(*values, begin, self._looseness)
-            if status == CONVERGED:
-                break
+        self.prepare()
+        evaluate = self._idle.pop()
+        try:
+            for begin in (self._cold,) if start is None else (start, self._cold):
+                value, gradient, evidence, end, status, iterations = evaluate(*values, begin, self._looseness)
+                if status == CONVERGED:
+                    break
+        finally:
+            self._idle.append(evaluate)
         return Evaluation(
             np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status),
             np.asarray(end),
@@ -238,5 +263,15 @@ class LogPosterior:
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
         """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
-        k, mean, labels, likelihood = self.moments(theta)
+        return self._solve(self.moments(theta), start)
+
+    @one_blas_thread()
+    def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Solution]:
+        """Those at several points, from where their evaluations ended, shared out like these."""
+        problems = [(self.moments(evaluation.theta), evaluation.start) for evaluation in evaluated]
+        with self._team() as team:
+            return team.each(lambda problem: self._solve(*problem), problems)
+
+    def _solve(self, moments: Moments, start: Array | None) -> Solution:
+        k, mean, labels, likelihood = moments
         return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood)

@@ -47,7 +47,7 @@ def nested_ep(
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
     space = site_posterior_space(c, n)
-    single = SinglePrecision(problem, tolerance)
+    single = SinglePrecision(problem, not sites.any(), tolerance)
 
     def compute(space: SitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         ok, gaussian = site_posterior(problem, sites, space)
@@ -64,7 +64,9 @@ def nested_ep(
             single.note(evidence, residual)
             if np.isfinite(evidence) and tolerance <= residual < np.inf:
                 return ok, evidence, residual
-        return compute(space, sites, target, scale)
+        ok, evidence, residual = compute(space, sites, target, scale)
+        single.note(evidence, residual)
+        return ok, evidence, residual
 
     rounding = _ROUNDING * max(float(np.trace(matrix)) for matrix in problem.k)
     rung = 0

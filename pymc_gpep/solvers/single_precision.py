@@ -14,7 +14,10 @@ _PATIENCE = 3  # sweeps that may pass without a smaller residual
 
 
 class SinglePrecision:
-    """Says before each sweep whether it may be one of these; once it may not, none after it may.
+    """Says before each sweep whether it may be one of these.
+
+    The first may from cold alone, since nothing says yet how far from the solution another start is, and once residuals
+    are too small none may.
 
     Rounding changes the sites that match the moments of a posterior by up to ε trace K, in units of their marginals.
     An iteration comes that close to its fixed point, and goes on from there with 64 bits. What ends there, and the
@@ -23,13 +26,16 @@ class SinglePrecision:
     Parameters
     ----------
     problem : Problem
+    cold : bool
+        Whether the iteration starts from nothing.
     tolerance : float
         Of the residual.
     """
 
-    def __init__(self, problem: Problem, tolerance: float) -> None:
+    def __init__(self, problem: Problem, cold: bool, tolerance: float) -> None:
         error = float(np.finfo(np.float32).eps) * max(float(np.trace(matrix)) for matrix in problem.k)
-        self.usable = len(problem.labels) >= _SMALL and error < _USELESS
+        self._possible = len(problem.labels) >= _SMALL and error < _USELESS
+        self.usable = cold and self._possible
         self._enough = max(_REACH * error, tolerance)
         self._smallest = np.inf
         self._patience = _PATIENCE
@@ -39,4 +45,5 @@ class SinglePrecision:
         self._patience = _PATIENCE if residual < self._smallest else self._patience - 1
         self._smallest = min(residual, self._smallest)
         closer = self._enough < _RATE * residual < np.inf and self._patience > 0
-        self.usable = closer and bool(np.isfinite(evidence))
+        self._possible &= closer and bool(np.isfinite(evidence))
+        self.usable = self._possible

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from itertools import product
 from multiprocessing import parent_process
@@ -17,9 +18,11 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import LibController, ThreadpoolController
 
-__all__ = ["ALONE", "Team", "gather", "one_blas_thread"]
+__all__ = ["ALONE", "Team", "gather", "gather_for_solves", "one_blas_thread"]
 
 _SMALL = 200  # points; below, handing work over takes longer than the work
+_MEMORY = 2e9  # bytes that the matrices of solves side by side may take
+_at_work: ContextVar[bool] = ContextVar("at_work", default=False)  # whether this thread does its part of a team's work
 
 
 class Team:
@@ -51,8 +54,14 @@ class Team:
         left = iter(enumerate(listed))  # taking the next one is atomic
 
         def work() -> None:
-            for place, item in left:
-                results[place] = function(item)
+            before = _at_work.set(True)
+            try:
+                for place, item in left:
+                    results[place] = function(item)
+            finally:
+                _at_work.reset(before)
+                for _ in left:  # nobody waits for the rest of what has failed
+                    pass
 
         helping = [self._pool.submit(work) for _ in range(min(self.size, len(listed)) - 1)]
         try:
@@ -70,8 +79,18 @@ ALONE = Team()
 
 def gather(n: int) -> Team:
     """A team for work on n × n matrices: of as many threads as BLAS was allowed, for large matrices."""
+    return Team(_limit.allowed - 1) if n >= _SMALL and _may_share() else ALONE
+
+
+def gather_for_solves(c: int, n: int) -> Team:
+    """A team for whole solves side by side, of c functions at n points; none of them has a team of its own then."""
+    together = int(_MEMORY / (8 * (2 * c + 4) * n * n))
+    return Team(max(min(_limit.allowed, together) - 1, 0)) if _may_share() else ALONE
+
+
+def _may_share() -> bool:
     # A process that was made to run a chain has neighbours that run the others.
-    return Team(_limit.allowed - 1) if n >= _SMALL and parent_process() is None else ALONE
+    return parent_process() is None and not _at_work.get()
 
 
 class _Library(NamedTuple):

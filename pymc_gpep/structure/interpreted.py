@@ -78,6 +78,10 @@ class GraphFunction:
     def __init__(self, function: Any) -> None:
         self._function = function
 
+    def copy(self) -> "GraphFunction":
+        """The same function for another thread: one keeps the values of an evaluation."""
+        return GraphFunction(self._function.copy())
+
     def __call__(self, *values: Any) -> Any:
         with np.errstate(all="ignore"):
             return self._function(*values)

@@ -188,6 +188,9 @@ def test_hessian_does_not_depend_on_the_units():
 
         evaluations = 0
 
+        def each(self, function, items):
+            return [function(item) for item in items]
+
         def __call__(self, theta, start=None):
             self.evaluations += 1
             return SimpleNamespace(theta=theta, gradient=-self.precision @ theta, start=None)
@@ -200,10 +203,11 @@ def test_hessian_does_not_depend_on_the_units():
         assert quadratic.evaluations == evaluations + 1
 
 
-@pytest.mark.parametrize("d", range(1, 12))
-def test_design_is_of_second_order(d):
-    """On a sphere, with the moments that integrate all polynomials of third degree, and corners of resolution V."""
-    points = sphere_design(d)
+@pytest.mark.parametrize("resolution", [4, 5])
+@pytest.mark.parametrize("d", range(1, 17, 2))
+def test_design_is_of_second_order(d, resolution):
+    """On a sphere, with the moments that integrate all polynomials of third degree, and corners of some resolution."""
+    points = sphere_design(d, resolution)
     assert_allclose((points**2).sum(axis=1), d)
     assert len(np.unique(points.round(9), axis=0)) == len(points)
     assert_allclose(points.mean(axis=0), 0, atol=1e-12)
@@ -211,7 +215,7 @@ def test_design_is_of_second_order(d):
     assert_allclose(np.einsum("ka,kb,kc->abc", points, points, points), 0, atol=1e-9)
     corners = points[: -2 * d]
     pairs = np.array([corners[:, a] * corners[:, b] for a in range(d) for b in range(a)])
-    if d > 1:
+    if d > 1 and resolution == 5:
         assert_allclose(pairs @ pairs.T / len(corners), np.eye(len(pairs)), atol=1e-12)
 
 
@@ -225,6 +229,9 @@ def test_ccd_is_exact_for_a_gaussian(pair):
 
         def loosely(self, gradients=True):
             return self
+
+        def each(self, function, items):
+            return [function(item) for item in items]
 
         def __call__(self, theta, start=None):
             away = theta - centre
@@ -405,6 +412,9 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
         def loosely(self, gradients=True):
             return self
 
+        def each(self, function, items):
+            return [function(item) for item in items]
+
         def __call__(self, theta, start=None):
             result = pair.log_posterior(theta, start)
             return result._replace(status=1, log_posterior=np.nan) if theta[-1] > self.wall else result
@@ -433,6 +443,12 @@ def test_what_is_wrong_is_said(pair):
 
 def test_a_saddle_is_no_maximum():
     class Saddle:
+        def loosely(self):
+            return self
+
+        def each(self, function, items):
+            return [function(item) for item in items]
+
         def __call__(self, theta, start=None):
             return SimpleNamespace(theta=theta, gradient=theta * [1.0, -1.0], start=None)
 

@@ -93,14 +93,29 @@ def test_sites_that_32_bits_cannot_find_are_found(monkeypatch):
     ],
 )
 def test_when_they_end(residuals, usable):
-    single = SinglePrecision(given(200), 1e-6)
+    single = SinglePrecision(given(200), True, 1e-6)
     assert single.usable
     for residual in residuals:
         single.note(-1.0, residual)
     assert single.usable == usable
 
 
+def test_a_start_is_looked_at_first():
+    single = SinglePrecision(given(200), False, 1e-6)
+    assert not single.usable
+    single.note(-1.0, 0.5)
+    assert single.usable
+
+
+def test_a_start_at_the_solution_is_kept(monkeypatch):
+    problem = given(60)
+    monkeypatch.setattr(single_precision, "_SMALL", 1)
+    solution = NestedEP().solve(problem.k, problem.mean, problem.labels)
+    again = NestedEP().solve(problem.k, problem.mean, problem.labels, solution.start)
+    assert again.convergence.iterations <= 2
+
+
 def test_sweep_that_failed_is_their_last():
-    single = SinglePrecision(given(200), 1e-6)
+    single = SinglePrecision(given(200), True, 1e-6)
     single.note(np.nan, 0.5)
     assert not single.usable

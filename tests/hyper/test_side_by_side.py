@@ -1,0 +1,88 @@
+"""Evaluations on several threads: those of one, digit for digit."""
+
+import threading
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_gpep.hyper import hyper_method
+from pymc_gpep.solvers import team
+from tests import models
+
+
+@pytest.fixture
+def threads(monkeypatch):
+    """Sets how many threads BLAS is said to have been allowed."""
+
+    def allow(count):
+        monkeypatch.setattr(team, "_processors", lambda: count)
+        monkeypatch.setattr(team, "_libraries", lambda: [team._Library(lambda: count, lambda count: None)])
+
+    return allow
+
+
+@pytest.fixture(scope="module")
+def fit():
+    model, *_ = models.shared()
+    with model:
+        return pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+
+
+@pytest.mark.parametrize("kind", ["ccd", "laplace"])
+def test_nodes_do_not_depend_on_the_threads(fit, threads, kind):
+    found = []
+    for count in (1, 3):
+        threads(count)
+        found.append(hyper_method(kind).integrate(fit.log_posterior, fit.optimum))
+    one, three = found
+    assert len(one) > 8
+    np.testing.assert_array_equal(one.weights, three.weights)
+    np.testing.assert_array_equal(one.theta, three.theta)
+    for a, b in zip(one.nodes, three.nodes, strict=True):
+        assert a.evidence == b.evidence
+        np.testing.assert_array_equal(a.start, b.start)
+
+
+def test_threads_evaluate_at_the_same_time(fit, threads):
+    """They meet between the beginning and the end of what each does."""
+    threads(2)
+    meeting = threading.Barrier(2, timeout=10)
+    theta = fit.optimum.best.theta
+
+    def meet(step):
+        meeting.wait()
+        return threading.get_ident(), fit.log_posterior(theta + step).log_posterior
+
+    (first, _), (second, _) = met = fit.log_posterior.each(meet, [0.0, 0.1])
+    assert first != second
+    assert [value for _, value in met] == [fit.log_posterior(theta + step).log_posterior for step in (0.0, 0.1)]
+
+
+def test_solves_side_by_side_have_no_team_of_their_own(threads):
+    threads(3)
+    with team.one_blas_thread(), team.gather_for_solves(3, 300) as together:
+        assert together.size == 3
+        assert together.each(lambda n: team.gather(n).size, [1000, 1000]) == [1, 1]
+        assert team.gather(1000).size == 3
+
+
+def test_solves_side_by_side_fit_the_memory(threads):
+    threads(8)
+    with team.one_blas_thread():
+        assert team.gather_for_solves(10, 1000).size == 8
+        assert team.gather_for_solves(10, 2000).size == 2
+        assert team.gather_for_solves(10, 5000).size == 1
+
+
+def test_a_failure_ends_the_rest(threads):
+    threads(2)
+    begun = []
+
+    def fail(item):
+        begun.append(item)
+        raise KeyboardInterrupt
+
+    with team.one_blas_thread(), team.gather_for_solves(3, 10) as together, pytest.raises(KeyboardInterrupt):
+        together.each(fail, range(100))
+    assert len(begun) <= 2
