@@ -4,7 +4,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_bound import AcceleratedBound
+from pymc_gpep.approximations.linear_response import average_response
+from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes
 from pymc_gpep.solvers.contract import Found, Problem
@@ -48,3 +51,7 @@ class KL(AcceleratedBound):
             largest_precision=likelihood.largest_precision,
             **self.settings,
         )
+
+    def response(self, solution: Solution) -> DensePosterior:
+        """The Gaussian with what is left of the precisions where variances follow the means."""
+        return average_response(solution)

@@ -9,12 +9,18 @@ tilted distributions or log likelihood have at each point (Opper and Winther 200
 import numpy as np
 
 from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.registry import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.local_computations import BlockCurvature, DifferenceFactors, QuadraticBound
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    BlockCurvature,
+    DifferenceFactors,
+    QuadraticBound,
+)
 
-__all__ = ["bound_response", "curvature_response", "factorial_response", "tilted_response"]
+__all__ = ["average_response", "bound_response", "curvature_response", "factorial_response", "tilted_response"]
 
 _DIFFERENCE = 1e-4  # in standard deviations
 _INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
@@ -73,4 +79,30 @@ def bound_response(solution: Solution) -> DensePosterior:
     curvature = np.divide(slopes[0] - slopes[1], 2.0 * step, out=np.zeros_like(step), where=step > 0.0)
     sites = np.maximum(curvature, 0.0)[None]
     posterior = solution.posterior
+    return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
+
+
+def average_response(solution: Solution) -> DensePosterior:
+    """For the Gaussian nearest to the posterior: sites as precise as points are under a cavity that moves.
+
+    A force moves means m, these the variances v that belong to them, and these the means again, by
+    ∂²g/∂m∂v: with S = V ∘ V for the covariance V, the means follow by
+
+        [K⁻¹ + W − Dg(g_mv) (I − 2 S Dg(g_vv))⁻¹ 2 S Dg(g_mv)]⁻¹,
+
+    which is no matter of sites. Of S the variances themselves are taken, v²: then it is one of each point under its
+    cavity. The covariance alone would leave out all of it.
+    """
+    terms = solution.likelihood.computation(AverageLogDensity).terms
+    mean, variance = solution.mean[0], solution.cov[:, 0, 0]
+
+    def slopes(factor: float) -> Array:
+        g = np.empty((3, mean.size))
+        terms(np.ascontiguousarray(mean), factor * variance, solution.labels, solution.parameters, g)
+        return g[1:]
+
+    across, along = (slopes(1.0 + _DIFFERENCE) - slopes(1.0 - _DIFFERENCE)) / (2.0 * _DIFFERENCE * variance)
+    posterior = solution.posterior
+    lost = 2.0 * across**2 / (variance**-2.0 - 2.0 * along)
+    sites = np.maximum(posterior.precision - np.nan_to_num(lost, posinf=0.0, neginf=0.0), 0.0)
     return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)

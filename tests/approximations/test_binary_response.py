@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
+from pymc_gpep.checks.leave_one_out import leave_one_out_moments
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 from tests.approximations.binary import KINDS, METHODS, random_binary
 
-ERROR = {"ep": 0.2, "kl": 0.4, "vb": 0.1, "lr": 0.2}
+ERROR = {"ep": 0.2, "kl": 0.2, "vb": 0.1, "lr": 0.2}
 """Relative, at a prior variance of 20; KL's precisions change the most, and label regression's noise does."""
 
 
@@ -28,3 +31,49 @@ def test_response_says_how_means_move(method, kind, variance):
     response = solver.response(solution).joint_covariance(k, k)[0, :, 0, i]
     exact = method in ("laplace", "tap_naive", "fv") or (method == "vb" and kind.link.name == "probit")
     assert np.linalg.norm(response - moved) < (1e-6 if exact else ERROR[method]) * np.linalg.norm(moved)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_what_the_response_of_kl_leaves_out_is_how_variances_follow_each_other(kind):
+    """With the squares of all covariances in place of the variances' own the means move as they do."""
+    problem = random_binary(4, 10, variance=20.0, jitter=0.05)
+    solver = METHODS["kl"](tolerance=1e-10)
+    solution = solver.solve(*problem, likelihood=kind.likelihood)
+    mean, variance, step = solution.mean[0].copy(), solution.cov[:, 0, 0].copy(), 1e-4
+
+    def slopes(factor):
+        g = np.empty((3, 10))
+        solution.likelihood.computation(AverageLogDensity).terms(
+            mean, factor * variance, problem.y, np.empty((0, 10)), g
+        )
+        return g[1:]
+
+    across, along = (slopes(1.0 + step) - slopes(1.0 - step)) / (2.0 * step * variance)
+    precision = np.linalg.inv(problem.k) + np.diag(solution.posterior.precision[0])
+    square = 2.0 * np.linalg.inv(precision) ** 2
+    follow = np.linalg.solve(np.eye(10) - square * along, square * across)
+    expected = np.linalg.solve(precision - across[:, None] * follow, np.eye(10))
+    up, down = (
+        solver.solve(problem.k, problem.mean + sign * step * problem.k[4], problem.y, likelihood=kind.likelihood)
+        for sign in (1, -1)
+    )
+    assert_allclose((up.mean[0] - down.mean[0]) / (2.0 * step), expected[4], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_cavities_of_kl_are_nearer_to_refits_than_those_of_its_covariance(kind):
+    n = 15
+    problem = random_binary(5, n, variance=200.0, jitter=0.05)
+    solver = METHODS["kl"]()
+    solution = solver.solve(*problem, likelihood=kind.likelihood)
+    refitted = np.empty(n)
+    for i in range(n):
+        others = np.delete(np.arange(n), i)
+        again = solver.solve(
+            problem.k[np.ix_(others, others)], problem.mean[:, others], problem.y[others], likelihood=kind.likelihood
+        )
+        refitted[i] = problem.mean[0, i] + problem.k[i, others] @ again.posterior.weights[0]
+    own, _ = solution.posterior.cavities(solution.mean, solution.cov)
+    found, _ = leave_one_out_moments(solver, solution)
+    errors = [np.sqrt(np.mean((mean[:, 0] - refitted) ** 2)) for mean in (found, own)]
+    assert errors[0] < 0.9 * errors[1]
