@@ -9,7 +9,7 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
@@ -40,6 +40,7 @@ class KL(AcceleratedBound):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(AverageLogDensity).terms
+        average = likelihood.computation(GaussianAverage).terms if likelihood.offers(GaussianAverage) else None
         slopes = likelihood.computation(ParameterSlopes).average_log if likelihood.offers(ParameterSlopes) else None
         return scalar_bound(
             problem,
@@ -48,6 +49,7 @@ class KL(AcceleratedBound):
             terms=terms,
             target=average_target,
             slopes=slopes,
+            average=average,
             largest_precision=likelihood.largest_precision,
             **self.settings,
         )

@@ -23,6 +23,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
+from pymc_gpep.solvers.cavity_newton import sites_at_mode
 from pymc_gpep.solvers.concave_line import step_length
 from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
@@ -33,6 +34,7 @@ __all__ = ["average_target", "bound_target", "scalar_bound"]
 _DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
 _NARROWEST = 0.1  # to which part of a variance one step may take it
 _CLOSE = 0.3  # in standard deviations: means that move less do not overshoot
+_ROUGHLY = 1e-3  # tolerance of the sites that a solve from cold begins with
 _WIDE = 1.0  # largest precision that a solve from cold begins with
 
 
@@ -109,6 +111,7 @@ def scalar_bound(
     terms: Callable[..., None],
     target: Target,
     slopes: Callable[..., None] | None = None,
+    average: Callable[..., None] | None = None,
     largest_precision: float,
     tolerance: float,
     memory: int,
@@ -118,7 +121,8 @@ def scalar_bound(
 
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`, for which `target` is
     `average_target`, or that of `QuadraticBound`, for which it is `bound_target`; `slopes` is the kernel of
-    `ParameterSlopes` for it.
+    `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if there is one: from cold the bound is then
+    raised from the sites of naive TAP, which are found without a factorisation and near by however large the magnitude.
     """
     y, parameters = problem.labels, problem.parameters
     posterior = FunctionPosterior(problem)
@@ -150,6 +154,9 @@ def scalar_bound(
             parameter_slopes(problem, slopes, posterior.mean, posterior.variance),
         )
 
+    if not sites.any() and average is not None:
+        sites[:, :, 0] = sites_at_mode(problem, average, _ROUGHLY)
+        np.clip(sites[0], 0.0, largest_precision, out=sites[0])
     if not sites.any():
         # Narrow at first: bounds fall fast, and averages are expensive, where a posterior is too wide.
         sites[0] = min(_WIDE, largest_precision)

@@ -71,6 +71,21 @@ def test_neither_start_nor_order_matters(method, kind, log_magnitude):
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize(("labels", "mean"), [("half", 0.0), ("all", -50.0), ("half", 50.0)])
+def test_kl_begins_near_by_however_large_the_magnitude(kind, labels, mean):
+    """From narrow sites at the prior mean it took four hundred sweeps, or stopped at evidences of hundreds below."""
+    given = problem("kl", 8.0, 0.0, labels, mean)
+    cold = solve("kl", kind, given)
+    assert cold.convergence.converged
+    assert cold.convergence.iterations < 100
+    ep = solve("ep", kind, given)
+    sites = np.concatenate([ep.posterior.precision[0], ep.posterior.sites.location[0]])
+    warm = solve("kl", kind, given, sites)
+    assert warm.evidence == pytest.approx(cold.evidence, abs=1e-6)
+    assert cold.evidence <= ep.evidence
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", [method for method in METHODS if method not in ("vb", "lr", "fv")])
 def test_nothing_to_learn_without_magnitude(method, kind):
     solution = solve(method, kind, problem(method, -8.0, -8.0, "all"))
