@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         QEP,
         QIEP,
         FactorialVariational,
+        InducedArrays,
         LabelRegression,
         Laplace,
         LaplaceProbit,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         NestedEP,
         QuadraticVB,
         ScalarLaplace,
+        SparseEP,
         VariationalBayes,
     )
     from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from pymc_gpep.comparison.evidence_grid import evidence_grid
     from pymc_gpep.comparison.table import compare_methods
     from pymc_gpep.fits.recover import recover
+    from pymc_gpep.fits.sparse_fit import SparseFit
     from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
     from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
@@ -63,6 +66,7 @@ _HOME = {
     "GuidedHMC": "sampling.guided_hmc",
     "IEP": "approximations",
     "ImportanceCheck": "checks.importance",
+    "InducedArrays": "approximations",
     "KL": "approximations",
     "LabelRegression": "approximations",
     "Laplace": "approximations",
@@ -79,6 +83,8 @@ _HOME = {
     "QuadraticVB": "approximations",
     "ScalarLaplace": "approximations",
     "ScaledMetropolis": "sampling.scaled_metropolis",
+    "SparseEP": "approximations",
+    "SparseFit": "fits.sparse_fit",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
     "annealed_evidence": "checks.annealed_evidence",
@@ -111,6 +117,7 @@ __all__ = [
     "GPClassifier",
     "GuidedHMC",
     "ImportanceCheck",
+    "InducedArrays",
     "LabelRegression",
     "Laplace",
     "LaplaceProbit",
@@ -124,6 +131,8 @@ __all__ = [
     "QuadraticVB",
     "ScalarLaplace",
     "ScaledMetropolis",
+    "SparseEP",
+    "SparseFit",
     "StructureError",
     "VariationalBayes",
     "annealed_evidence",

@@ -39,22 +39,24 @@ def register() -> None:
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.approximations import METHODS
         from pymc_gpep.variational.inference import GPInference
+        from pymc_gpep.variational.sparse_inference import SPARSE_METHODS, SparseInference
 
-        if method.lower() not in METHODS:
+        inference = SparseInference if method.lower() in SPARSE_METHODS else GPInference
+        if method.lower() not in {*METHODS, *SPARSE_METHODS}:
             try:
                 return original(*args, **kwargs)
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
-                raise KeyError(f"{error.args[0]}; pymc_gpep adds {set(METHODS)}") from None
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {set(METHODS) | set(SPARSE_METHODS)}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
         options = dict(arguments.pop("inf_kwargs", None) or {})
         options |= {name: arguments.pop(name) for name in ("random_seed", "start") if name in arguments}
         others = arguments.pop("kwargs", {})
-        of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
+        of_fit = set(inspect.signature(inference.fit).parameters) | set(signature.parameters)
         options |= {name: others.pop(name) for name in set(others) - of_fit}
-        arguments["method"] = GPInference(method.lower(), arguments.get("model"), **options)
+        arguments["method"] = inference(method.lower(), arguments.get("model"), **options)
         return original(**arguments, **others)
 
     fit._pymc_gpep = True  # type: ignore[attr-defined]  # marks the wrapper for the next call

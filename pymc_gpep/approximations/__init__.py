@@ -16,6 +16,7 @@ from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.registry import APPROXIMATIONS, METHODS, approximator
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.solution import Convergence, Solution
+from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseEP
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "Approximator",
     "Convergence",
     "FactorialVariational",
+    "InducedArrays",
     "LabelRegression",
     "Laplace",
     "LaplaceProbit",
@@ -37,6 +39,7 @@ __all__ = [
     "QuadraticVB",
     "ScalarLaplace",
     "Solution",
+    "SparseEP",
     "VariationalBayes",
     "approximator",
 ]

@@ -10,7 +10,7 @@ from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.ep_ladder import SCHEMES
 
-__all__ = ["AcceleratedEP"]
+__all__ = ["AcceleratedEP", "sites_between"]
 
 _FAR = 1.0  # that log √α may be below those of the neighbours; none above, where it need not be legal
 
@@ -46,16 +46,21 @@ class AcceleratedEP(Approximator):
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """A start from neighbouring ones: precisions α by their logarithms, locations β by β / √α.
+        """See `sites_between`."""
+        return sites_between(starts, weights, nearest)
 
-        Over the hyperparameters both vary by orders of magnitude, and these nearly in proportion.
-        """
-        precisions, locations = np.split(starts, 2, axis=1)
-        smooth = (precisions > 0.0).all(axis=0)
-        start = starts[nearest].copy()
-        precision, location = np.split(start, 2)
-        logs = 0.5 * np.log(precisions[:, smooth])
-        root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
-        precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # rounding is to be no more either
-        location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
-        return start
+
+def sites_between(starts: Array, weights: Array, nearest: int) -> Array:
+    """Scalar sites from neighbouring ones: precisions α by their logarithms, locations β by β / √α.
+
+    Over the hyperparameters both vary by orders of magnitude, and these nearly in proportion.
+    """
+    precisions, locations = np.split(starts, 2, axis=1)
+    smooth = (precisions > 0.0).all(axis=0)
+    start = starts[nearest].copy()
+    precision, location = np.split(start, 2)
+    logs = 0.5 * np.log(precisions[:, smooth])
+    root = np.exp(np.clip(weights @ logs, logs.min(axis=0) - _FAR, logs.max(axis=0)))
+    precision[smooth] = np.minimum(root**2, precisions[:, smooth].max(axis=0))  # rounding is to be no more either
+    location[smooth] = root * (weights @ (locations[:, smooth] / np.exp(logs)))
+    return start

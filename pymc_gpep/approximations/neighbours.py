@@ -1,16 +1,22 @@
 """Where a solve starts, from the ends of solves near by."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.array_types import Array
 
 __all__ = ["Neighbours"]
 
 _REACH = 4.0  # units over which starts are taken to vary
 _NUGGET = 1e-9
+
+
+class Combines(Protocol):
+    """Makes a start from those of several problems."""
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """See `Approximator.between`."""
 
 
 class Neighbours(NamedTuple):
@@ -27,7 +33,7 @@ class Neighbours(NamedTuple):
         """These and one more, of which the last `limit` are kept."""
         return self._replace(places=(*self.places, place)[-limit:], starts=(*self.starts, start)[-limit:])
 
-    def predict(self, approximator: Approximator, place: Array) -> Array:
+    def predict(self, approximator: Combines, place: Array) -> Array:
         """Where a solve at `place` starts: the mean of a Gaussian process through the known ends.
 
         It has a constant mean that is not known and a squared exponential covariance, so that the prediction combines

@@ -1,6 +1,6 @@
 """Parts of a fit as xarray Datasets, with the dims and coords of the model."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,28 +8,34 @@ import xarray as xr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["history", "hyperparameters", "latent", "nodes", "of_functions", "starts"]
+__all__ = ["history", "hyperparameters", "iterations", "latent", "natural", "nodes", "of_functions", "starts"]
 
 
 def hyperparameters(fit: Fit) -> xr.Dataset:
     """Hyperparameters at the maximum on their natural scale."""
-    return _natural(fit, fit.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
+    return natural(fit.log_posterior, fit.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
 
 
 def nodes(fit: Fit) -> xr.Dataset:
     """Hyperparameters at the nodes on their natural scale, with weight, evidence and log posterior of each."""
     hyper = fit.hyper_posterior
     coords = {name: ("node", [getattr(e, name) for e in hyper.nodes]) for name in ("evidence", "log_posterior")}
-    return _natural(fit, hyper.theta).assign_coords({"weight": ("node", hyper.weights)} | coords)
+    return natural(fit.log_posterior, hyper.theta).assign_coords({"weight": ("node", hyper.weights)} | coords)
 
 
 def starts(fit: Fit) -> xr.Dataset:
     """Hyperparameters where the optimiser ended from each start, on their natural scale, and log posteriors there."""
     ends = fit.optimum.ends or (fit.optimum.best,)
     coords = {name: ("start", [getattr(e, name) for e in ends]) for name in ("evidence", "log_posterior")}
-    return _natural(fit, np.array([end.theta for end in ends])).rename_dims(node="start").assign_coords(coords)
+    return (
+        natural(fit.log_posterior, np.array([end.theta for end in ends]))
+        .rename_dims(node="start")
+        .assign_coords(coords)
+    )
 
 
 def latent(fit: Fit) -> xr.Dataset:
@@ -59,7 +65,11 @@ def of_functions(
 
 def history(fit: Fit) -> xr.Dataset:
     """Evidence, log posterior and solver iterations at each iteration of the optimiser."""
-    evaluations = fit.optimum.history
+    return iterations(fit.optimum.history)
+
+
+def iterations(evaluations: Sequence[Evaluation]) -> xr.Dataset:
+    """Of evaluations, one for each iteration."""
     columns = ("evidence", "log_posterior", "iterations")
     return xr.Dataset(
         {name: ("iteration", [getattr(e, name) for e in evaluations]) for name in columns},
@@ -73,10 +83,10 @@ def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
     return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
 
 
-def _natural(fit: Fit, thetas: Array) -> xr.Dataset:
-    """Hyperparameters on their natural scale for flat vectors (s, d)."""
+def natural(of: Hyperparameters, thetas: Array) -> xr.Dataset:
+    """Hyperparameters on their natural scale for flat vectors (s, d), with dim `node`."""
     arrays = {}
-    for name, value in fit.log_posterior.natural(thetas).items():
-        dims = fit.classifier.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
+    for name, value in of.natural(thetas).items():
+        dims = of.classifier.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
         arrays[name] = (("node", *dims), value)
-    return xr.Dataset(arrays, coords=_coords(fit.classifier, [dim for dims, _ in arrays.values() for dim in dims]))
+    return xr.Dataset(arrays, coords=_coords(of.classifier, [dim for dims, _ in arrays.values() for dim in dims]))

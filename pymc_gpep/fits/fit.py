@@ -16,7 +16,7 @@ from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.prior_functions import CrossCovariance
+from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps
 
 __all__ = ["Fit"]
 
@@ -188,11 +188,7 @@ class Fit:
         TypeError, ValueError
             If `gp` is something else, or did not make the latent values of this model.
         """
-        gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
-        if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
-            raise TypeError(
-                f"gp must be the pm.gp.Latent that made the latent values, or a list of these, not a {wrong[0]}."
-            )
+        gps = as_gps(gp)
         if gps not in self._crossings:
             self._crossings[gps] = CrossCovariance(self.classifier, gps, self.log_posterior.data)
         return self._crossings[gps]

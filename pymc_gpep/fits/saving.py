@@ -9,22 +9,24 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations import approximator
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.assembly import evaluate
 
-__all__ = ["read_fit", "to_datatree"]
+__all__ = ["check_model", "check_tree", "evaluation_table", "evaluations_of", "read_fit", "to_datatree"]
 
 _GROUPS = ("history", "latent", "nodes", "observed_data")
 _COLUMNS = tuple(name for name in Evaluation._fields if name != "start")
@@ -36,12 +38,12 @@ def to_datatree(fit: Fit) -> xr.DataTree:
     log_posterior, optimum = fit.log_posterior, fit.optimum
     hyper, classifier = fit.hyper_posterior, fit.classifier
     parameters = log_posterior.parameters
-    nodes = _table(hyper.nodes, "node", parameters).assign(
+    nodes = evaluation_table(hyper.nodes, "node", parameters).assign(
         start=(("node", "site"), np.array([node.start for node in hyper.nodes])),
         weight=("node", hyper.weights),
         log_evidence=hyper.log_evidence,
     )
-    history = _table(optimum.history, "iteration", parameters)
+    history = evaluation_table(optimum.history, "iteration", parameters)
     name = classifier.likelihood.name
     labels = xr.DataArray(fit.solution.labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name)
     tree = xr.DataTree.from_dict(
@@ -54,7 +56,7 @@ def to_datatree(fit: Fit) -> xr.DataTree:
                 seconds=fit.seconds,
                 compile_seconds=fit.compile_seconds,
             ),
-            "starts": _table(optimum.ends, "start", parameters),
+            "starts": evaluation_table(optimum.ends, "start", parameters),
             "nodes": nodes,
             "observed_data": labels.to_dataset(),
         }
@@ -77,10 +79,14 @@ def to_datatree(fit: Fit) -> xr.DataTree:
     return tree
 
 
-def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
-    """See `pymc_gpep.variational.reading.from_datatree`."""
+def check_tree(tree: object) -> None:
+    """Raise a TypeError unless this is a DataTree."""
     if not isinstance(tree, xr.DataTree):
         raise TypeError(f"tree must be a DataTree, for example arviz.from_netcdf(file), not a {type(tree).__name__}.")
+
+
+def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
+    """See `pymc_gpep.variational.reading.from_datatree`."""
     if missing := [group for group in _GROUPS if group not in tree.children]:
         raise ValueError(
             f"This DataTree is no fit: it has the groups {', '.join(tree.children) or 'none'} and lacks "
@@ -102,16 +108,18 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
             f"The fit has the hyperparameters {', '.join(stored) or 'none'}, but the model has "
             f"{', '.join(log_posterior.parameters) or 'none'} (unconstrained). Declare the model as it was fitted."
         )
-    evaluations = _evaluations(history, "iteration")
+    evaluations = evaluations_of(history, "iteration")
     optimum = Optimum(
         evaluations[int(history["best"])]._replace(start=history["start"].values),
         bool(attrs["optimum_converged"]),
         attrs["optimum_message"],
         evaluations,
         # Earlier versions had one start.
-        ends=_evaluations(tree["starts"].to_dataset(), "start") if "starts" in tree else (),
+        ends=evaluations_of(tree["starts"].to_dataset(), "start") if "starts" in tree else (),
     )
-    _check(log_posterior, optimum.best, tree["observed_data"][attrs["likelihood"]].values)
+    best = optimum.best
+    labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values
+    check_model(log_posterior, best.theta, best.log_posterior - best.evidence, labels)
     expected = method.start_size(classifier.n_functions, classifier.n_points)
     if nodes.sizes["site"] != expected:
         raise ValueError(
@@ -123,7 +131,7 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         log_posterior,
         [
             evaluation._replace(start=start)
-            for evaluation, start in zip(_evaluations(nodes, "node"), nodes["start"].values, strict=True)
+            for evaluation, start in zip(evaluations_of(nodes, "node"), nodes["start"].values, strict=True)
         ],
         nodes["weight"].values,
         log_evidence=float(nodes["log_evidence"]),
@@ -142,17 +150,17 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
     return fit
 
 
-def _check(log_posterior: LogPosterior, best: Evaluation, labels: Any) -> None:
-    """Raise a ValueError if labels or priors are not those of the fit."""
-    (observed,) = evaluate([log_posterior.classifier.labels])
+def check_model(space: Hyperparameters, theta: Array, log_prior: float, labels: NDArray[np.int64]) -> None:
+    """Raise a ValueError if labels, or priors by their log density at θ, are not those that a fit had."""
+    (observed,) = evaluate([space.classifier.labels])
     if observed.shape != labels.shape or (differ := np.count_nonzero(observed != labels)):
         what = f"{differ} labels differ" if observed.shape == labels.shape else f"the model has {observed.size} points"
         raise ValueError(f"The model is not the one that was fitted to {labels.size} points: {what}.")
-    prior, was = log_posterior.log_prior(best.theta), best.log_posterior - best.evidence
-    if np.isfinite(was) and not _close(prior, was):
+    prior = space.log_prior(theta)
+    if np.isfinite(log_prior) and not _close(prior, log_prior):
         raise ValueError(
             f"The priors of the hyperparameters are not those that were fitted: their log density at the maximum is "
-            f"{prior:.6g}, and was {was:.6g}."
+            f"{prior:.6g}, and was {log_prior:.6g}."
         )
 
 
@@ -172,7 +180,8 @@ def _close(value: float, other: float, tolerance: float = 0.0) -> bool:
     return bool(abs(value - other) <= max(_SAME, 10 * tolerance) * (1 + abs(other)))
 
 
-def _table(evaluations: Sequence[Evaluation], dim: str, parameters: list[str]) -> xr.Dataset:
+def evaluation_table(evaluations: Sequence[Evaluation], dim: str, parameters: list[str]) -> xr.Dataset:
+    """Evaluations without their starts, one for each place along `dim`."""
     columns = {name: np.array([getattr(each, name) for each in evaluations]) for name in _COLUMNS}
     return xr.Dataset(
         {name: ((dim, "parameter")[: values.ndim], values) for name, values in columns.items()},
@@ -180,7 +189,8 @@ def _table(evaluations: Sequence[Evaluation], dim: str, parameters: list[str]) -
     )
 
 
-def _evaluations(table: xr.Dataset, dim: str) -> tuple[Evaluation, ...]:
+def evaluations_of(table: xr.Dataset, dim: str) -> tuple[Evaluation, ...]:
+    """The evaluations in a table."""
     kinds = {name: kind for name, kind in Evaluation.__annotations__.items() if kind in (int, float)}
     rows = (table.isel({dim: i}) for i in range(table.sizes[dim]))
     of_rows = ([kinds.get(name, np.asarray)(row[name].values) for name in _COLUMNS] for row in rows)

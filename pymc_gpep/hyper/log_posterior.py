@@ -5,7 +5,7 @@ other terms it has, and the Jacobians of its transforms.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -13,21 +13,19 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
-from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
-from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
-from pymc_gpep.structure.natural_scale import draw_hyperparameters
-from pymc_gpep.structure.prior_functions import Moments, check_moments, frozen_data, prior_moments
+from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
 
@@ -54,7 +52,7 @@ class Evaluation(NamedTuple):
         return self.status == CONVERGED and bool(np.isfinite(self.log_posterior))
 
 
-class LogPosterior:
+class LogPosterior(Hyperparameters):
     """log p(θ | y) up to a constant, with gradient, as an approximation has it.
 
     Parameters
@@ -74,37 +72,35 @@ class LogPosterior:
     def __init__(
         self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
     ) -> None:
-        self.classifier = classifier
+        super().__init__(classifier)
         self.approximator = approximator
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
-        self.data = frozen_data(model)
         moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
         k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
-        self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-        others = [rv for rv in model.observed_RVs if rv is not classifier.likelihood]
-        terms = [*classifier.hyperparameters, *others, *model.potentials]
-        prior = model.logp(vars=terms) if terms else pt.constant(0.0)
-
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
         op = Evidence(approximator, classifier.likelihood_model)
         node = op.make_node(k, mean, labels, start, looseness, parameters)
         evidence, _, _, end, status, iterations, _ = node.outputs
-        log_posterior = evidence + prior
+        log_posterior = evidence + self.prior
         gradient = (
             pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
             if self.value_vars
             else pt.zeros(0)
         )
-        *self._outputs, self._prior = graph_replace(
-            [log_posterior, gradient, evidence, end, status, iterations, prior], self.data, strict=False
+        self._outputs = graph_replace(
+            [log_posterior, gradient, evidence, end, status, iterations], self.data, strict=False
         )
         self._inputs = [*self.value_vars, start, looseness]
         self._looseness = 1.0
         self._kwargs = compile_kwargs or {}
         self._moments = prior_moments(classifier, self.data)
-        self._layout: RaveledVars | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the approximation."""
+        return self.approximator.name
 
     def prepare(self, threads: int = 1) -> None:
         """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""
@@ -147,56 +143,6 @@ class LogPosterior:
         outputs = arrays_as_shared(self._outputs)
         return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
 
-    def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
-        """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
-        model = self.classifier.model
-        names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
-        if unknown := sorted(set(start or {}) - names):
-            known = ", ".join(rv.name for rv in self.classifier.hyperparameters) or "none"
-            raise ValueError(f"start names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
-        point = make_initial_point_fn(
-            model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
-        )(random_seed)
-        if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
-            raise ValueError(
-                f"The initial value of {', '.join(outside)} is outside of the support of its prior"
-                + (f": start is {dict(start)}." if start else ".")
-            )
-        self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
-        return np.asarray(self._layout.data, dtype=np.float64)
-
-    def point(self, theta: Array) -> PointType:
-        """The values of the model's value variables that a flat vector stands for."""
-        return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
-
-    @property
-    def _point_map(self) -> Any:
-        if self._layout is None:
-            self.initial_point()
-        assert self._layout is not None
-        return self._layout.point_map_info
-
-    @property
-    def parameters(self) -> list[str]:
-        """Name of each element of a flat vector: that of the value variable, with its place where there are several."""
-        return [
-            name + (f"[{', '.join(map(str, place))}]" if place else "")
-            for name, shape, *_ in self._point_map
-            for place in np.ndindex(*shape)
-        ]
-
-    @property
-    def owners(self) -> list[str]:
-        """Name of the hyperparameter that each element of a flat vector belongs to."""
-        rv_of = {v.name: rv.name for v, rv in self.classifier.model.values_to_rvs.items()}
-        return [rv_of[name] for name, shape, *_ in self._point_map for _ in np.ndindex(*shape)]
-
-    def log_prior(self, theta: Array) -> float:
-        """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
-        model, point = self.classifier.model, self.point(theta)
-        function = graph_function(model, self.value_vars, self._prior)
-        return float(function(*(point[v.name] for v in self.value_vars)))
-
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """Evaluate; NaN with a status where the approximation fails.
 
@@ -225,32 +171,6 @@ class LogPosterior:
             np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status),
             np.asarray(end),
         )  # fmt: skip
-
-    def natural(self, thetas: Array) -> dict[str, Array]:
-        """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
-        model = self.classifier.model
-        rvs = list(self.classifier.hyperparameters)
-        expressions = graph_replace(model.replace_rvs_by_values(rvs), self.data, strict=False) if rvs else []
-        function = graph_function(model, self.value_vars, expressions)
-        values = []
-        for theta in thetas:
-            point = self.point(theta)
-            values.append(function(*(point[v.name] for v in self.value_vars)))
-        return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
-
-    def draw_prior(self, count: int, random_seed: int = 0) -> Array:
-        """Draws (count, d) from the priors of the hyperparameters, unconstrained.
-
-        Where a prior cannot be drawn from, such as `pm.HalfFlat`, of a standard normal around the initial point.
-        """
-        rng = np.random.default_rng(random_seed)
-        initial = self.initial_point()
-        try:
-            draws = [draw_hyperparameters(self.classifier, seed) for seed in rng.integers(2**30, size=count)]
-        except NotImplementedError:
-            return np.asarray(initial + rng.standard_normal((count, initial.size)))
-        flat = [DictToArrayBijection.map({v.name: draw[v.name] for v in self.value_vars}).data for draw in draws]
-        return np.array(flat, dtype=np.float64).reshape(count, initial.size)
 
     def moments(self, theta: Array) -> Moments:
         """What the approximation is of at one point."""

@@ -2,19 +2,44 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
 import numpy as np
+from pymc.blocking import PointType
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
-__all__ = ["AGREE", "Optimum", "maximise"]
+__all__ = ["AGREE", "FLAT", "Optimum", "maximise"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
+
+FLAT = 1e-8
+"""Relative change of the log posterior that counts as none."""
+
+
+class Searched(Protocol):
+    """A log posterior that has a maximum."""
+
+    @property
+    def name(self) -> str:
+        """Of the approximation that it stands on."""
+
+    def loosely(self) -> Self:
+        """The same, evaluated as accurately as a search needs."""
+
+    def point(self, theta: Array) -> PointType:
+        """What a flat vector stands for, by name."""
+
+    def check_moments(self, theta: Array) -> None:
+        """Raise a ValueError if there is something wrong with the prior at one point."""
+
+    def __call__(self, theta: Array, start: Any = None) -> Evaluation:
+        """Evaluate, from a start or from neighbours."""
 
 
 @dataclass(frozen=True)
@@ -50,18 +75,19 @@ class Optimum:
 
 
 def maximise(
-    log_posterior: LogPosterior,
+    log_posterior: Searched,
     theta: Array,
     max_iterations: int,
     callback: Callable[[tuple[Evaluation, ...]], None] = lambda history: None,
     start: Array | None = None,
-    search: LogPosterior | None = None,
+    search: Searched | None = None,
+    flat: float = FLAT,
 ) -> Optimum:
     """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
 
     Parameters
     ----------
-    log_posterior : LogPosterior
+    log_posterior : Searched
     theta : array
         Where to begin, unconstrained.
     max_iterations : int
@@ -70,8 +96,10 @@ def maximise(
         the best point so far is kept.
     start : array, optional
         `Evaluation.start` of a point near `theta`.
-    search : LogPosterior, optional
+    search : Searched, optional
         What is evaluated on the way; the log posterior, loosely, if not given.
+    flat : float
+        Relative change of the log posterior in an iteration that counts as none.
 
     Raises
     ------
@@ -85,7 +113,7 @@ def maximise(
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
     if not np.isfinite(best.log_posterior):
         log_posterior.check_moments(theta)
-        name = log_posterior.approximator.name
+        name = log_posterior.name
         point = {key: value.tolist() for key, value in log_posterior.point(theta).items()}
         advice = "Give another start=..."
         if best.status == NOT_POSITIVE_DEFINITE:
@@ -116,6 +144,8 @@ def maximise(
 
     def record(x: Array) -> None:
         history.append(evaluated.get(x.tobytes()) or evaluate(x, near))
+        highest = _highest(history)  # starts can be long: that of the last one is kept, and of the highest
+        history[:-1] = [each if each is highest else each._replace(start=_NO_START) for each in history[:-1]]
         evaluated.clear()
         callback(tuple(history))
 
@@ -124,14 +154,14 @@ def maximise(
     try:
         result = minimize(
             negative, theta, jac=True, method="L-BFGS-B", callback=record,
-            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": _FLAT, "gtol": _SLOPE},
+            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": flat, "gtol": _SLOPE},
         )  # fmt: skip
         converged, message, interrupted = bool(result.success), str(result.message), False
         best = _highest(history)
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None:
             # On the way nobody looked whether the covariances were any.
-            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior)
+            return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat)
     except (KeyboardInterrupt, StopIteration) as stopped:
         converged, message = False, str(stopped) or "Interrupted."
         interrupted = isinstance(stopped, KeyboardInterrupt)
@@ -143,8 +173,8 @@ def _highest(history: list[Evaluation]) -> Evaluation:
     return max(history, key=lambda evaluation: evaluation.log_posterior)
 
 
+_NO_START = np.empty(0)
 _NOTHING = "There is nothing to optimise."
 _WALL = 10.0
 _NEIGHBOURS = 3  # that a start is predicted from
-_FLAT = 1e-8  # relative change of the log posterior that counts as none
 _SLOPE = 1e-3  # largest slope, per unit of the unconstrained space, that counts as none

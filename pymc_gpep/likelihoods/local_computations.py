@@ -19,7 +19,9 @@ __all__ = [
     "DifferenceQuadrature",
     "GaussianAverage",
     "IndependentQuadrature",
+    "PairFactors",
     "ParameterSlopes",
+    "PointFactor",
     "QuadraticBound",
     "ScalarDensity",
     "Utilities",
@@ -86,6 +88,20 @@ class IndependentQuadrature(NamedTuple):
 
     update: Kernel
     """New sites of independent latent values, see `pymc_gpep.kernels.methods.qiep.qiep_update`."""
+
+
+class PointFactor(NamedTuple):
+    """The density of a point as one factor of EP, under independent latent values."""
+
+    derivatives: Kernel
+    """Log normalisers, see `pymc_gpep.kernels.methods.factor_derivatives.point_derivatives`."""
+
+
+class PairFactors(NamedTuple):
+    """A bound of the density by a factor for each other class, which depends on two latent values."""
+
+    derivatives: Kernel
+    """Log normalisers, see `pymc_gpep.kernels.methods.factor_derivatives.pair_derivatives`."""
 
 
 class DifferenceQuadrature(NamedTuple):

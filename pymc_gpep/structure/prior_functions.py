@@ -20,7 +20,7 @@ from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 
-__all__ = ["CrossCovariance", "Moments", "check_moments", "frozen_data", "prior_moments"]
+__all__ = ["CrossCovariance", "Moments", "as_gps", "check_moments", "frozen_data", "match_priors", "prior_moments"]
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -74,7 +74,23 @@ def check_moments(moments: Moments) -> None:
     likelihood.check(labels, *DensePrior.checked(k, mean).shape)
 
 
-def _match(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
+def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...]:
+    """What made the latent values as a user gives it, one `pm.gp.Latent` or several, as a tuple.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
+    if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
+        raise TypeError(
+            f"gp must be the pm.gp.Latent that made the latent values, or a list of these, not a {wrong[0]}."
+        )
+    return gps
+
+
+def match_priors(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
     """Each prior of the model with the `pm.gp.Latent` that made it."""
     matched = []
     for latent in classifier.latents:
@@ -104,7 +120,7 @@ class CrossCovariance:
     def __init__(
         self, classifier: GPClassifier, gps: Sequence[pm.gp.Latent], data: Mapping[Variable, Variable]
     ) -> None:
-        matched = _match(classifier, gps)
+        matched = match_priors(classifier, gps)
         model = classifier.model
         (self._inputs,) = graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False)
         (columns,) = evaluate([self._inputs.shape[1]])

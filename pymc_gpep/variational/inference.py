@@ -28,7 +28,7 @@ from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 
-__all__ = ["GPInference"]
+__all__ = ["GPInference", "check_whole"]
 
 _OF_FIT = (
     ", hyper, hyper_options, starts and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, "
@@ -94,7 +94,7 @@ class GPInference(Inference):
         self._approximator = approximator(method, self._classifier.likelihood_model, options, _OF_FIT)
         self._hyper = hyper_method(hyper, hyper_options)
         self._start = dict(start or {})
-        _check_whole("starts", starts)
+        check_whole("starts", starts)
         if starts < 1:
             raise ValueError(f"starts must be at least 1, but is {starts}.")
         self._starts = starts
@@ -156,7 +156,7 @@ class GPInference(Inference):
         An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
         so far; the posterior there is computed when it is first asked for.
         """
-        _check_whole("n, the limit on iterations of the optimiser,", n)
+        check_whole("n, the limit on iterations of the optimiser,", n)
         self._include_transformed = include_transformed
         self._kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
         check_installed(self._kwargs)
@@ -175,7 +175,7 @@ class GPInference(Inference):
         ValueError
             If there was no fit yet.
         """
-        _check_whole("n, the limit on iterations of the optimiser,", n)
+        check_whole("n, the limit on iterations of the optimiser,", n)
         self._run(n, (), progressbar, progressbar_theme, self._approx.optimum.best)
 
     def _run(
@@ -251,6 +251,7 @@ class GPInference(Inference):
         return self._approx
 
 
-def _check_whole(name: str, value: Any) -> None:
+def check_whole(name: str, value: Any) -> None:
+    """Raise a TypeError unless an argument of this name is a whole number."""
     if not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, but is {value!r}.")

@@ -3,7 +3,9 @@
 import pymc as pm
 import xarray as xr
 
-from pymc_gpep.fits.saving import read_fit
+from pymc_gpep.fits.saving import check_tree, read_fit
+from pymc_gpep.fits.sparse_fit import SparseFit
+from pymc_gpep.fits.sparse_reading import holds_sparse_fit, read_sparse_fit
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.variational.approximation import GPApproximation
 
@@ -11,8 +13,8 @@ __all__ = ["from_datatree"]
 
 
 @one_blas_thread()
-def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproximation:
-    """Make a fit again from what `GPApproximation.to_datatree` made of it.
+def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproximation | SparseFit:
+    """Make a fit again from what its `to_datatree` made of it.
 
     Parameters
     ----------
@@ -23,7 +25,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
 
     Returns
     -------
-    GPApproximation
+    GPApproximation or SparseFit
         With hyperparameters, their history, and the approximate posterior at each node to the tolerance of the
         approximation.
 
@@ -38,6 +40,9 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
         hyperparameters or priors, or another prior of the latent functions, by which the log evidence is not what it
         was.
     """
+    check_tree(tree)
+    if holds_sparse_fit(tree):
+        return read_sparse_fit(tree, model)
     fit = read_fit(tree, model)
     approximation = GPApproximation(model=fit.classifier.model, random_seed=0)
     approximation.show(fit)

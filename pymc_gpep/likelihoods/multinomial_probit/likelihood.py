@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood
+from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives
 from pymc_gpep.kernels.methods.full_qep import full_qep_update
 from pymc_gpep.kernels.methods.iep import iep_update
 from pymc_gpep.kernels.methods.qep import qep_update
@@ -26,6 +27,8 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceFactors,
     DifferenceQuadrature,
     IndependentQuadrature,
+    PairFactors,
+    PointFactor,
     Utilities,
     UtilityBound,
 )
@@ -54,6 +57,8 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         DifferenceFactors(inner_ep_update, iep_update, site_energies, probit.average),
         DifferenceQuadrature(qep_update, full_qep_update),
         IndependentQuadrature(qiep_update),
+        PointFactor(point_derivatives),
+        PairFactors(pair_derivatives),
         BlockCurvature(log_likelihood, curvature, curvature_slope),
         UtilityBound(bound_terms),
         Utilities(draw_in_cone),

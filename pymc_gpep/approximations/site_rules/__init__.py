@@ -1,0 +1,1 @@
+"""How EP with inducing inputs takes the likelihood of a point apart: one file for each rule."""

@@ -1,0 +1,56 @@
+"""What a rule is: factors of a point's likelihood, and their log normalisers under normal latent values."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.sparse_ep import Factors, Tilted
+
+__all__ = ["SiteRule"]
+
+
+class SiteRule(ABC):
+    """Factors of the likelihood of a point, each with a scalar site for every function that it depends on.
+
+    A point has d sites. Those of one factor are on different functions, whose latent values are then independent.
+    """
+
+    name: ClassVar[str]
+    """What `sites=` calls it."""
+    needs: ClassVar[tuple[type, ...]]
+    """Types of the local computations that a likelihood must have."""
+    exact: ClassVar[bool]
+    """Whether the factors multiply to the likelihood, so that EP's evidence is one of the model."""
+
+    @classmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        """Whether a likelihood can be taken apart like this."""
+        return not likelihood.has_parameters and all(likelihood.offers(kind) for kind in cls.needs)
+
+    @abstractmethod
+    def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
+        """Which of the c functions each site acts on, (n, d)."""
+
+    @abstractmethod
+    def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
+        """Log normalisers and derivatives at B points.
+
+        Parameters
+        ----------
+        likelihood : Likelihood
+        mean, variance : array (B, d)
+            Of the latent values, as the factor of each site sees them.
+        labels : array (B,)
+        """
+
+    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> Factors:
+        """The likelihood of all points as the solver wants it."""
+        return Factors(
+            self.functions(labels, c),
+            lambda rows, mean, variance: self.tilted(likelihood, mean, variance, labels[rows]),
+            not likelihood.sees_common,
+        )

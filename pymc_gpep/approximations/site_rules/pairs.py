@@ -1,0 +1,39 @@
+"""The paper's factors: the observed class against each other class, as if these comparisons were independent."""
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import PairFactors
+from pymc_gpep.solvers.sparse_ep import Tilted
+
+__all__ = ["Pairs"]
+
+
+class Pairs(SiteRule):
+    """∏_k Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.
+
+    Villacampa-Calvo and Hernández-Lobato (2017), equation 6, of which utilities, latent values with unit noise, are the
+    f. The events that y is above k are positively associated, since the noise of y is in all of them: the product is a
+    lower bound of the probability that they happen together, and over labels it does not sum to 1.
+    """
+
+    name: ClassVar[str] = "pairwise"
+    needs: ClassVar[tuple[type, ...]] = (PairFactors,)
+    exact: ClassVar[bool] = False
+
+    def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
+        observed = np.repeat(labels[:, None], c - 1, axis=1)
+        others = np.arange(c - 1) + (np.arange(c - 1) >= labels[:, None])
+        return np.concatenate([observed, others], axis=1)
+
+    def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
+        n, d = mean.shape
+        pairs = n, 2, d // 2
+        found = Tilted(np.empty(n), np.empty(pairs), np.empty(pairs))
+        likelihood.computation(PairFactors).derivatives(mean.reshape(pairs), variance.reshape(pairs), *found)
+        return Tilted(found.log_z, found.rho.reshape(n, d), found.gamma.reshape(n, d))

@@ -1,0 +1,30 @@
+"""The likelihood of a point as it is: one factor, and a site for each function."""
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import PointFactor
+from pymc_gpep.solvers.sparse_ep import Tilted
+
+__all__ = ["WholePoint"]
+
+
+class WholePoint(SiteRule):
+    """With its log normaliser by one integral, to nearly full precision."""
+
+    name: ClassVar[str] = "quadrature"
+    needs: ClassVar[tuple[type, ...]] = (PointFactor,)
+    exact: ClassVar[bool] = True
+
+    def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
+        return np.tile(np.arange(c), (labels.size, 1))
+
+    def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
+        found = Tilted(np.empty(len(mean)), np.empty_like(mean), np.empty_like(mean))
+        likelihood.computation(PointFactor).derivatives(mean, variance, labels, *found)
+        return found

@@ -1,0 +1,267 @@
+"""A fit with inducing inputs: where hyperparameters and inducing inputs ended, and the latent functions given them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NoReturn
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from pymc_gpep.approximations import Convergence
+from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits import datasets
+from pymc_gpep.fits.mixture import Prediction
+from pymc_gpep.fits.prediction import labelled, new_inputs
+from pymc_gpep.fits.sparse_saving import sparse_datatree
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps
+
+__all__ = ["SparseFit"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SparseFit:
+    """What `pm.fit(method="sparse_ep")` returns: latent functions by way of inducing values, at one θ.
+
+    Nothing in it has two axes over points. Latent functions are had by `predict`, at any inputs, those of the data
+    among them.
+
+    Attributes
+    ----------
+    space : Hyperparameters
+        The hyperparameters of the model, and its data when it was fitted.
+    approximator : SparseEP
+        The approximation with its options.
+    theta : array
+        Hyperparameters, flat and unconstrained.
+    inducing_inputs : array (1 or c, M, d)
+        One set for all functions, or one for each.
+    optimum : Optimum
+        How they were found. Its flat vectors are hyperparameters and, where they were learned, inducing inputs.
+    seconds : float
+        Time that the fit took, without `compile_seconds`; NaN if unknown.
+    compile_seconds : float
+        Time that it took to make graphs, and what numba compiled meanwhile; NaN if unknown.
+    """
+
+    space: Hyperparameters
+    approximator: SparseEP
+    theta: Array
+    inducing_inputs: Array
+    optimum: Optimum
+    solve: Callable[[], SparseSolution] = field(repr=False)
+    seconds: float = np.nan
+    compile_seconds: float = np.nan
+
+    @cached_property
+    def solution(self) -> SparseSolution:
+        """The approximate posterior of the latent functions; computed when it is asked for."""
+        return self.solve()
+
+    @property
+    def classifier(self) -> GPClassifier:
+        """What was read from the model."""
+        return self.space.classifier
+
+    @property
+    def objective(self) -> float:
+        """Log normaliser of EP's approximation, which hyperparameters and inducing inputs were chosen by."""
+        return self.solution.evidence
+
+    @property
+    def log_evidence(self) -> float:
+        """The same where it approximates the log marginal likelihood of the sparse model; NaN where it does not.
+
+        With `sites="pairwise"` it does not: see `pymc_gpep.approximations.site_rules.pairs.Pairs`.
+        """
+        return self.objective if self.solution.exact else np.nan
+
+    @property
+    def convergence(self) -> Convergence:
+        """How EP ended."""
+        return self.solution.convergence
+
+    @property
+    def converged(self) -> bool:
+        """Whether optimiser and EP both went well."""
+        return self.optimum.converged and self.convergence.converged
+
+    @property
+    def hist(self) -> Array:
+        """Negative log posterior at each iteration of the optimiser, what other methods call the loss."""
+        return -np.array([evaluation.log_posterior for evaluation in self.optimum.history])
+
+    @property
+    def history(self) -> xr.Dataset:
+        """Evidence (or objective), log posterior and iterations of EP at each iteration of the optimiser."""
+        return datasets.iterations(self.optimum.history)
+
+    @property
+    def hyperparameters(self) -> xr.Dataset:
+        """Hyperparameters on their natural scale."""
+        return datasets.natural(self.space, self.theta[None]).isel(node=0, missing_dims="ignore")
+
+    @property
+    def inducing(self) -> xr.DataArray:
+        """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own."""
+        if len(self.inducing_inputs) == 1:
+            return xr.DataArray(self.inducing_inputs[0], dims=["inducing", "column"], name="inducing")
+        class_dim = self.classifier.class_dim or "class"
+        coords = {class_dim: self.classifier.class_names}
+        return xr.DataArray(self.inducing_inputs, coords, [class_dim, "inducing", "column"], name="inducing")
+
+    @property
+    def message(self) -> str:
+        """How the fit ended, in words."""
+        steps = len(self.optimum.history) - 1
+        if not self.optimum.best.theta.size:
+            return f"Nothing to learn; EP {self.convergence}."
+        how = "converged" if self.optimum.converged else "did not converge"
+        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
+        learned = self.optimum.best.theta.size > self.theta.size
+        what = "Hyperparameters and inducing inputs" if learned else "Hyperparameters"
+        plural = "" if steps == 1 else "s"
+        return f"{what} {how} after {steps} iteration{plural}{why}; EP, started near its solution, {self.convergence}."
+
+    def __repr__(self) -> str:
+        """Method, what its number is, and how the fit ended."""
+        return str(self)
+
+    def __str__(self) -> str:
+        """Method, what its number is, and how the fit ended."""
+        number = (
+            f"log evidence {self.objective:.4f} (of the model with inducing inputs)"
+            if self.solution.exact
+            else f"objective {self.objective:.4f} (no evidence, and not to be compared with one)"
+        )
+        sets, size, _ = self.inducing_inputs.shape
+        shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
+        return (
+            f"{self.approximator.name} (sites={self.approximator.sites!r}, {size} inducing inputs{shared}): {number}, "
+            f"{'converged' if self.converged else 'NOT converged'}. {self.message}"
+        )
+
+    def blocks(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> InducingBlocks:
+        """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values."""
+        gps = as_gps(gp)
+        if gps not in self._made:
+            self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data)
+        return self._made[gps]
+
+    @cached_property
+    def _made(self) -> dict[tuple[pm.gp.Latent, ...], InducingBlocks]:
+        return {}
+
+    def predict(
+        self,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+        Xnew: ArrayLike,
+        *,
+        probabilities: str | None = None,
+        tolerance: float = 5e-5,
+        covariances: bool = True,
+        dim: str = "new_point",
+    ) -> xr.Dataset:
+        """Predict latent functions and class probabilities at new inputs.
+
+        Parameters
+        ----------
+        gp : pm.gp.Latent or sequence of them
+            What made the latent values of the model; a list where classes have their own.
+        Xnew : array (m, d)
+            New inputs, or those of the data; a DataArray gives its first dim and coords to the result.
+        probabilities : str, optional
+            How class probabilities are computed, as in `GPApproximation.predict`.
+        tolerance : float
+            Error allowed in probabilities that have to be integrated by sampling.
+        covariances : bool
+            Whether to return `cov`, which is diagonal: the functions are independent given the data.
+        dim : str
+            Name of the new dimension.
+
+        Returns
+        -------
+        xarray.Dataset
+            `p`, `mean`, `cov` (or `variance`) and `error`, as of `GPApproximation.predict`.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, if there is no such
+            way to compute probabilities, or if the fit has no posterior since EP failed.
+        """
+        blocks = self.blocks(gp)
+        inputs = new_inputs(Xnew, blocks.inputs.shape[1])
+        how = self.classifier.likelihood_model.check_way(probabilities, "probabilities")
+        posterior, likelihood = self.solution.posterior, self.solution.likelihood
+        if posterior is None:
+            raise ValueError(f"There is no posterior to predict from: EP {self.convergence}.")
+        point = self.space.point(self.theta)
+        m, c, classes = len(inputs), self.classifier.n_functions, self.classifier.n_classes
+        found = Prediction(
+            np.empty((m, classes)),
+            np.empty(m),
+            np.empty((m, c)),
+            np.empty((m, c, c)) if covariances else None,
+            None if classes else np.empty((2, m)),
+        )
+        for rows in row_blocks(m, c * max(posterior.whitening.size, c)):
+            mean, variance = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
+            cov = variance.T[:, :, None] * np.eye(c)
+            found.mean[rows] = mean.T
+            if found.cov is not None:
+                found.cov[rows] = cov
+            if found.outcome is not None:
+                found.outcome[:, rows] = likelihood.outcome_moments(mean.T, cov)
+                found.error[rows] = 0.0
+            else:
+                found.p[rows], found.error[rows] = likelihood.probabilities(mean.T, cov, how=how, tolerance=tolerance)
+        return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
+
+    def to_datatree(self) -> xr.DataTree:
+        """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+
+        Returns
+        -------
+        DataTree
+            With groups `hyperparameters`, `inducing`, `history`, `best`, `sweeps` and `observed_data`.
+
+        Raises
+        ------
+        ValueError
+            If there is no posterior, since EP failed.
+        """
+        return sparse_datatree(self)
+
+    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
+        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
+        return self.blocks(gp).inputs
+
+    def sample(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: see the message."""
+        self._refuse("sample", "fit.predict(gp, X) has moments and probabilities at the points of the data and others")
+
+    def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: see the message."""
+        self._refuse("loo", "hold out rows, and score fit.predict(gp, Xtest) on them")
+
+    def importance(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: see the message."""
+        self._refuse("importance", "compare with a dense fit of some of the rows")
+
+    def corrected_evidence(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refused: see the message."""
+        self._refuse("corrected_evidence", "compare with a dense fit of some of the rows")
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        raise NotImplementedError(
+            f"A fit with inducing inputs has no {what} yet, which works on all latent values together: {instead}."
+        )

@@ -1,0 +1,81 @@
+"""A fit with inducing inputs from the DataTree that was made of it. Nothing is solved."""
+
+import json
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.fits.saving import check_model, evaluations_of
+from pymc_gpep.fits.sparse_fit import SparseFit
+from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.solvers.inducing import Whitening
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
+from pymc_gpep.structure import read_classifier
+
+__all__ = ["holds_sparse_fit", "read_sparse_fit"]
+
+
+def holds_sparse_fit(tree: xr.DataTree) -> bool:
+    """Whether a tree is what `SparseFit.to_datatree` made."""
+    return INDUCING in tree.children
+
+
+def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseFit:
+    """See `pymc_gpep.variational.reading.from_datatree`."""
+    attrs, stored = tree.attrs, tree[INDUCING].to_dataset()
+    space = Hyperparameters(read_classifier(pm.modelcontext(model), attrs["likelihood"]))
+    found = tree["best"].to_dataset()
+    (best,) = evaluations_of(found, "iteration")
+    parameters = [str(name) for name in found["parameter"].values]
+    hyperparameters = [name for name in parameters if not name.startswith(f"{INDUCING}[")]
+    if hyperparameters != space.parameters:
+        raise ValueError(
+            f"The fit has the hyperparameters {', '.join(hyperparameters) or 'none'}, but the model has "
+            f"{', '.join(space.parameters) or 'none'} (unconstrained). Declare the model as it was fitted."
+        )
+    theta = best.theta[: len(hyperparameters)]
+    labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values
+    check_model(space, theta, best.log_posterior - best.evidence, labels)
+    if (own := named_classes(space.classifier)) != attrs["classes"]:
+        raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
+    approximator = SparseEP(**json.loads(attrs["options"]))
+    sweeps = tree["sweeps"].to_dataset()
+    likelihood = space.classifier.likelihood_model
+    solution = SparseSolution(
+        evidence=float(sweeps.attrs["value"]),
+        exact=approximator.rule(likelihood).exact,
+        posterior=InducingPosterior(
+            Whitening(stored["factor"].values, float(stored.attrs["jitter"])),
+            WhitenedPosterior(stored["mean"].values, stored["root"].values, float(stored.attrs["log_normaliser"])),
+        ),
+        labels=labels,
+        likelihood=likelihood,
+        start=np.empty(0),
+        convergence=Convergence(
+            int(sweeps.attrs["status"]),
+            sweeps.sizes["sweep"],
+            sweeps["evidence"].values,
+            sweeps["residual"].values,
+            approximator.tolerance,
+            sweeps.attrs["scheme"],
+        ),
+        inducing_slope=np.empty(0),
+    )
+    history = evaluations_of(tree["history"].to_dataset(), "iteration")
+    optimum = Optimum(best, bool(attrs["optimum_converged"]), attrs["optimum_message"], history)
+    return SparseFit(
+        space,
+        approximator,
+        theta,
+        stored["inputs"].values,
+        optimum,
+        lambda: solution,
+        float(attrs["seconds"]),
+        float(attrs["compile_seconds"]),
+    )

@@ -1,0 +1,71 @@
+"""A fit with inducing inputs as a DataTree: all that predictions need, but for the covariance function."""
+
+import json
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import xarray as xr
+
+from pymc_gpep.fits.saving import evaluation_table
+from pymc_gpep.structure import GPClassifier
+
+if TYPE_CHECKING:
+    from pymc_gpep.fits.sparse_fit import SparseFit
+
+__all__ = ["INDUCING", "named_classes", "sparse_datatree"]
+
+INDUCING = "inducing"
+"""The group that no other fit has."""
+
+
+def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
+    """See `SparseFit.to_datatree`."""
+    solution, optimum = fit.solution, fit.optimum
+    if solution.posterior is None:
+        raise ValueError(f"There is no posterior to store: EP {fit.convergence}.")
+    whitening, whitened = solution.posterior.whitening, solution.posterior.whitened
+    square = "inducing", "inducing_other"
+    name = fit.classifier.likelihood.name
+    labels = xr.DataArray(solution.labels, dims=[fit.classifier.point_dim or f"{name}_dim_0"], name=name)
+    learned = optimum.best.theta.size - fit.theta.size
+    names = [*fit.space.parameters, *(f"inducing[{i}]" for i in range(learned))]
+    tree = xr.DataTree.from_dict(
+        {
+            "hyperparameters": fit.hyperparameters,
+            INDUCING: xr.Dataset(
+                {
+                    "inputs": (("set_of_inputs", "inducing", "column"), fit.inducing_inputs),
+                    "factor": (("set", *square), whitening.factor),
+                    "mean": (("function", "inducing"), whitened.mean),
+                    "root": (("function", *square), whitened.root),
+                },
+                attrs={"jitter": whitening.jitter, "log_normaliser": whitened.log_normaliser},
+            ),
+            "history": evaluation_table(optimum.history, "iteration", names),
+            "best": evaluation_table([optimum.best], "iteration", names),
+            "sweeps": xr.Dataset(
+                {name: ("sweep", getattr(fit.convergence, name)) for name in ("evidence", "residual")},
+                attrs={"status": fit.convergence.status, "scheme": fit.convergence.scheme, "value": solution.evidence},
+            ),
+            "observed_data": labels.to_dataset(),
+        }
+    )
+    tree.attrs = {
+        "pymc_gpep_version": version("pymc_gpep"),
+        "approximation": fit.approximator.name,
+        "options": json.dumps(asdict(fit.approximator)),
+        "likelihood": name,
+        "classes": named_classes(fit.classifier),
+        "converged": int(fit.converged),
+        "optimum_converged": int(optimum.converged),
+        "optimum_message": optimum.message,
+        "seconds": fit.seconds,
+        "compile_seconds": fit.compile_seconds,
+    }
+    return tree
+
+
+def named_classes(classifier: GPClassifier) -> str:
+    """What the classes are called, in one string."""
+    return ", ".join(map(str, classifier.class_names))

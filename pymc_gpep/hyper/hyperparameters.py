@@ -1,0 +1,132 @@
+"""The hyperparameters of a model as flat vectors: the unconstrained space of its value variables, and their priors."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
+from pymc.initial_point import make_initial_point_fn
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.hyper_prior import log_prior
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.natural_scale import draw_hyperparameters
+from pymc_gpep.structure.prior_functions import frozen_data
+
+__all__ = ["Hyperparameters"]
+
+
+class Hyperparameters:
+    """The hyperparameters of a classifier, with the data that it has when this is made.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+
+    Attributes
+    ----------
+    data : dict
+        The data of the model when this was made, as constants that take their place. Later `pm.set_data` changes
+        neither this nor what is made of it.
+    value_vars : list of TensorVariable
+        Unconstrained, in the order of flat vectors.
+    """
+
+    def __init__(self, classifier: GPClassifier) -> None:
+        self.classifier = classifier
+        model = classifier.model
+        self.data = frozen_data(model)
+        self.value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        self._layout: RaveledVars | None = None
+
+    @cached_property
+    def prior(self) -> TensorVariable:
+        """Log priors, log Jacobians and the model's other terms, a graph of the value variables."""
+        (prior,) = graph_replace([log_prior(self.classifier)], self.data, strict=False)
+        return prior
+
+    @property
+    def labels(self) -> TensorVariable:
+        """What was observed, (n,), a constant."""
+        (labels,) = graph_replace([self.classifier.labels], self.data, strict=False)
+        return labels
+
+    def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
+        """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
+        model = self.classifier.model
+        names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
+        if unknown := sorted(set(start or {}) - names):
+            known = ", ".join(rv.name for rv in self.classifier.hyperparameters) or "none"
+            raise ValueError(f"start names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
+        point = make_initial_point_fn(
+            model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
+        )(random_seed)
+        if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
+            raise ValueError(
+                f"The initial value of {', '.join(outside)} is outside of the support of its prior"
+                + (f": start is {dict(start)}." if start else ".")
+            )
+        self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
+        return np.asarray(self._layout.data, dtype=np.float64)
+
+    def point(self, theta: Array) -> PointType:
+        """The values of the model's value variables that a flat vector stands for."""
+        return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
+
+    @property
+    def _point_map(self) -> Any:
+        if self._layout is None:
+            self.initial_point()
+        assert self._layout is not None
+        return self._layout.point_map_info
+
+    @property
+    def parameters(self) -> list[str]:
+        """Name of each element of a flat vector: that of the value variable, with its place where there are several."""
+        return [
+            name + (f"[{', '.join(map(str, place))}]" if place else "")
+            for name, shape, *_ in self._point_map
+            for place in np.ndindex(*shape)
+        ]
+
+    @property
+    def owners(self) -> list[str]:
+        """Name of the hyperparameter that each element of a flat vector belongs to."""
+        rv_of = {v.name: rv.name for v, rv in self.classifier.model.values_to_rvs.items()}
+        return [rv_of[name] for name, shape, *_ in self._point_map for _ in np.ndindex(*shape)]
+
+    def log_prior(self, theta: Array) -> float:
+        """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
+        model, point = self.classifier.model, self.point(theta)
+        function = graph_function(model, self.value_vars, self.prior)
+        return float(function(*(point[v.name] for v in self.value_vars)))
+
+    def natural(self, thetas: Array) -> dict[str, Array]:
+        """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""
+        model = self.classifier.model
+        rvs = list(self.classifier.hyperparameters)
+        expressions = graph_replace(model.replace_rvs_by_values(rvs), self.data, strict=False) if rvs else []
+        function = graph_function(model, self.value_vars, expressions)
+        values = []
+        for theta in thetas:
+            point = self.point(theta)
+            values.append(function(*(point[v.name] for v in self.value_vars)))
+        return {rv.name: np.array(column) for rv, column in zip(rvs, zip(*values, strict=True), strict=True)}
+
+    def draw_prior(self, count: int, random_seed: int = 0) -> Array:
+        """Draws (count, d) from the priors of the hyperparameters, unconstrained.
+
+        Where a prior cannot be drawn from, such as `pm.HalfFlat`, of a standard normal around the initial point.
+        """
+        rng = np.random.default_rng(random_seed)
+        initial = self.initial_point()
+        try:
+            draws = [draw_hyperparameters(self.classifier, seed) for seed in rng.integers(2**30, size=count)]
+        except NotImplementedError:
+            return np.asarray(initial + rng.standard_normal((count, initial.size)))
+        flat = [DictToArrayBijection.map({v.name: draw[v.name] for v in self.value_vars}).data for draw in draws]
+        return np.array(flat, dtype=np.float64).reshape(count, initial.size)

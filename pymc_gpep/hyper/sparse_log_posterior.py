@@ -1,0 +1,152 @@
+"""The log posterior of hyperparameters and inducing inputs, for more points than a prior covariance can have rows."""
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+
+from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+from pymc_gpep.structure.interpreted import graph_function
+
+__all__ = ["SparseLogPosterior"]
+
+
+class SparseLogPosterior:
+    """log p(θ, Z | y) up to a constant, with gradient, as EP with the inducing inputs Z has it; Z has a flat prior.
+
+    A flat vector is θ, unconstrained, and where they are learned the inducing inputs, in units of the standard
+    deviation of their column of the model's inputs.
+
+    Parameters
+    ----------
+    hyperparameters : Hyperparameters
+    approximator : SparseEP
+    blocks : InducingBlocks
+    inducing : array (1 or c, M, d)
+        Inducing inputs to begin with.
+    learn : bool
+        Whether inducing inputs are part of the flat vector, or stay as they are.
+    """
+
+    def __init__(
+        self,
+        hyperparameters: Hyperparameters,
+        approximator: SparseEP,
+        blocks: InducingBlocks,
+        inducing: Array,
+        learn: bool,
+    ) -> None:
+        self.hyperparameters = hyperparameters
+        self.approximator = approximator
+        self._blocks = blocks
+        self._inducing = inducing
+        self._learn = learn
+        deviations = blocks.inputs.std(axis=0)
+        self._units = np.where(deviations > 0.0, deviations, 1.0)
+        self._count = len(hyperparameters.parameters)
+        (self._labels,) = evaluate([hyperparameters.labels])
+
+    @property
+    def name(self) -> str:
+        """Of the approximation."""
+        return self.approximator.name
+
+    def loosely(self) -> Self:
+        """The same: gradients are as accurate as the fixed point."""
+        return self
+
+    def flat(self, theta: Array) -> Array:
+        """The vector for hyperparameters θ and the inducing inputs to begin with."""
+        return np.concatenate([theta, (self._inducing / self._units).ravel()]) if self._learn else theta
+
+    def split(self, flat: Array) -> tuple[Array, Array]:
+        """θ and Z of a vector."""
+        if not self._learn:
+            return flat, self._inducing
+        return flat[: self._count], flat[self._count :].reshape(self._inducing.shape) * self._units
+
+    def point(self, theta: Array) -> PointType:
+        """The values of the model's value variables that a vector stands for."""
+        return self.hyperparameters.point(self.split(theta)[0])
+
+    def prior_at(self, flat: Array) -> PriorAt:
+        """The prior of the latent functions at one point."""
+        return PriorAt(self._blocks, self.point(flat), self.split(flat)[1])
+
+    def check_moments(self, theta: Array) -> None:
+        """Raise a ValueError if the covariance of the inducing values at one point cannot be one."""
+        if bad := np.count_nonzero(~np.isfinite(self.prior_at(theta).inducing())):
+            raise ValueError(
+                f"The prior covariance of the inducing values must be finite, but has {bad} values that are not. Look "
+                "at the hyperparameters that the model starts from."
+            )
+
+    @cached_property
+    def _prior(self) -> Callable[..., list[Any]]:
+        """Log prior of the hyperparameters and its derivatives, flat."""
+        inputs, prior = self.hyperparameters.value_vars, self.hyperparameters.prior
+        slopes = [slope.ravel() for slope in pytensor.grad(prior, inputs)] if inputs else [pt.zeros(0)]
+        return graph_function(self.hyperparameters.classifier.model, inputs, [prior, pt.concatenate(slopes)])
+
+    def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
+        """Evaluate; NaN with a status where EP fails.
+
+        Parameters
+        ----------
+        theta : array
+            A flat vector.
+        start : array or Neighbours, optional
+            `Evaluation.start` of a neighbouring point, or of several.
+        """
+        if isinstance(start, Neighbours):
+            start = start.predict(self.approximator, theta)
+        prior = self.prior_at(theta)
+        of_theta, of_inducing = np.zeros(self._count), np.zeros(self._inducing.shape)
+
+        def add(slopes: tuple[Array, Array]) -> None:
+            of_theta[:] += slopes[0]
+            of_inducing[:] += slopes[1]
+
+        def pull(rows: slice, bars: Block) -> None:
+            add(prior.slopes(rows, bars))
+
+        solution = self._solve(prior, start, pull)
+        if solution.inducing_slope.size:
+            add(prior.inducing_slopes(solution.inducing_slope))
+        point = self.hyperparameters.point(self.split(theta)[0])
+        log_prior, of_prior = self._prior(*(point[v.name] for v in self.hyperparameters.value_vars))
+        gradient = of_theta + of_prior
+        if self._learn:
+            gradient = np.concatenate([gradient, (of_inducing * self._units).ravel()])
+        if not solution.convergence.converged:
+            gradient[:] = np.nan
+        return Evaluation(
+            np.array(theta), solution.evidence + float(log_prior), gradient, solution.evidence,
+            solution.convergence.iterations, solution.convergence.status, solution.start,
+        )  # fmt: skip
+
+    def solve(self, theta: Array, start: Array | None = None) -> SparseSolution:
+        """The approximate posterior of the latent functions at one point; `start` as for an evaluation."""
+        return self._solve(self.prior_at(theta), start if start is not None and start.size else None)
+
+    def _solve(
+        self, prior: PriorAt, start: Array | None, pull: Callable[[slice, Block], None] | None = None
+    ) -> SparseSolution:
+        """From a start, and where that does not converge from none."""
+        likelihood = self.hyperparameters.classifier.likelihood_model
+        for begin in (None,) if start is None else (start, None):
+            solution = self.approximator.solve(prior, self._labels, begin, likelihood=likelihood, pull=pull)
+            if solution.convergence.converged:
+                break
+        return solution

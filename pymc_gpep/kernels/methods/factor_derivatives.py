@@ -1,0 +1,69 @@
+"""Log normalisers of likelihood factors under independent normal latent values, with their derivatives.
+
+Of a factor t of some latent values, Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df. EP needs ρ_k = ∂ log Z / ∂m_k, and with the heat
+equation γ_k = ρ_k² − 2 ∂ log Z / ∂v_k = −∂² log Z / ∂m_k².
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.methods.qiep import quadrature_tilted
+from pymc_gpep.kernels.special.normal import probit_moments
+
+__all__ = ["pair_derivatives", "point_derivatives"]
+
+
+@kernel
+def point_derivatives(mean, variance, y, log_z, rho, gamma):
+    """A point's whole multinomial probit as one factor, by one integral.
+
+    Parameters
+    ----------
+    mean, variance : (n, c) array
+        Of the latent values.
+    y : (n,) array
+        Classes.
+    log_z : (n,) array
+        Overwritten.
+    rho, gamma : (n, c) array
+        Overwritten.
+    """
+    n, c = mean.shape
+    settings = (np.empty(c), np.empty(c), np.empty(c), np.empty((4, c)))
+    nothing, site, room = np.zeros((2, c)), np.empty((2, c)), np.empty(c)
+    for i in range(n):
+        log_z[i], _ = quadrature_tilted(settings, mean[i], variance[i], y[i], nothing, site, room)
+        for k in range(c):
+            stretch = 1.0 + site[0, k] * variance[i, k]
+            gamma[i, k] = site[0, k] / stretch
+            rho[i, k] = (site[1, k] - site[0, k] * mean[i, k]) / stretch
+
+
+@kernel
+def pair_derivatives(mean, variance, log_z, rho, gamma):
+    """One factor Φ((f − g) / √2) for every pair of utilities, of the observed class and of another.
+
+    Both utilities have unit noise. Villacampa-Calvo and Hernández-Lobato (2017), equations 6 to 8.
+
+    Parameters
+    ----------
+    mean, variance : (n, 2, p) array
+        Of f and g of p pairs at n points.
+    log_z : (n,) array
+        Overwritten with the sums over pairs.
+    rho, gamma : (n, 2, p) array
+        Overwritten.
+    """
+    n, _, p = mean.shape
+    for i in range(n):
+        log_z[i] = 0.0
+        for j in range(p):
+            scale = 1.0 / math.sqrt(2.0 + variance[i, 0, j] + variance[i, 1, j])
+            log_p, h, curvature, _ = probit_moments(scale * (mean[i, 0, j] - mean[i, 1, j]))
+            log_z[i] += log_p
+            rho[i, 0, j] = scale * h
+            rho[i, 1, j] = -scale * h
+            gamma[i, 0, j] = scale * scale * curvature
+            gamma[i, 1, j] = scale * scale * curvature

@@ -1,0 +1,167 @@
+"""Latent functions by way of inducing values: what is known of their prior, block by block, and whitened features.
+
+Function k has M inducing values u = L v at its inducing inputs, K = L Lᵀ their prior covariance and v ~ N(0, I). At an
+input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x) and what they leave unsaid, e ~ N(0, s), s = κ − wᵀw,
+taken to be independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than one axis
+over points, and rows are worked on in blocks.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+
+from pymc_gpep.array_types import Array
+
+__all__ = ["Block", "Features", "InducedPrior", "RowFeatures", "Whitening", "row_blocks", "whitening"]
+
+_ENTRIES = 2_000_000  # of the features of a block: 16 MB
+_KEPT = 64_000_000  # entries of features that are kept between sweeps rather than computed again: 512 MB
+_ESCALATION = 100.0
+_ATTEMPTS = 3
+
+
+class Block(NamedTuple):
+    """Prior moments of B rows; q is 1 where all functions share their covariance and inducing inputs, else c."""
+
+    cross: Array
+    """Between inducing values and rows, (q, M, B)."""
+    variance: Array
+    """Of the rows, κ (q, B)."""
+    mean: Array
+    """Of the rows, (c, B)."""
+
+
+class InducedPrior(Protocol):
+    """A prior at fixed hyperparameters and inducing inputs."""
+
+    n_points: int
+    n_functions: int
+
+    def inducing(self) -> Array:
+        """Prior covariance of the inducing values, (q, M, M)."""
+
+    def block(self, rows: slice) -> Block:
+        """Moments of some of the rows."""
+
+
+class Features(NamedTuple):
+    """Of the rows of a block."""
+
+    w: Array
+    """w, (q, M, B)."""
+    rest: Array
+    """s, (q, B)."""
+    mean: Array
+    """m, (c, B)."""
+
+
+class Whitening(NamedTuple):
+    """From inducing values to whitened ones, and so to features."""
+
+    factor: Array
+    """L, (q, M, M)."""
+    jitter: float
+    """What was added to the diagonal of the covariance of the inducing values, relative to its mean."""
+
+    @property
+    def size(self) -> int:
+        """M."""
+        return self.factor.shape[1]
+
+    def owner(self, c: int) -> list[int]:
+        """Which of the q sets of features each of c functions has."""
+        return list(range(c)) if len(self.factor) > 1 else [0] * c
+
+    def features(self, block: Block) -> Features:
+        """Of a block of rows, those of the data or others."""
+        w = self._solve(block.cross)
+        return Features(w, np.maximum(block.variance - (w * w).sum(axis=1), 0.0), block.mean)
+
+    def pull_back(self, features: Features, w_bar: Array, rest_bar: Array) -> tuple[Array, Array, Array]:
+        """From derivatives in w and s of a block to those in `Block.cross`, in κ, and W̄ Wᵀ (q, M, M).
+
+        The sum of the last one over blocks is what `pull_factor` wants.
+        """
+        rest_bar = np.where(features.rest > 0.0, rest_bar, 0.0)
+        w_bar = w_bar - 2.0 * features.w * rest_bar[:, None]
+        return self._solve(w_bar, transposed=True), rest_bar, w_bar @ features.w.swapaxes(1, 2)
+
+    def pull_factor(self, product: Array) -> Array:
+        """From Σ W̄ Wᵀ (q, M, M) to derivatives in the covariance of the inducing values, through factor and jitter.
+
+        With L̄ = −L⁻ᵀ W̄ Wᵀ it is −L⁻ᵀ Φ(W̄ Wᵀ) L⁻¹ made symmetric, Φ the lower triangle with half the diagonal
+        (Murray 2016).
+        """
+        lower = np.tril(product)
+        diagonal = np.arange(self.size)
+        lower[:, diagonal, diagonal] *= 0.5
+        half = self._solve(lower + lower.swapaxes(1, 2), transposed=True)
+        found = -0.5 * self._solve(half.swapaxes(1, 2), transposed=True)
+        found[:, diagonal, diagonal] += self.jitter * found.trace(axis1=1, axis2=2)[:, None] / self.size
+        return found
+
+    def _solve(self, right: Array, transposed: bool = False) -> Array:
+        """L⁻¹ right, or L⁻ᵀ right, (q, M, ·)."""
+        return np.stack(
+            [
+                solve_triangular(factor, of, lower=True, trans=int(transposed), check_finite=False)
+                for factor, of in zip(self.factor, right, strict=True)
+            ]
+        )
+
+
+def whitening(k: Array, jitter: float) -> Whitening | None:
+    """Factorise the covariance (q, M, M) of inducing values; None where it has no Cholesky factor.
+
+    Where it has none with the `jitter`, which is relative to the mean of the diagonal, it gets more.
+    """
+    if not np.isfinite(k).all():
+        return None
+    mean = k.trace(axis1=1, axis2=2) / k.shape[-1]
+    identity = np.eye(k.shape[-1])
+    for _ in range(_ATTEMPTS):
+        try:
+            factor = [cholesky(one + jitter * own * identity, lower=True) for one, own in zip(k, mean, strict=True)]
+        except LinAlgError:
+            jitter *= _ESCALATION
+        else:
+            return Whitening(np.stack(factor), jitter)
+    return None
+
+
+class RowFeatures:
+    """The features of all rows of a prior, block by block; kept where they are small enough.
+
+    Parameters
+    ----------
+    prior : InducedPrior
+    whitening : Whitening
+    """
+
+    def __init__(self, prior: InducedPrior, whitening: Whitening) -> None:
+        self.whitening = whitening
+        self.owner = whitening.owner(prior.n_functions)
+        self._prior = prior
+        self._keeps = len(whitening.factor) * whitening.size * prior.n_points <= _KEPT
+        self._kept: dict[int, Features] = {}
+
+    def blocks(self) -> Iterator[tuple[slice, Features]]:
+        """Rows, and their features."""
+        for rows in row_blocks(self._prior.n_points, len(self.whitening.factor) * self.whitening.size):
+            yield rows, self._of(rows)
+
+    def _of(self, rows: slice) -> Features:
+        if rows.start in self._kept:
+            return self._kept[rows.start]
+        features = self.whitening.features(self._prior.block(rows))
+        if self._keeps:
+            self._kept[rows.start] = features
+        return features
+
+
+def row_blocks(n: int, entries: int) -> Iterator[slice]:
+    """Slices of n rows with so many entries each, in which a bounded number of entries is held at a time."""
+    size = max(1, _ENTRIES // max(entries, 1))
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))

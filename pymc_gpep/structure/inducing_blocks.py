@@ -1,0 +1,221 @@
+"""Prior moments with inducing inputs, block by block, from the `pm.gp.Latent` that made the latent values.
+
+The graph of a model has the prior covariance of all points as one matrix. Here it is never evaluated: covariance and
+mean functions are asked for blocks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.prior_functions import match_priors
+
+__all__ = ["InducingBlocks", "PriorAt"]
+
+
+class _Moments:
+    """Moments of one `pm.gp.Latent` as functions of hyperparameters, inducing inputs z (M, d) and rows x (B, d)."""
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        latent: LatentGP,
+        maker: pm.gp.Latent,
+        data: Mapping[Variable, Variable],
+        compile_kwargs: Mapping[str, Any],
+    ) -> None:
+        self._model = model = classifier.model
+        self._values = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+        self._kwargs = compile_kwargs
+        self.n_outputs = len(latent.classes)
+        self._z, self._x = pt.dmatrix("inducing_inputs"), pt.dmatrix("rows")
+        outputs = [
+            maker.cov_func(self._z, self._z),
+            maker.cov_func(self._z, self._x),
+            maker.cov_func(self._x, diag=True),
+            pt.broadcast_to(maker.mean_func(self._x), (self.n_outputs, self._x.shape[0])),
+        ]
+        # In this order: a random variable may depend on data itself, and would no longer be the model's.
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
+        self._inducing, *self._block = (out.astype("float64") for out in outputs)
+
+    def _function(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
+        return graph_function(self._model, [*self._values, *inputs], outputs, **self._kwargs)
+
+    def _slopes(self, outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Derivatives of Σ bar · output in the hyperparameters, flat, and in z."""
+        total = pt.add(0.0, *((bar * out).sum() for bar, out in zip(bars, outputs, strict=True)))
+        wanted = [*self._values, self._z]
+        *of_values, of_z = pytensor.grad(total, wanted, disconnected_inputs="ignore")
+        flat = pt.concatenate([slope.ravel() for slope in of_values]) if of_values else pt.zeros(0)
+        return [flat, of_z]
+
+    @cached_property
+    def inducing(self) -> Any:
+        """Function of (hyperparameters, z)."""
+        return self._function([self._z], self._inducing)
+
+    @cached_property
+    def block(self) -> Any:
+        """Function of (hyperparameters, z, x)."""
+        return self._function([self._z, self._x], self._block)
+
+    @cached_property
+    def inducing_slopes(self) -> Any:
+        """Function of (hyperparameters, z, derivatives in the result of `inducing`)."""
+        bar = pt.dmatrix("inducing_bar")
+        return self._function([self._z, bar], self._slopes([self._inducing], [bar]))
+
+    @cached_property
+    def block_slopes(self) -> Any:
+        """Function of (hyperparameters, z, x, derivatives in each result of `block`)."""
+        bars = pt.dmatrix("cross_bar"), pt.dvector("variance_bar"), pt.dmatrix("mean_bar")
+        return self._function([self._z, self._x, *bars], self._slopes(self._block, bars))
+
+
+class InducingBlocks:
+    """Prior moments of the latent functions of a model with inducing inputs, made once for all hyperparameters.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    gps : sequence of pm.gp.Latent
+        What made the latent values.
+    data : dict
+        Data of the model → constants that take their place.
+    compile_kwargs : dict, optional
+        For `pytensor.function`; without a `mode` graphs are interpreted.
+
+    Attributes
+    ----------
+    inputs : array (n, d)
+        Inputs of the model.
+
+    Raises
+    ------
+    ValueError
+        If `gps` are not what made the latent values, or if inputs are not finite.
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        gps: Sequence[pm.gp.Latent],
+        data: Mapping[Variable, Variable],
+        compile_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        matched = match_priors(classifier, gps)
+        self._classifier = classifier
+        self._names = [classifier.model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
+        (inputs,) = evaluate(graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False))
+        self.inputs: Array = np.asarray(inputs, dtype=np.float64)
+        if (bad := ~np.isfinite(self.inputs).all(axis=1)).any():
+            first = int(np.flatnonzero(bad)[0])
+            raise ValueError(
+                f"The inputs of the model must be finite, but {np.count_nonzero(bad)} of {len(bad)} rows have values "
+                f"that are not; the first is row {first}. Leave these rows out, of the labels as well."
+            )
+        parts = [_Moments(classifier, latent, maker, data, compile_kwargs or {}) for latent, maker in matched]
+        self._of = {  # the part that makes each function, and which of its outputs that is
+            k: (part, output)
+            for part, (latent, _) in zip(parts, matched, strict=True)
+            for output, k in enumerate(latent.classes)
+        }
+        self._shared = len(parts) == 1
+
+    @property
+    def n_functions(self) -> int:
+        """Number of latent functions, c."""
+        return self._classifier.n_functions
+
+    def _values(self, point: PointType) -> list[Array]:
+        return [np.asarray(point[name]) for name in self._names]
+
+    def _parts(self, z: Array) -> Iterator[tuple[_Moments, int, Array]]:
+        """For each of the q sets of features what makes it, its first function, and its inducing inputs."""
+        for k in range(1 if self._shared and len(z) == 1 else self.n_functions):
+            yield self._of[k][0], k, z[k if len(z) > 1 else 0]
+
+    def inducing(self, point: PointType, z: Array) -> Array:
+        """Covariance (q, M, M) of the inducing values at hyperparameters and inducing inputs z (1 or c, M, d)."""
+        values = self._values(point)
+        return np.stack([part.inducing(*values, own) for part, _, own in self._parts(z)])
+
+    def block(self, point: PointType, z: Array, x: Array) -> Block:
+        """Moments at rows x (B, d)."""
+        values = self._values(point)
+        found = [part.block(*values, own, x) for part, _, own in self._parts(z)]
+        mean = np.stack([found[min(k, len(found) - 1)][2][self._of[k][1]] for k in range(self.n_functions)])
+        return Block(np.stack([cross for cross, _, _ in found]), np.stack([one for _, one, _ in found]), mean)
+
+    def inducing_slopes(self, point: PointType, z: Array, bar: Array) -> tuple[Array, Array]:
+        """Derivatives in hyperparameters, flat and unconstrained, and in z, from those in `inducing`."""
+        values = self._values(point)
+        found = [part.inducing_slopes(*values, own, of) for (part, _, own), of in zip(self._parts(z), bar, strict=True)]
+        return self._summed(z, found)
+
+    def block_slopes(self, point: PointType, z: Array, x: Array, bars: Block) -> tuple[Array, Array]:
+        """The same from those in `block`."""
+        values = self._values(point)
+        found = []
+        for q, (part, first, own) in enumerate(self._parts(z)):
+            mean_bar = np.zeros((part.n_outputs, len(x)))
+            for k in [first] if len(bars.cross) > 1 else range(self.n_functions):
+                mean_bar[self._of[k][1]] = bars.mean[k]
+            found.append(part.block_slopes(*values, own, x, bars.cross[q], bars.variance[q], mean_bar))
+        return self._summed(z, found)
+
+    @staticmethod
+    def _summed(z: Array, found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+        of_z = np.stack([slope for _, slope in found])
+        return np.sum([slope for slope, _ in found], axis=0), of_z if len(z) > 1 else of_z.sum(axis=0, keepdims=True)
+
+
+class PriorAt:
+    """The prior at fixed hyperparameters and inducing inputs.
+
+    Parameters
+    ----------
+    blocks : InducingBlocks
+    point : dict
+        Values of the model's value variables.
+    z : array (1 or c, M, d)
+    """
+
+    def __init__(self, blocks: InducingBlocks, point: PointType, z: Array) -> None:
+        self._blocks = blocks
+        self._point = point
+        self._z = z
+        self.n_points = len(blocks.inputs)
+        self.n_functions = blocks.n_functions
+
+    def inducing(self) -> Array:
+        """Prior covariance of the inducing values, (q, M, M)."""
+        return self._blocks.inducing(self._point, self._z)
+
+    def block(self, rows: slice) -> Block:
+        """Moments of some of the rows."""
+        return self._blocks.block(self._point, self._z, self._blocks.inputs[rows])
+
+    def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:
+        """Derivatives in hyperparameters and inducing inputs, from those in the moments of some of the rows."""
+        return self._blocks.block_slopes(self._point, self._z, self._blocks.inputs[rows], bars)
+
+    def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
+        """The same from those in the covariance of the inducing values."""
+        return self._blocks.inducing_slopes(self._point, self._z, bar)

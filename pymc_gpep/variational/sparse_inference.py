@@ -1,0 +1,221 @@
+"""The run of EP with inducing inputs by `pm.fit`: read the model, learn hyperparameters and inducing inputs, report."""
+
+import logging
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.progress_bar import default_progress_theme
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pymc.variational.inference import Inference
+
+from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.sparse_fit import SparseFit
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import FLAT, Optimum, maximise
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.solvers.history import watching
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.variational.compilation import compilation
+from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.inference import check_whole
+
+__all__ = ["SPARSE_METHODS", "SparseInference"]
+
+SPARSE_METHODS = {SparseEP.name: SparseEP}
+"""Names for `pm.fit(method=...)`, and what they stand for."""
+
+_INDUCING = 50  # inducing inputs where their number is not given
+_FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
+_NOT_YET = {
+    "hyper": "hyperparameters stay at their maximum, which is what hyper='map' means for other methods",
+    "hyper_options": "hyperparameters stay at their maximum",
+    "starts": "the search begins at one point, the model's initial one or start=...",
+    "batch_size": "every step takes all rows, in blocks of bounded memory",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class SparseInference(Inference):
+    """Fit a Gaussian process classifier by way of inducing values, their inputs learned with the hyperparameters.
+
+    `pm.fit(method="sparse_ep", ...)` is this with `method` and the keyword arguments below.
+
+    Parameters
+    ----------
+    method : str
+        Name of the approximation.
+    model : pm.Model, optional
+    random_seed : int, optional
+        For the inducing inputs to begin with.
+    start : dict, optional
+        Initial values of hyperparameters, by name.
+    gp : pm.gp.Latent or sequence of them
+        What made the latent values; the model keeps no record of it.
+    inducing : int or array (M, d) or (c, M, d), optional
+        How many inducing inputs each function has, rows of the data to begin with (k-means++); or these themselves. 50
+        if not given, or as many as rows.
+    learn_inducing : bool
+        Whether inducing inputs are learned with the hyperparameters, or stay where they are.
+    shared_inducing : bool
+        Whether all functions have the same inducing inputs. With a covariance that they share too, time does not grow
+        with the number of functions but for the algebra of the sites.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    **options
+        Of the approximation: the parameters of `SparseEP`.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    ValueError
+        If the method does not fit the model's likelihood, or `inducing` not its inputs; if inputs are not finite.
+    TypeError
+        If `gp` is missing or something else, or if there is no such option.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        model: pm.Model | None = None,
+        random_seed: Any = None,
+        start: Mapping[str, Any] | None = None,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+        inducing: Any = None,
+        learn_inducing: bool = True,
+        shared_inducing: bool = False,
+        likelihood: str | None = None,
+        **options: Any,
+    ) -> None:
+        kind = SPARSE_METHODS[method]
+        known = [each.name for each in fields(kind)]
+        for name in options:
+            if name in _NOT_YET:
+                raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
+        if unknown := sorted(set(options) - set(known)):
+            raise TypeError(
+                f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}, gp, inducing, "
+                "learn_inducing, shared_inducing and likelihood, besides pm.fit's own."
+            )
+        classifier = read_classifier(pm.modelcontext(model), likelihood)
+        if gp is None:
+            names = ", ".join(repr(latent.f.name) for latent in classifier.latents)
+            raise TypeError(
+                f"{method} needs gp=..., the pm.gp.Latent whose .prior made {names}, or the list of them: it asks its "
+                "covariance function for blocks, and the model keeps no record of it."
+            )
+        self._approximator = kind(**options)
+        self._approximator.rule(classifier.likelihood_model)
+        self._space = Hyperparameters(classifier)
+        self._gps = as_gps(gp)
+        self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+        self._first = self._space.initial_point(start, self._seed)
+        self._given = inducing
+        self._learn = learn_inducing
+        self._shared = shared_inducing
+        self.hist: Array = np.empty(0)
+        self.state = None
+
+    def fit(
+        self,
+        n: int = 10000,
+        score: bool | None = None,
+        callbacks: Sequence[Callable[[SparseFit, Array, int], None]] | None = None,
+        progressbar: bool = True,
+        progressbar_theme: Any = default_progress_theme,
+        *,
+        backend: str | None = None,
+        include_transformed: bool = False,
+        compile_kwargs: dict[str, Any] | None = None,
+    ) -> SparseFit:
+        """Learn hyperparameters and inducing inputs: EP to its fixed point at each step of L-BFGS, exact gradients.
+
+        Parameters
+        ----------
+        n : int
+            Limit on iterations of the optimiser.
+        score : bool, optional
+            Taken for compatibility: the loss, the negative log posterior, is always recorded.
+        callbacks : list of functions of (fit, losses, iteration), optional
+            Called after each iteration; StopIteration ends the fit and keeps the best point so far.
+        progressbar : bool
+        progressbar_theme : rich.theme.Theme
+        backend : str, optional
+            PyTensor backend to compile covariances with; without one graphs are interpreted.
+        include_transformed : bool
+            Taken for compatibility.
+        compile_kwargs : dict, optional
+            For `pytensor.function`, such as another `mode`.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) ends the optimisation and keeps the best point so far.
+        """
+        check_whole("n, the limit on iterations of the optimiser,", n)
+        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        check_installed(kwargs)
+        began = time.perf_counter()
+        with (
+            FitProgress(self._approximator.name, progressbar, progressbar_theme) as progress,
+            watching(progress.sweep),
+            compilation(progress.compiling) as compiled,
+        ):
+            progress.stage("making the graphs of the covariances")
+            blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs)
+            given = min(_INDUCING, len(blocks.inputs)) if self._given is None else self._given
+            inducing = initial_inducing(given, blocks.inputs, blocks.n_functions, self._shared, self._seed)
+            log_posterior = SparseLogPosterior(self._space, self._approximator, blocks, inducing, self._learn)
+            first = log_posterior.flat(self._first)
+            progress.stage("first solve")
+
+            def report(history: tuple[Evaluation, ...]) -> None:
+                last, iterations = history[-1], len(history) - 1
+                progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
+                if callbacks:
+                    so_far = self._result(log_posterior, Optimum(last, False, "Still running.", history))
+                    for callback in callbacks:
+                        callback(so_far, so_far.hist, iterations)
+
+            optimum = maximise(log_posterior, first, n, report, flat=_FLAT if self._learn else FLAT)
+            if optimum.interrupted:
+                progress.stage("interrupted: keeping the best point so far")
+            seconds = time.perf_counter() - began - compiled.seconds
+            fit = self._result(log_posterior, optimum, seconds, compiled.seconds)
+            _ = optimum.interrupted or fit.solution
+        self.hist = fit.hist
+        _log.info("%s", fit)
+        if not fit.converged:
+            warnings.warn(fit.message, RuntimeWarning, stacklevel=4)
+        return fit
+
+    def _result(
+        self,
+        log_posterior: SparseLogPosterior,
+        optimum: Optimum,
+        seconds: float = np.nan,
+        compile_seconds: float = np.nan,
+    ) -> SparseFit:
+        best = optimum.best
+        theta, inducing = log_posterior.split(best.theta)
+        return SparseFit(
+            self._space,
+            self._approximator,
+            theta,
+            inducing,
+            optimum,
+            lambda: log_posterior.solve(best.theta, best.start),
+            seconds,
+            compile_seconds,
+        )

@@ -1,0 +1,63 @@
+"""Problems with inducing inputs, as arrays, that tests share."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.approximations.sparse_ep import InducedArrays
+from tests.reference.data import squared_exponential
+
+__all__ = ["Sparse", "random_sparse"]
+
+
+class Sparse(NamedTuple):
+    """Inputs, inducing inputs (q, M, d) and hyperparameters (q, 2): log variance, log length scale."""
+
+    x: np.ndarray
+    z: np.ndarray
+    log_scales: np.ndarray
+    mean: np.ndarray
+    y: np.ndarray
+
+    def k(self, a: np.ndarray, b: np.ndarray, q: int) -> np.ndarray:
+        variance, lengthscale = np.exp(self.log_scales[q])
+        return squared_exponential(a, b, variance=variance, lengthscale=lengthscale)
+
+    @property
+    def moments(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Inducing, cross, variance, mean."""
+        sets = range(len(self.z))
+        return (
+            np.stack([self.k(self.z[q], self.z[q], q) for q in sets]),
+            np.stack([self.k(self.z[q], self.x, q) for q in sets]),
+            np.stack([np.full(len(self.x), np.exp(self.log_scales[q, 0]) + 0.1) for q in sets]),
+            self.mean,
+        )
+
+    @property
+    def prior(self) -> InducedArrays:
+        return InducedArrays(*self.moments)
+
+    def fitc(self, at: np.ndarray | None = None) -> np.ndarray:
+        """The prior covariance that is meant, (q, n, n), or with other inputs (q, m, n)."""
+        inducing, cross, variance, _ = self.moments
+        found = []
+        for q in range(len(self.z)):
+            left = cross[q] if at is None else self.k(self.z[q], at, q)
+            low_rank = left.T @ np.linalg.solve(inducing[q], cross[q])
+            found.append(low_rank if at is not None else low_rank + np.diag(variance[q] - low_rank.diagonal()))
+        return np.stack(found)
+
+
+def random_sparse(seed: int, n: int, c: int, m: int, *, own: bool = False, classes: int | None = None) -> Sparse:
+    """c functions, of which each has `own` covariance and inducing inputs or all the same."""
+    rng = np.random.default_rng(seed)
+    q = c if own else 1
+    x = rng.normal(size=(n, 2))
+    return Sparse(
+        x,
+        rng.normal(size=(q, m, 2)),
+        np.log([3.0, 1.0]) + 0.3 * rng.normal(size=(q, 2)),
+        0.5 * rng.normal(size=(c, n)),
+        np.where(rng.uniform(size=n) < 0.3, rng.integers(classes or c, size=n), np.arange(n) % (classes or c)),
+    )

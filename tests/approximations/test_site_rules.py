@@ -1,0 +1,87 @@
+"""The rules by which EP with inducing inputs takes a likelihood apart: derivatives, and what they are of."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations.site_rules.pairs import Pairs
+from pymc_gpep.approximations.site_rules.registry import RULES
+from pymc_gpep.approximations.site_rules.whole_point import WholePoint
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from tests.reference.independent_ep import quadrature_moments
+
+PROBIT = MultinomialProbitLikelihood()
+every = pytest.mark.parametrize(
+    ("rule", "likelihood"),
+    [(rule(), likelihood) for rule in RULES for likelihood in LIKELIHOODS if rule.fits(likelihood)],
+    ids=lambda each: getattr(each, "name", None),
+)
+
+
+def random_moments(rule, likelihood, n=40, c=4):
+    """Means and variances (n, d) as a rule's sites see them, and labels."""
+    rng = np.random.default_rng(1)
+    c = c if likelihood.function_axis else 1
+    labels = rng.integers(max(likelihood.n_classes(c), 2), size=n)
+    d = rule.functions(labels, c).shape[1]
+    return 3.0 * rng.normal(size=(n, d)), np.exp(rng.normal(size=(n, d))), labels
+
+
+@every
+def test_derivatives(rule, likelihood):
+    mean, variance, labels = random_moments(rule, likelihood)
+    found = rule.tilted(likelihood, mean, variance, labels)
+    step = 1e-5
+    for site in range(mean.shape[1]):
+        h = step * (np.arange(mean.shape[1]) == site)
+
+        def log_z(of_mean=0.0, of_variance=0.0):
+            return rule.tilted(likelihood, mean + of_mean, variance + of_variance, labels).log_z
+
+        slope = (log_z(h) - log_z(-h)) / (2 * step)
+        in_variance = (log_z(0.0, h) - log_z(0.0, -h)) / (2 * step)
+        assert_allclose(found.rho[:, site], slope, rtol=1e-6, atol=1e-8)
+        assert_allclose(0.5 * (found.rho[:, site] ** 2 - found.gamma[:, site]), in_variance, rtol=1e-6, atol=1e-8)
+
+
+@every
+def test_sites_narrow(rule, likelihood):
+    mean, variance, labels = random_moments(rule, likelihood)
+    gamma = rule.tilted(likelihood, mean, variance, labels).gamma
+    assert (gamma >= 0.0).all()
+    assert (gamma / (1.0 - gamma * variance) < likelihood.largest_precision).all()
+
+
+def test_the_whole_point_has_its_likelihood():
+    mean, variance, labels = random_moments(WholePoint(), PROBIT)
+    log_z = WholePoint().tilted(PROBIT, mean, variance, labels).log_z
+    expected = [quadrature_moments(m, v, y).log_normaliser for m, v, y in zip(mean, variance, labels, strict=True)]
+    assert_allclose(log_z, expected, atol=1e-10)
+
+
+def test_sites_of_pairs_are_of_the_observed_class_and_of_each_other_one():
+    functions = Pairs().functions(np.array([0, 2, 1]), 3)
+    assert_allclose(functions, [[0, 0, 1, 2], [2, 2, 0, 1], [1, 1, 0, 2]])
+
+
+@pytest.mark.parametrize("c", [2, 3, 10])
+def test_pairs_bound_the_whole_point_from_below(c):
+    """The paper's equation 6: comparisons with one class are positively associated."""
+    rng = np.random.default_rng(c)
+    n = 1000
+    labels = rng.integers(c, size=n)
+    mean, variance = 3.0 * rng.normal(size=(n, c)), np.exp(2.0 * rng.normal(size=(n, c)))
+    functions = Pairs().functions(labels, c)
+    of_pairs = (np.take_along_axis(values, functions, axis=1) for values in (mean, variance))
+    pairs = Pairs().tilted(PROBIT, *of_pairs, labels).log_z
+    whole = WholePoint().tilted(PROBIT, mean, variance, labels).log_z
+    assert (pairs <= whole + 1e-12 * (1 + np.abs(whole))).all()
+    if c == 2:
+        assert_allclose(pairs, whole, rtol=1e-9, atol=1e-14)
+
+
+def test_pairs_of_equal_classes_are_far_below():
+    labels, c = np.zeros(1, np.int64), 10
+    log_z = Pairs().tilted(PROBIT, np.zeros((1, 18)), np.zeros((1, 18)), labels).log_z
+    assert_allclose(np.exp(log_z), 2.0 ** -(c - 1))

@@ -1,0 +1,213 @@
+"""EP with inducing inputs, on arrays: against the paper's dense form, against dense EP, and its derivatives."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import EP, QIEP, SparseEP
+from pymc_gpep.approximations.sparse_ep import InducedArrays
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.solvers import inducing as inducing_module
+from pymc_gpep.solvers.inducing import Block
+from tests.approximations.sparse import random_sparse
+from tests.reference.data import random_problem
+from tests.reference.sparse_ep import sparse_ep
+
+EXACT = {"tolerance": 1e-11, "jitter": 1e-14}
+both_sites = pytest.mark.parametrize("sites", ["quadrature", "pairwise"])
+whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+
+
+def solved(problem, likelihood=None, **options):
+    """The solution and the derivatives in all moments."""
+    parts = []
+    solution = SparseEP(**EXACT | options).solve(
+        problem.prior, problem.y, likelihood=likelihood, pull=lambda rows, bars: parts.append(bars)
+    )
+    assert solution.convergence.converged
+    bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
+    return solution, (solution.inducing_slope, *bars)
+
+
+@both_sites
+@whose
+def test_it_is_the_papers(sites, own):
+    problem = random_sparse(1, 6, 3, 3, own=own)
+    solution, _ = solved(problem, sites=sites)
+    moments = [np.broadcast_to(each, (3, *each.shape[1:])) for each in problem.moments[:3]]
+    expected = sparse_ep(*moments, problem.mean, problem.y, sites)
+    assert expected.change < 1e-10
+    assert_allclose(solution.evidence, expected.evidence, rtol=1e-9)
+    assert_allclose(solution.posterior.inducing_mean, expected.mean, atol=1e-8)
+    factor, root = solution.posterior.whitening.factor, solution.posterior.whitened.root
+    half = root @ np.broadcast_to(factor, root.shape).swapaxes(1, 2)
+    assert_allclose(half.swapaxes(1, 2) @ half, expected.cov, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "c", "dense"),
+    [(MultinomialProbitLikelihood(), 3, QIEP), (ProbitLikelihood(), 1, EP), (LogitLikelihood(), 1, EP)],
+    ids=lambda each: getattr(each, "name", None),
+)
+@whose
+def test_it_is_dense_ep_of_the_sparse_prior(likelihood, c, dense, own):
+    problem = random_sparse(2, 20, c, 5, own=own, classes=max(c, 2))
+    solution, _ = solved(problem, likelihood)
+    expected = dense(tolerance=1e-11).solve(problem.fitc(), problem.mean, problem.y, likelihood=likelihood)
+    assert_allclose(solution.evidence, expected.evidence, rtol=1e-9)
+    new = np.random.default_rng(3).normal(size=(4, 2))
+    own_moments = problem._replace(x=new, mean=np.zeros((c, 4)))
+    mean, variance = solution.posterior.predict(own_moments.prior.block(slice(None)))
+    dense_mean, dense_cov = expected.posterior.predict(
+        np.ascontiguousarray(problem.fitc(new)), own_moments.moments[2], np.zeros((c, 4))
+    )
+    assert_allclose(mean, dense_mean, atol=1e-7)
+    assert_allclose(variance, dense_cov.diagonal(axis1=1, axis2=2).T, atol=1e-7)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+def test_with_all_points_as_inducing_inputs_it_is_qiep(per_class):
+    problem = random_problem(4, 20, 3, per_class=per_class)
+    k, mean = DensePrior.checked(problem.K, problem.m).k, problem.m
+    prior = InducedArrays(k, k, k.diagonal(axis1=1, axis2=2), mean)
+    parts = []
+    solution = SparseEP(**EXACT).solve(prior, problem.y, pull=lambda rows, bars: parts.append(bars))
+    qiep = QIEP(tolerance=1e-11)
+    dense = qiep.run(k, mean, problem.y, np.zeros(qiep.start_size(3, 20)), True)
+    (bars,) = parts
+    every = np.arange(20)
+    total = solution.inducing_slope + 0.5 * (bars.cross + bars.cross.swapaxes(1, 2))
+    total[:, every, every] += bars.variance
+    assert_allclose(solution.evidence, dense.evidence, rtol=1e-10)
+    assert_allclose(solution.posterior.predict(prior.block(slice(None)))[0], dense.mean, atol=1e-8)
+    assert_allclose(total, dense.gradient, atol=1e-5)
+    assert_allclose(bars.mean, dense.weights, atol=1e-8)
+
+
+@both_sites
+@whose
+def test_derivatives_are_those_of_the_evidence(sites, own):
+    problem = random_sparse(5, 15, 3, 4, own=own)
+    _, slopes = solved(problem, sites=sites)
+    step = 1e-5
+    for name in ("z", "log_scales", "mean"):
+        values = getattr(problem, name)
+        for place in list(np.ndindex(values.shape))[:: max(1, values.size // 5)]:
+            ends = []
+            for sign in (1, -1):
+                moved = values.copy()
+                moved[place] += sign * step
+                there = problem._replace(**{name: moved})
+                ends.append((solved(there, sites=sites)[0].evidence, there.moments))
+            (up, moments_up), (down, moments_down) = ends
+            expected = sum(
+                float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
+            )
+            assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
+
+
+@whose
+def test_rows_may_come_in_blocks(own, monkeypatch):
+    problem = random_sparse(6, 23, 3, 4, own=own)
+    whole, slopes = solved(problem)
+    monkeypatch.setattr(inducing_module, "_ENTRIES", 40)
+    monkeypatch.setattr(inducing_module, "_KEPT", 0)
+    solution, in_blocks = solved(problem)
+    assert_allclose(solution.evidence, whole.evidence, rtol=1e-12)
+    for a, b in zip(in_blocks, slopes, strict=True):
+        assert_allclose(a, b, atol=1e-8)
+
+
+@both_sites
+def test_a_large_magnitude_converges(sites):
+    problem = random_sparse(7, 60, 3, 10)
+    solution = SparseEP(sites=sites).solve(
+        problem._replace(log_scales=np.log([[3e3, 1.0]]), mean=np.zeros((3, 60))).prior, problem.y
+    )
+    assert solution.convergence.converged
+    assert len(solution.convergence.evidence) < 200
+
+
+def test_a_start_saves_iterations():
+    problem = random_sparse(8, 40, 3, 6)
+    solution = SparseEP().solve(problem.prior, problem.y)
+    near = problem._replace(log_scales=problem.log_scales + 1e-3)
+    again = SparseEP().solve(near.prior, near.y, solution.start)
+    assert again.convergence.iterations < solution.convergence.iterations
+    with pytest.raises(ValueError, match="start must be 240 finite numbers"):
+        SparseEP().solve(near.prior, near.y, solution.start[1:])
+
+
+DEGENERATE = {
+    "inducing inputs that coincide": lambda p: p._replace(z=np.repeat(p.z[:, :1], 6, axis=1)),
+    "inducing inputs far away": lambda p: p._replace(z=p.z + 1e3),
+    "one inducing input": lambda p: p._replace(z=p.z[:, :1]),
+    "more inducing inputs than points": lambda p: p._replace(z=np.random.default_rng(0).normal(size=(1, 50, 2))),
+    "an absent class": lambda p: p._replace(y=np.minimum(p.y, 1)),
+    "points that coincide": lambda p: p._replace(x=np.zeros_like(p.x)),
+    "a tiny magnitude": lambda p: p._replace(log_scales=np.log([[1e-8, 1.0]])),
+    "a long scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e6]])),
+    "a short scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e-3]])),
+}
+
+
+@both_sites
+@pytest.mark.parametrize("change", DEGENERATE.values(), ids=DEGENERATE)
+def test_degenerate_problems_are_solved(sites, change):
+    problem = change(random_sparse(9, 30, 3, 6))
+    parts = []
+    solution = SparseEP(sites=sites).solve(problem.prior, problem.y, pull=lambda rows, bars: parts.extend(bars))
+    assert solution.convergence.converged
+    assert np.isfinite(solution.inducing_slope).all()
+    assert all(np.isfinite(each).all() for each in parts)
+    mean, variance = solution.posterior.predict(problem.prior.block(slice(None)))
+    assert np.isfinite(mean).all()
+    assert (variance > 0.0).all()
+
+
+def test_a_matrix_that_is_no_covariance_is_a_status():
+    problem = random_sparse(10, 10, 3, 4)
+    inducing, *others = problem.moments
+    inducing[0, 0, 0] = -5.0
+    solution = SparseEP().solve(InducedArrays(inducing, *others), problem.y)
+    assert np.isnan(solution.evidence)
+    assert solution.posterior is None
+    assert "not symmetric and positive semi-definite" in str(solution.convergence)
+
+
+def test_too_few_iterations_are_told():
+    problem = random_sparse(11, 20, 3, 4)
+    solution = SparseEP(max_iterations=2).solve(problem.prior, problem.y)
+    assert not solution.convergence.converged
+    assert "ran out of iterations" in str(solution.convergence)
+    assert solution.inducing_slope.size == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda m: (m[0][:, 1:], *m[1:]), r"inducing must have the shape \(1, 4, 4\)"),
+        (lambda m: (np.repeat(m[0], 2, axis=0), *m[1:]), "inducing must be one matrix or 3, but there are 2"),
+        (lambda m: (m[0], m[1][..., 1:], *m[2:]), r"cross must have the shape \(1, 4, 10\)"),
+        (lambda m: (*m[:2], m[2][:, 1:], m[3]), r"variance must have the shape \(1, 10\)"),
+        (lambda m: (*m[:3], m[3][0]), "mean must be"),
+        (lambda m: (m[0] * np.nan, *m[1:]), "inducing must be finite, but has 16 values"),
+        (lambda m: (*m[:3], m[3] * np.inf), "mean must be finite"),
+    ],
+)
+def test_arrays_that_do_not_go_together_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        InducedArrays(*change(random_sparse(12, 10, 3, 4).moments))
+
+
+def test_options_are_checked():
+    with pytest.raises(ValueError, match="sites must be one of 'quadrature', 'pairwise'"):
+        SparseEP(sites="nested")
+    with pytest.raises(ValueError, match="jitter must be positive"):
+        SparseEP(jitter=0.0)
+    problem = random_sparse(13, 6, 1, 2, classes=2)
+    with pytest.raises(ValueError, match=r"sites is 'pairwise', but .* a probit likelihood has 'quadrature'"):
+        SparseEP(sites="pairwise").solve(problem.prior, problem.y, likelihood=ProbitLikelihood())

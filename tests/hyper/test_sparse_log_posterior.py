@@ -1,0 +1,66 @@
+"""The log posterior of hyperparameters and inducing inputs, against differences and against the dense one."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import QIEP, SparseEP
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps
+from tests import models
+
+
+def log_posterior(build, learn=True, inducing=4, shared=False, **options):
+    model, gp = build()
+    space = Hyperparameters(read_classifier(model))
+    blocks = InducingBlocks(space.classifier, as_gps(gp), space.data)
+    z = initial_inducing(inducing, blocks.inputs, blocks.n_functions, shared, 1)
+    return SparseLogPosterior(space, SparseEP(tolerance=1e-11, **options), blocks, z, learn)
+
+
+@pytest.mark.parametrize(
+    ("build", "shared", "sites"),
+    [
+        (models.per_class, False, "quadrature"),
+        (models.shared, True, "pairwise"),
+        (models.bernoulli_probit, True, "quadrature"),
+    ],
+)
+def test_gradient(build, shared, sites):
+    posterior = log_posterior(build, shared=shared, sites=sites)
+    flat = posterior.flat(posterior.hyperparameters.initial_point())
+    here = posterior(flat)
+    assert here.usable
+    count = len(posterior.hyperparameters.parameters)
+    assert here.gradient.size == count + posterior.split(flat)[1].size
+    for i in [*range(count), count, count + 3, flat.size - 1]:
+        h = 1e-5 * (np.arange(flat.size) == i)
+        slope = (posterior(flat + h, here.start).log_posterior - posterior(flat - h, here.start).log_posterior) / 2e-5
+        assert_allclose(here.gradient[i], slope, rtol=1e-6, atol=1e-7)
+
+
+def test_with_the_data_for_inducing_inputs_it_is_the_dense_one():
+    X, _ = models.data()
+    sparse = log_posterior(models.shared, learn=False, inducing=X, shared=True, jitter=1e-10)
+    dense = LogPosterior(read_classifier(models.shared()[0]), QIEP(tolerance=1e-11))
+    theta = dense.initial_point()
+    ours, theirs = sparse(theta), dense(theta)
+    assert_allclose(ours.log_posterior, theirs.log_posterior, rtol=1e-5)
+    assert_allclose(ours.gradient, theirs.gradient, rtol=1e-4)
+    assert_allclose(ours.log_posterior - ours.evidence, theirs.log_posterior - theirs.evidence)
+
+
+def test_where_the_covariance_is_none_there_is_a_status():
+    posterior = log_posterior(models.shared, learn=False)
+    theta = posterior.hyperparameters.initial_point()
+    evaluation = posterior(theta * np.nan)
+    assert evaluation.status == NOT_POSITIVE_DEFINITE
+    assert np.isnan(evaluation.log_posterior)
+    with pytest.raises(ValueError, match="covariance of the inducing values must be finite, but has 48 values"):
+        posterior.check_moments(theta * np.nan)

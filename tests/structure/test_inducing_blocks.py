@@ -1,0 +1,60 @@
+"""Prior moments by blocks: the model's own covariance where inducing inputs are the data, and their derivatives."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps, prior_moments
+from tests import models
+
+
+def blocks_of(build):
+    model, gp = build()
+    space = Hyperparameters(read_classifier(model))
+    return space, InducingBlocks(space.classifier, as_gps(gp), space.data)
+
+
+@pytest.mark.parametrize("build", [models.shared, models.per_class])
+def test_blocks_are_the_models_covariance(build):
+    space, blocks = blocks_of(build)
+    point = space.point(space.initial_point())
+    k, mean, *_ = prior_moments(space.classifier, space.data)(point)
+    rows = slice(4, 11)
+    found = blocks.block(point, blocks.inputs[None, :9], blocks.inputs[rows])
+    assert_allclose(found.cross, k[:, :9, rows], atol=2e-6)  # the model's has a jitter
+    assert_allclose(found.variance, k.diagonal(axis1=1, axis2=2)[:, rows], atol=2e-6)
+    assert_allclose(found.mean, mean[:, rows])
+    assert_allclose(blocks.inducing(point, blocks.inputs[None, :9]), k[:, :9, :9], atol=2e-6)
+    each = np.stack([blocks.inputs[start : start + 5] for start in range(3)])
+    own = blocks.block(point, each, blocks.inputs[rows]).cross
+    for q in range(3):
+        assert_allclose(own[q], k[min(q, len(k) - 1), q : q + 5, rows], atol=2e-6)
+
+
+def test_noise_of_the_latent_values_is_theirs_alone():
+    X, y = models.data()
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(0.5))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+    blocks = InducingBlocks(read_classifier(model), (gp,), {})
+    inputs = blocks.inputs[:5]
+    assert_allclose(blocks.inducing({}, inputs[None])[0].diagonal(), 4.0)
+    cross, variance, _ = blocks.block({}, inputs[None], inputs)
+    assert_allclose(cross[0].diagonal(), 4.0)
+    assert_allclose(variance, 4.25)
+
+
+def test_rows_that_are_not_finite_are_named():
+    X, y = models.data()
+    X = X.copy()
+    X[7, 1] = np.nan
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+    with pytest.raises(ValueError, match="1 of 30 rows have values that are not; the first is row 7"):
+        InducingBlocks(read_classifier(model), (gp,), {})

@@ -1,0 +1,201 @@
+"""`pm.fit(method="sparse_ep")`: what it returns, what it predicts, what it stores, and what it refuses."""
+
+import tracemalloc
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from tests import models
+
+X, Y = models.data()
+NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
+
+
+@pytest.fixture(scope="module")
+def whole():
+    """With all rows for inducing inputs, which stay."""
+    model, gp = models.shared()
+    with model:
+        fit = pm.fit(method="sparse_ep", gp=gp, inducing=X, shared_inducing=True, learn_inducing=False, jitter=1e-9,
+                     progressbar=False)  # fmt: skip
+    return model, gp, fit
+
+
+@pytest.fixture(scope="module")
+def pairwise():
+    """The paper's factors, inducing inputs of each class learned for a few steps."""
+    model, gp = models.shared()
+    seen = []
+    with model, pytest.warns(RuntimeWarning, match="and inducing inputs did not converge after 4 iterations"):
+        fit = pm.fit(4, method="sparse_ep", gp=gp, inducing=5, sites="pairwise", random_seed=1, progressbar=False,
+                     callbacks=[lambda fit, losses, i: seen.append((fit.objective, losses[-1], i))])  # fmt: skip
+    return model, gp, fit, seen
+
+
+def test_with_all_rows_it_is_qiep(whole):
+    model, gp, fit = whole
+    with model:
+        dense = pm.fit(method="qiep", progressbar=False)
+    assert fit.converged
+    assert_allclose(fit.log_evidence, dense.log_evidence, rtol=1e-4)
+    assert_allclose(fit.hyperparameters.ls, dense.hyperparameters.ls, rtol=1e-2)
+    ours, theirs = fit.predict(gp, NEW), dense.predict(gp, NEW)
+    assert_allclose(ours.p, theirs.p, atol=2e-3)
+    assert_allclose(ours.cov, theirs.cov, atol=0.05 * float(theirs.cov.max()))
+    assert ours.p.dims == theirs.p.dims
+    assert list(ours.species.values) == list(models.SPECIES)
+
+
+def test_it_says_what_its_number_is(whole, pairwise):
+    assert "sparse_ep (sites='quadrature', 30 inducing inputs for all functions): log evidence" in str(whole[2])
+    text = repr(pairwise[2])
+    assert "sparse_ep (sites='pairwise', 5 inducing inputs for each function): objective" in text
+    assert "no evidence, and not to be compared with one" in text
+    assert "log evidence" not in text
+    assert np.isnan(pairwise[2].log_evidence)
+    assert np.isfinite(pairwise[2].objective)
+
+
+def test_inducing_inputs_are_learned(pairwise):
+    _, _, fit, seen = pairwise
+    assert fit.inducing.dims == ("species", "inducing", "column")
+    assert fit.inducing.shape == (3, 5, 2)
+    assert fit.optimum.history[0].theta.size == 3 + 30
+    assert (np.diff(fit.hist) < 0).all()
+    assert_allclose(fit.hist, -fit.history.log_posterior)
+    assert [i for *_, i in seen] == [1, 2, 3, 4]
+    assert_allclose([loss for _, loss, _ in seen], fit.hist[1:])
+    rows = {tuple(row) for row in X}
+    assert not {tuple(row) for row in fit.inducing.values.reshape(-1, 2)} & rows
+
+
+def test_predictions(pairwise):
+    _, gp, fit, _ = pairwise
+    at = xr.DataArray(NEW, dims=["place", "column"], coords={"place": list("abcdef")})
+    found = fit.predict(gp, at, covariances=False)
+    assert found.p.dims == ("place", "species")
+    assert list(found.place.values) == list("abcdef")
+    assert_allclose(found.p.sum("species"), 1.0)
+    assert "cov" not in found
+    assert (fit.predict(gp, X).p.values.argmax(axis=1) == Y).mean() > 0.9
+    with pytest.raises(ValueError, match="Xnew has 1 columns"):
+        fit.predict(gp, NEW[:, :1])
+    with pytest.raises(ValueError, match="gp: none of the 1 given"):
+        fit.predict(pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)), NEW)
+
+
+@pytest.mark.parametrize("which", ["whole", "pairwise"])
+def test_a_file_and_back(which, request, tmp_path):
+    model, gp, fit, *_ = request.getfixturevalue(which)
+    fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
+    again = gpep.from_datatree(az.from_netcdf(tmp_path / "fit.nc"), model)
+    assert str(again) == str(fit)
+    assert_allclose(again.inducing, fit.inducing)
+    assert_allclose(again.hist, fit.hist)
+    xr.testing.assert_allclose(again.predict(gp, NEW), fit.predict(gp, NEW))
+
+
+def test_a_file_of_another_model_is_refused(pairwise):
+    tree = pairwise[2].to_datatree()
+    with pytest.raises(ValueError, match="The fit has the hyperparameters ls_log__"):
+        gpep.from_datatree(tree, models.per_class()[0])
+    with pm.Model(coords=pairwise[0].coords) as other:
+        ls = pm.InverseGamma("ls", 3, 4, dims="petal")
+        gp = pm.gp.Latent(cov_func=pm.HalfNormal("eta", 3) ** 2 * pm.gp.cov.ExpQuad(2, ls=ls))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3, dims=("species", "flower")).T, observed=Y)
+    with pytest.raises(ValueError, match="The priors of the hyperparameters are not those"):
+        gpep.from_datatree(tree, other)
+
+
+def test_two_classes_by_one_function():
+    model, gp = models.bernoulli_probit()
+    with model:
+        fit = pm.fit(method="sparse_ep", gp=gp, inducing=8, learn_inducing=False, progressbar=False)
+        dense = pm.fit(method="ep", progressbar=False)
+    assert abs(fit.log_evidence - dense.log_evidence) < 1.0
+    found, theirs = fit.predict(gp, NEW), dense.predict(gp, NEW)
+    assert found["variance"].dims == theirs["variance"].dims
+    assert_allclose(found.p, theirs.p, atol=0.1)
+
+
+def test_without_hyperparameters_there_may_be_nothing_to_learn():
+    model, gp = models.fixed()
+    with model:
+        fit = pm.fit(method="sparse_ep", gp=gp, learn_inducing=False, progressbar=False)
+    assert fit.converged
+    assert "Nothing to learn; EP converged" in fit.message
+    assert fit.inducing.shape == (3, 30, 2)
+    assert gpep.from_datatree(fit.to_datatree(), model).log_evidence == fit.log_evidence
+
+
+@pytest.mark.parametrize("what", ["sample", "loo", "importance", "corrected_evidence"])
+def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
+    with pytest.raises(NotImplementedError, match=f"has no {what} yet, .*: "):
+        getattr(pairwise[2], what)()
+
+
+REFUSED = {
+    "no gp": ({"gp": None}, TypeError, "sparse_ep needs gp=..., the pm.gp.Latent whose .prior made 'f'"),
+    "no Latent": ({"gp": 3}, TypeError, "gp must be the pm.gp.Latent"),
+    "hyper": ({"hyper": "ccd"}, NotImplementedError, "sparse_ep has no hyper yet: hyperparameters stay"),
+    "batches": ({"batch_size": 10}, NotImplementedError, "sparse_ep has no batch_size yet: every step takes all rows"),
+    "unknown": ({"colour": 1}, TypeError, "sparse_ep has no option colour; it has sites, tolerance"),
+    "sites": ({"sites": "nested"}, ValueError, "sites must be one of"),
+    "too many": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
+    "start": (
+        {"start": {"rho": 1.0}},
+        ValueError,
+        "start names rho, but the hyperparameters of",
+    ),
+    "n": ({"n": 1.5}, TypeError, "must be a whole number"),
+}
+
+
+@pytest.mark.parametrize(("options", "kind", "message"), REFUSED.values(), ids=REFUSED)
+def test_refused_before_any_work(options, kind, message):
+    model, gp = models.shared()
+    with model, pytest.raises(kind, match=message):
+        pm.fit(**{"method": "sparse_ep", "gp": gp, "progressbar": False} | options)
+
+
+def test_a_likelihood_without_such_sites():
+    model, gp = models.softmax()
+    with model, pytest.raises(ValueError, match="of rules for inducing inputs a softmax likelihood has none"):
+        pm.fit(method="sparse_ep", gp=gp)
+
+
+def test_an_interrupt_keeps_the_best_point():
+    def stop(fit, losses, i):
+        if i == 2:
+            raise KeyboardInterrupt
+
+    model, gp = models.shared()
+    with model, pytest.warns(RuntimeWarning, match=r"did not converge after 2 iterations \(Interrupted\)"):
+        fit = pm.fit(method="sparse_ep", gp=gp, inducing=4, callbacks=[stop], progressbar=False)
+    assert len(fit.hist) == 3
+    assert fit.predict(gp, NEW).p.notnull().all()
+
+
+@pytest.mark.slow
+def test_no_matrix_has_two_axes_over_points():
+    n = 4000
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(n, 2))
+    tracemalloc.start()
+    with pm.Model() as model:
+        ls = pm.InverseGamma("ls", 3, 3)
+        gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=ls))
+        gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=inputs.argmax(axis=1))
+        with pytest.warns(RuntimeWarning, match="did not converge after 1 iteration "):
+            fit = pm.fit(1, method="sparse_ep", gp=gp, inducing=5, shared_inducing=True, progressbar=False)
+    fit.predict(gp, inputs)
+    str(fit)
+    gpep.from_datatree(fit.to_datatree(), model)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < n * n * 8 / 2
