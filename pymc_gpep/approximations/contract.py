@@ -182,7 +182,6 @@ class Approximator(ABC):
             convergence=Convergence(
                 outcome.status, outcome.iterations, evidences, residuals, self.tolerance, self.schemes[outcome.rung]
             ),
-            parameters=likelihood.parameters,
         )
 
     def solve_near(

@@ -74,7 +74,7 @@ def bound_response(solution: Solution) -> DensePosterior:
     slopes = []
     for mean in (solution.mean[0] - step, solution.mean[0] + step):
         g = np.empty((3, mean.size))
-        terms(mean, variance, solution.labels, solution.parameters, g)
+        terms(mean, variance, solution.labels, solution.likelihood.parameters, g)
         slopes.append(g[1])
     curvature = np.divide(slopes[0] - slopes[1], 2.0 * step, out=np.zeros_like(step), where=step > 0.0)
     sites = np.maximum(curvature, 0.0)[None]

@@ -1,6 +1,6 @@
 """The result of an approximation at fixed hyperparameters."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,6 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
-from pymc_gpep.solvers.contract import NO_PARAMETERS
 
 __all__ = ["Convergence", "Solution"]
 
@@ -70,13 +69,12 @@ class Solution:
     labels : array (n,)
         What was observed: classes, counted from 0.
     likelihood : Likelihood
+        With what it was given besides latent values at each point.
     posterior : DensePosterior
         The joint Gaussian, for prediction and draws.
     start : array
         Where to start the solver at neighbouring hyperparameters.
     convergence : Convergence
-    parameters : array (p, n)
-        What the likelihood was given besides latent values at each point.
     """
 
     evidence: float
@@ -87,7 +85,6 @@ class Solution:
     posterior: DensePosterior
     start: Array
     convergence: Convergence
-    parameters: Array = field(default_factory=lambda: NO_PARAMETERS)
 
     @property
     def lower_bound(self) -> float:
@@ -104,5 +101,5 @@ class Solution:
         terms = np.empty((3, self.labels.size))
         average = self.likelihood.computation(AverageLogDensity)
         variance = np.ascontiguousarray(self.cov[:, 0, 0])
-        average.terms(np.ascontiguousarray(self.mean[0]), variance, self.labels, self.parameters, terms)
+        average.terms(np.ascontiguousarray(self.mean[0]), variance, self.labels, self.likelihood.parameters, terms)
         return float(terms[0].sum()) - self.posterior.divergence

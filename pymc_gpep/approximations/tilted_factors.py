@@ -59,7 +59,7 @@ def tilted_factors(
         Of the factors.
     """
     h = np.empty((5, len(labels)))
-    average(cavities.mean, cavities.variance, labels, solution.parameters, h)
+    average(cavities.mean, cavities.variance, labels, solution.likelihood.parameters, h)
     scale = 1.0 / np.sqrt(cavities.covariance.diagonal())
     unit = cavities.variance * scale
     correlation = cavities.covariance * scale[:, None] * scale

@@ -44,11 +44,6 @@ class RecentSolves:
             while len(self._problems) > _PROBLEMS:
                 self._problems.popitem(last=False)
 
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            self._problems.clear()
-
     def _key(self, problem: Hashable) -> Hashable:
         return os.getpid(), threading.get_ident(), problem
 
