@@ -28,7 +28,10 @@ _ENTRIES = 4_000_000  # of a cross-covariance matrix, and of covariances between
 
 def new_inputs(x: ArrayLike, columns: int) -> Array:
     """Check new inputs against the number of columns of the model's; (m, columns)."""
-    values = np.asarray(x, dtype=np.float64)
+    try:
+        values = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Xnew must be numbers, as the model's inputs are: {error}.") from None
     if values.ndim != 2:
         raise ValueError(
             f"Xnew must be (points, inputs), but has shape {values.shape}; one input is a column, Xnew[:, None]."

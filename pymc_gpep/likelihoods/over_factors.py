@@ -1,7 +1,7 @@
 """Class probabilities by rules over what the utilities of the classes have in common, the cheapest that will do."""
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -42,16 +42,19 @@ class _Rules(NamedTuple):
     """From this error of the rules before, in units of the tolerance, these do not reach it."""
 
 
-def _scrambled_sobol(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """Independently scrambled Sobol sequences of 1024 standard normal points: these and their weights."""
-    points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(10) for _ in range(rules)])
-    return ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), np.full((rules, 1024), 1.0 / 1024)
+def _scrambled_sobol(dimension: int, rules: int, rng: np.random.Generator, *, log2_points: int) -> tuple[Array, Array]:
+    """Independently scrambled Sobol sequences of standard normal points: these and their weights."""
+    points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(log2_points) for _ in range(rules)])
+    return ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), np.full(points.shape[:2], 0.5**log2_points)
 
 
 CHEAP = (_Rules(third_degree, 16, np.inf), _Rules(fifth_degree, 6, 100.0))
 """In the order of trial."""
 
-DEAR = (_Rules(_scrambled_sobol, 8, np.inf),)
+DEAR = (
+    _Rules(partial(_scrambled_sobol, log2_points=10), 8, np.inf),
+    _Rules(partial(_scrambled_sobol, log2_points=11), 8, 3.0),
+)
 
 
 def over_factors(
@@ -70,7 +73,7 @@ def over_factors(
         Absolute error to aim for. Where classes move together too much, no rule has it: look at the errors,
         which are NaN where none was tried, as with tolerances below 1e-5.
     rules : tuple
-        `CHEAP`, of third and fifth degree, a hundred to two thousand points, or `DEAR`, eight thousand.
+        `CHEAP`, of third and fifth degree, hundreds of points, or `DEAR`, eight and sixteen thousand.
     """
     probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
     left = np.arange(len(mean) if tolerance >= _FINEST else 0)

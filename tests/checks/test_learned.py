@@ -5,10 +5,11 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytest
+from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 
 import pymc_gpep as gpep
 from tests import models
-from tests.reference.data import iris
+from tests.reference.data import iris, wine
 
 
 def fit(X, y, ls, eta, data=False):
@@ -17,7 +18,7 @@ def fit(X, y, ls, eta, data=False):
         scale = ls("ls") if callable(ls) else ls
         magnitude = eta("eta") if callable(eta) else eta
         gp = pm.gp.Latent(cov_func=magnitude**2 * pm.gp.cov.ExpQuad(X.shape[1], ls=scale))
-        f = gp.prior("f", X=pm.Data("petals", X) if data else X, n_outputs=3)
+        f = gp.prior("f", X=pm.Data("petals", X) if data else X, n_outputs=max(2, y.max() + 1))
         gpep.MultinomialProbit("y", f.T, observed=y)
     with model, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -33,8 +34,16 @@ def one_each(name):
     return pm.InverseGamma(name, 5, 5, shape=2)
 
 
+def thirteen(name):
+    return pm.InverseGamma(name, 5, 5, shape=13)
+
+
 def half_normal(name):
     return pm.HalfNormal(name, 5)
+
+
+def wide(name):
+    return pm.LogNormal(name, 1.5, 1.5)
 
 
 def tiny(name):
@@ -69,12 +78,30 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_what_keeps_a_fit_from_learning_is_named(case):
-    units, ls, eta, data, expected = CASES[case]
+def petals():
     X, y = models.data()
-    X = X + 0.01 * np.random.default_rng(0).standard_normal(X.shape)  # petals are measured to the millimetre
-    messages = fit(units * X, y, ls, eta, data)
+    return X + 0.01 * np.random.default_rng(0).standard_normal(X.shape), y  # measured to the millimetre
+
+
+def some(X, y, count=60):
+    """Some of the points, standardised."""
+    chosen = np.random.default_rng(0).permutation(len(y))[:count]
+    X = X[chosen][:, X[chosen].std(0) > 0]
+    return (X - X.mean(0)) / X.std(0), y[chosen]
+
+
+def some_wine():
+    return some(*wine())
+
+
+@pytest.mark.parametrize("data", [petals, some_wine])
+@pytest.mark.parametrize("case", CASES)
+def test_what_keeps_a_fit_from_learning_is_named(case, data):
+    units, ls, eta, named, expected = CASES[case]
+    if data is some_wine and ls is one_each:
+        ls = thirteen
+    X, y = data()
+    messages = fit(units * X, y, ls, eta, named)
     assert len(messages) == 1
     for part in expected:
         assert part in messages[0]
@@ -94,6 +121,16 @@ def test_fits_that_learned_something_are_left_alone():
     assert fit(X[:, :1], y, inverse_gamma, 1.0) == []
     few = slice(None, None, 5)
     assert fit(X[few], y[few], inverse_gamma, half_normal) == []
+
+
+@pytest.mark.parametrize(
+    ("load", "options"), [(load_wine, {}), (load_breast_cancer, {}), (load_digits, {"n_class": 5})]
+)
+def test_fits_of_other_data_that_learned_something_are_left_alone(load, options):
+    X, y = some(*load(return_X_y=True, **options))
+    assert fit(X, y, wide, half_normal) == []
+    few = slice(None, 25)
+    assert fit(X[few], y[few], wide, half_normal) == []
 
 
 def test_points_that_occur_twice_are_not_enough():

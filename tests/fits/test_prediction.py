@@ -114,6 +114,8 @@ def test_what_is_wrong_is_said(shared, per_class):
         shared.fit.predict(shared.gp, np.zeros(2))
     with pytest.raises(ValueError, match="Xnew has 3 columns, but the model's inputs have 2"):
         shared.fit.predict(shared.gp, np.zeros((1, 3)))
+    with pytest.raises(ValueError, match=r"Xnew must be numbers, as the model's inputs are: .*'red'"):
+        shared.fit.predict(shared.gp, np.array([["red", 1.0]], dtype=object))
     with pytest.raises(ValueError, match="1 values that are not"):
         shared.fit.predict(shared.gp, np.array([[0.0, np.nan]]))
     with pytest.raises(ValueError, match="guess"):

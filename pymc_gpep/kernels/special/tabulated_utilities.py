@@ -48,25 +48,26 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, table
         In widths.
     """
     table[:] = 0.0
-    for i in range(ENTRIES):
-        x = (_FROM + i / _PER_WIDTH) * width
-        cdf = 0.0
-        density = 0.0
-        for j in range(noise_weights.shape[0]):
-            sd = math.sqrt(noise_variances[j] + variance)
-            s = (x - noise_means[j]) / sd
-            if s > _REACH:
-                cdf += noise_weights[j]
-            elif s > -_REACH:
+    for j in range(noise_weights.shape[0]):
+        weight = noise_weights[j]
+        precision = 1.0 / math.sqrt(noise_variances[j] + variance)
+        first = (_FROM * width - noise_means[j]) * precision
+        step = width * precision / _PER_WIDTH
+        for i in range(max(0, int((-_REACH - first) / step) + 1), ENTRIES):
+            s = first + i * step
+            if s < _REACH:
                 below, height = cdf_and_density(s)
-                cdf += noise_weights[j] * below
-                density += noise_weights[j] * height / sd
+                table[i, 0] += weight * below
+                table[i, 1] += weight * height * step
+            else:
+                table[i, 0] += weight
+    for i in range(ENTRIES):
+        cdf = table[i, 0]
         if cdf > _ALL:
+            table[i:] = 0.0
             return _FROM + i / _PER_WIDTH
-        table[i, 0] = _LOWEST
-        if cdf > _NOTHING:
-            table[i, 0] = math.log(cdf)
-            table[i, 1] = density / cdf * width / _PER_WIDTH
+        table[i, 0] = math.log(cdf) if cdf > _NOTHING else _LOWEST
+        table[i, 1] = table[i, 1] / cdf if cdf > _NOTHING else 0.0
     return _TO
 
 
