@@ -33,6 +33,7 @@ POINTS = {
     **{f"usps35 {setting}": (USPS, "logit", setting) for setting in figures6_8.SETTINGS.values()},
 }
 """Data, likelihood, and log ℓ and log σ_f."""
+LONG = "long"
 PAPER = (
     "The paper: starting from EP fewer temperatures are needed than from LA, and from that fewer than from the prior, "
     "for regimes 4 to 6; in 7 to 9 there is no difference. And the evidence of EP hardly differs from that of MCMC."
@@ -82,20 +83,21 @@ class Annealing(Experiment):
         few = {"prior": 40, "LA": 10, "EP": 10}
         # From the prior, and with as many temperatures from LA, the evidence of 767 labels takes too long.
         many = {"sonar": {"prior": 200, "LA": 50, "EP": 50}, USPS: {"EP": 30}}
+        long = {"sonar": {"EP": 1000}, USPS: {"EP": 400}}
         points = list(POINTS)[:1] if quick else list(POINTS)
+        common = {"data": data, "runs": 10 if quick else 50, "size": [40, 10] if quick else None}
         return [
             *(Cell(f"regime {r}", of_regime, {"regime": r, "runs": runs, "side": side}) for r in REGIMES),
             *(
-                Cell(
-                    point, of_data,
-                    {
-                        "data": data, "point": point, "counts": few if quick else many[POINTS[point][0]],
-                        "runs": 10 if quick else 50, "size": [40, 10] if quick else None,
-                    },
-                )
+                Cell(point, of_data, common | {"point": point, "counts": few if quick else many[POINTS[point][0]]})
                 for point in points
             ),
-        ]  # fmt: skip
+            *(
+                Cell(f"{point} {LONG}", of_data, common | {"point": point, "counts": long[POINTS[point][0]]})
+                for point in points
+                if not quick
+            ),
+        ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         record: dict[str, Any] = {name: {key: x.tolist() for key, x in cell.items()} for name, cell in found.items()}
@@ -118,7 +120,8 @@ class Annealing(Experiment):
             "| thermodynamic |",
             "| --- " * 8 + "|",
         ]  # fmt: skip
-        for point, (name, likelihood, setting) in POINTS.items():
+        parts = {f"{point}{of}": where for point, where in POINTS.items() for of in ("", f" {LONG}")}
+        for point, (name, likelihood, setting) in parts.items():
             if (cell := found.get(point)) is None:
                 continue
             for start, count, x in zip(cell["starts"], cell["temperatures"], cell["found"], strict=True):
