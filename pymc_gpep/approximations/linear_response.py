@@ -98,7 +98,7 @@ def average_response(solution: Solution) -> DensePosterior:
 
     def slopes(factor: float) -> Array:
         g = np.empty((3, mean.size))
-        terms(np.ascontiguousarray(mean), factor * variance, solution.labels, solution.parameters, g)
+        terms(np.ascontiguousarray(mean), factor * variance, solution.labels, solution.likelihood.parameters, g)
         return g[1:]
 
     across, along = (slopes(1.0 + _DIFFERENCE) - slopes(1.0 - _DIFFERENCE)) / (2.0 * _DIFFERENCE * variance)

@@ -1,6 +1,7 @@
 """The fixed-point iteration of EP, parallel, with Anderson acceleration: one for all kinds of sites."""
 
 from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from pymc_gpep.kernels.schemes.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.history import History
 
-__all__ = ["Sweep", "accelerated_ep"]
+__all__ = ["Steps", "Sweep", "accelerated_ep"]
 
 type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
 """One sweep of a kind of EP, `sweep(sites, target, scale)`.
@@ -18,6 +19,22 @@ It computes the posterior that the sites imply, writes the sites that match the 
 marginal variances of what they act on into `scale` (n, d), and returns success, evidence, and the largest change of a
 site in units of its marginal.
 """
+
+
+class Steps(NamedTuple):
+    """How an iteration goes from sweep to sweep; see `pymc_gpep.approximations.accelerated_ep.AcceleratedEP`."""
+
+    tolerance: float
+    memory: int
+    mixing: float
+    damping: float
+    largest_precision: float
+    """Precisions of sites that match moments are less."""
+
+    def times(self, size: float) -> Self:
+        """Steps that are so many times as long."""
+        return self._replace(mixing=size * self.mixing, damping=size * self.damping)
+
 
 _WARM_UP = 2  # damped sweeps before the first acceleration: the first steps are too nonlinear to extrapolate,
 _BOLD = 1.0  # unless the residual is already this small, as it is from the sites of neighbouring hyperparameters
@@ -32,20 +49,17 @@ def accelerated_ep(
     sweep: Sweep,
     sites: Array,
     history: History,
+    steps: Steps,
     *,
-    tolerance: float,
-    memory: int,
-    mixing: float,
-    damping: float,
-    largest_precision: float,
     patience: float = np.inf,
 ) -> tuple[float, int]:
     """Iterate from `sites`, which are overwritten, until converged or without progress for `patience` sweeps.
 
     `sites` (2, n, d) are the precisions and the locations of d scalar sites for each point; those that match moments
-    have precisions of at least 0 and less than `largest_precision`. Damped for the first sweeps, then accelerated, and
+    have precisions of at least 0 and less than the largest. Damped for the first sweeps, then accelerated, and
     starting afresh from a damped step whenever the residual grows. Returns evidence and status.
     """
+    tolerance, memory, mixing, damping, largest_precision = steps
     target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
     # The sites as one vector x, its residual f, and the weights that make it free of units.
     x = sites.reshape(-1)

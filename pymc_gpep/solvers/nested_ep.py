@@ -1,12 +1,13 @@
 """Nested EP, whole: a ladder of schemes for its fixed point, and the derivatives of the evidence there."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import NOT_FINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.accelerated_ep import accelerated_ep
+from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
@@ -30,20 +31,19 @@ def nested_ep(
     *,
     update: Callable[..., tuple[float, float]],
     energies: Callable[..., tuple[float, float, float]],
-    largest_precision: float,
-    tolerance: float,
-    memory: int,
-    mixing: float,
-    damping: float,
     ladder: bool,
     max_inner: int,
+    **options: Any,
 ) -> Found:
     """Iterate from the inner sites α and β in `start` (2n(c − 1),), which are overwritten.
 
     The ladder: accelerated EP, the same with small steps, descent on the energy, each from where the last one ended.
     `update` and `energies` are the kernels `coupled_update` and `energies` of
-    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`.
+    `pymc_gpep.likelihoods.local_computations.DifferenceFactors`; options are those of
+    `pymc_gpep.solvers.accelerated_ep.Steps`.
     """
+    steps = Steps(**options)
+    tolerance = steps.tolerance
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
     space = site_posterior_space(c, n)
@@ -71,17 +71,8 @@ def nested_ep(
     rounding = _ROUNDING * max(float(np.trace(matrix)) for matrix in problem.k)
     rung = 0
     while True:
-        size = _SMALL if rung else 1.0
         evidence, status = accelerated_ep(
-            sweep,
-            sites,
-            history,
-            tolerance=tolerance,
-            memory=memory,
-            mixing=size * mixing,
-            damping=size * damping,
-            largest_precision=largest_precision,
-            patience=_PATIENCE if ladder else np.inf,
+            sweep, sites, history, steps.times(_SMALL) if rung else steps, patience=_PATIENCE if ladder else np.inf
         )
         if not (ladder and status in (OUT_OF_ITERATIONS, NOT_FINITE)) or history.is_full():
             break
@@ -93,7 +84,7 @@ def nested_ep(
         rung += 1
         if rung == 2:
             evidence, status = energy_descent(
-                problem, sites, space, history, energies=energies, tolerance=tolerance, damping=damping
+                problem, sites, space, history, energies=energies, tolerance=tolerance, damping=steps.damping
             )
             break
     return Found(
