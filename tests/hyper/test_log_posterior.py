@@ -4,10 +4,12 @@ from typing import ClassVar
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.approximations import ScalarLaplace
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import read_classifier
@@ -101,6 +103,42 @@ def test_a_failing_region_is_walked_around():
     assert optimum.best.theta[-1] <= 1.0
     with pytest.raises(ValueError, match=r"nested_ep cannot start.*eta_log__"):
         maximise(posterior, start + 2.0, 100)
+
+
+class OnDiagonal(pm.gp.cov.Covariance):
+    """A number on the diagonal, which may be negative."""
+
+    def __init__(self, value):
+        super().__init__(1, None)
+        self.value = value
+
+    def diag(self, X):
+        return self.value * pt.ones(X.shape[0])
+
+    def full(self, X, Xs=None):
+        return self.value * pt.eye(X.shape[0])
+
+
+def less_noise(taken):
+    """A model with a covariance that is none where more is taken from its diagonal than it has."""
+    x = np.linspace(-2.0, 2.0, 12)[:, None]
+    with pm.Model() as model:
+        taken = pm.Normal("taken", taken)
+        covariance = 4.0 * pm.gp.cov.ExpQuad(1, ls=1.0) + OnDiagonal(0.5 - taken)
+        f = pm.gp.Latent(cov_func=covariance).prior("f", X=x)
+        pm.Bernoulli("y", logit_p=f, observed=(x[:, 0] > 0.1).astype(int))
+    return LogPosterior(read_classifier(model), ScalarLaplace())
+
+
+def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
+    posterior = less_noise(0.6)  # the prior's mean, where there is none
+    optimum = maximise(posterior, np.array([0.0]), 100)
+    assert posterior.loosely()(np.array([0.6])).usable
+    assert not posterior(np.array([0.6])).usable
+    assert optimum.best.usable
+    assert optimum.best.theta[0] <= 0.5 + 1e-5
+    with pytest.raises(ValueError, match=r"cannot start.*Check that the covariance function is one"):
+        maximise(posterior, np.array([0.6]), 100)
 
 
 def test_start_must_name_hyperparameters():
