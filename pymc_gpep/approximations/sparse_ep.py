@@ -132,7 +132,7 @@ class SparseEP:
     max_iterations : int
         Limit on iterations.
     memory : int
-        Past steps that Anderson acceleration combines; 0 is plain damped EP.
+        Past steps that Anderson acceleration combines, each as long as two starts; 0 is plain damped EP.
     mixing : float
         Part of the combined residual that an accelerated step takes.
     damping : float
@@ -147,7 +147,7 @@ class SparseEP:
     sites: str = field(default="quadrature", metadata=one_of(*RULE_NAMES))
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
-    memory: int = field(default=8, metadata=at_least(0))
+    memory: int = field(default=3, metadata=at_least(0))
     mixing: float = field(default=0.9, metadata=fraction())
     damping: float = field(default=0.7, metadata=fraction())
     ladder: bool = True

@@ -17,7 +17,7 @@ from pymc_gpep.array_types import Array
 __all__ = ["Block", "Features", "InducedPrior", "RowFeatures", "Whitening", "row_blocks", "whitening"]
 
 _ENTRIES = 2_000_000  # of the features of a block: 16 MB
-_KEPT = 64_000_000  # entries of features that are kept between sweeps rather than computed again: 512 MB
+_KEPT = 32_000_000  # entries of features that are kept between sweeps rather than computed again: 256 MB
 _ESCALATION = 100.0
 _ATTEMPTS = 3
 

@@ -10,7 +10,7 @@ factors depend on these, through w and s in the moments of their cavities. At a 
 the evidence, and elsewhere that of the evidence with frozen sites.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, best_shift, whitened_posterior
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
 
 __all__ = ["Factors", "Pull", "SparseEPSweeps", "Tilted"]
 
@@ -76,7 +77,6 @@ class SparseEPSweeps:
         self._features = features
         self._factors = factors
         self._owner = features.owner
-        self._shifts = factors.shifts and max(features.owner) == 0
 
     def posterior(self, sites: Array) -> WhitenedPosterior:
         """The posterior that sites (2, n, d) imply. See `whitened_posterior` for what it raises."""
@@ -86,30 +86,39 @@ class SparseEPSweeps:
         """S (c, M, M) and h (c, M)."""
         c, size = len(self._owner), self._features.whitening.size
         precision, location = np.zeros((c, size, size)), np.zeros((c, size))
-        for rows, features in self._features.blocks():
-            t, nu = (self._by_function(rows, values[rows]) for values in sites)
+        for _, (features, t, nu) in self._blocks(sites):
             for k, own in enumerate(self._owner):
                 w = features.w[own]
                 precision[k] += (w * t[k]) @ w.T
                 location[k] += w @ nu[k]
         return precision, location
 
+    def _blocks(self, sites: Array) -> Iterator[tuple[slice, SiteSums]]:
+        for rows, features in self._features.blocks():
+            yield rows, SiteSums(features, *(self._by_function(rows, values[rows]) for values in sites))
+
+    def _shifted(self, sites: Array) -> tuple[WhitenedPosterior, CommonShift | None]:
+        """The posterior of sites that have moved with the best function common to all, and that function."""
+        precision, location = self._natural(sites)
+        posterior = whitened_posterior(precision, location)
+        if not self._factors.shifts:
+            return posterior, None
+        if max(self._owner) == 0:
+            return shared_features_shift(posterior, precision, location)
+        return own_features_shift(posterior, lambda: (block for _, block in self._blocks(sites)))
+
     def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
-        precision, location = self._natural(sites)
         try:
-            posterior = whitened_posterior(precision, location)
-            shift = best_shift(posterior) if self._shifts else None
-            if shift is not None:
-                posterior = whitened_posterior(precision, location + precision @ shift)
+            posterior, shift = self._shifted(sites)
         except (LinAlgError, ValueError):
             return False, np.nan, np.nan
         terms, residual = posterior.log_normaliser, 0.0
-        for rows, features in self._features.blocks():
+        for rows, block in self._blocks(sites):
             t, nu = sites[:, rows]
             if shift is not None:
-                nu += t * (shift @ features.w[0])[:, None]
-            at = self._cavities(rows, features, posterior, t, nu)
+                nu += t * shift(block)[:, None]
+            at = self._cavities(rows, block.features, posterior, t, nu)
             if not (at.keep > 0.0).all():
                 return False, np.nan, np.nan
             rho, gamma = at.tilted.rho, at.tilted.gamma

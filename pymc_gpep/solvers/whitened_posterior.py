@@ -7,9 +7,7 @@ from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["WhitenedPosterior", "best_shift", "whitened_posterior"]
-
-_RIDGE = 1e-10
+__all__ = ["WhitenedPosterior", "whitened_posterior"]
 
 
 class WhitenedPosterior(NamedTuple):
@@ -50,18 +48,3 @@ def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
         root[k] = solve_triangular(factor, identity, lower=True)
         total += 0.5 * float(h @ mean[k]) - float(np.log(factor.diagonal()).sum())
     return WhitenedPosterior(mean, root, total)
-
-
-def best_shift(posterior: WhitenedPosterior) -> Array:
-    """Weights a (M,) of a function wᵀa that, added to all c functions with one set of features, makes Σ_k μ_k = 0.
-
-    A likelihood of differences does not see it, and moves with it: site locations become ν + π wᵀa. Why that is solved
-    for: `pymc_gpep.solvers.shifted_posterior`.
-    """
-    size = posterior.mean.shape[1]
-    pull = len(posterior.root) * np.eye(size) - np.einsum("kji,kjl->il", posterior.root, posterior.root)
-    ridge = _RIDGE * pull.trace() / size
-    if not ridge > 0.0:
-        return np.zeros(size)
-    shift: Array = -np.linalg.solve(pull + ridge * np.eye(size), posterior.mean.sum(axis=0))
-    return shift

@@ -1,0 +1,105 @@
+"""The function that a likelihood of differences does not see, solved for in every sweep of EP with inducing inputs.
+
+A function h(x) added to all latent functions moves the sites with it, ν_k + t_k h, and which h is best is for the prior
+to say: at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are
+no progress where the prior variance is large; see `pymc_gpep.solvers.shifted_posterior`.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.inducing import Features
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
+
+__all__ = ["CommonShift", "SiteSums", "own_features_shift", "shared_features_shift"]
+
+_RIDGE = 1e-10
+
+
+class SiteSums(NamedTuple):
+    """Of the sites of B points on each function, and what features the functions have."""
+
+    features: Features
+    precision: Array
+    """Σ t, (c, B)."""
+    location: Array
+    """Σ ν, (c, B)."""
+
+
+class CommonShift(Protocol):
+    """h at the points of a block, (B,)."""
+
+    def __call__(self, block: SiteSums) -> Array: ...
+
+
+def shared_features_shift(
+    posterior: WhitenedPosterior, precision: Array, location: Array
+) -> tuple[WhitenedPosterior, CommonShift]:
+    """For functions that have their features w in common: h = wᵀa with which Σ_k μ_k = 0.
+
+    `precision` S (c, M, M) and `location` (c, M) are those of the `posterior`. Returns what it becomes, and h.
+    """
+    size = posterior.mean.shape[1]
+    pull = len(posterior.root) * np.eye(size) - np.einsum("kji,kjl->il", posterior.root, posterior.root)
+    ridge = _RIDGE * pull.trace() / size
+    if not ridge > 0.0:
+        return posterior, lambda block: np.zeros(block.features.w.shape[-1])
+    weights = -np.linalg.solve(pull + ridge * np.eye(size), posterior.mean.sum(axis=0))
+    return whitened_posterior(precision, location + precision @ weights), lambda block: weights @ block.features.w[0]
+
+
+def own_features_shift(
+    posterior: WhitenedPosterior, blocks: Callable[[], Iterable[SiteSums]]
+) -> tuple[WhitenedPosterior, CommonShift]:
+    """For functions with features of their own: any h, with which Σ_k b_k = 0 at each point.
+
+    It changes the b by P h, P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ, with the diagonal T = Σ_k T_k of site
+    precisions and U of cM columns, so that a system of that size has to be solved (Woodbury).
+    """
+    c, size = posterior.mean.shape
+    gram, pulled = np.zeros((c, size, c, size)), np.zeros((c, size))
+    for block in blocks():
+        halves = [posterior.root[k] @ block.features.w[k] for k in range(c)]
+        total, pull = _total(block), _pull(posterior, block)
+        for k in range(c):
+            weighted = halves[k] * (block.precision[k] / total)
+            pulled[k] += weighted @ pull
+            for other in range(k + 1):
+                gram[k, :, other] += weighted @ (halves[other] * block.precision[other]).T
+    system = np.eye(c * size) - gram.reshape(c * size, c * size)  # of which the lower triangle counts
+    try:
+        z = cho_solve(cho_factor(system, lower=True), pulled.ravel()).reshape(c, size)
+    except (LinAlgError, ValueError):
+        z = np.zeros((c, size))
+    # The location changes by −R⁻¹ z, and with μ = Rᵀ R h its norm is that of R h.
+    before = np.array(
+        [np.linalg.solve(root.T, mean) for root, mean in zip(posterior.root, posterior.mean, strict=True)]
+    )
+    shifted = WhitenedPosterior(
+        posterior.mean - np.einsum("kji,kj->ki", posterior.root, z),
+        posterior.root,
+        posterior.log_normaliser + float((0.5 * z * z - before * z).sum()),
+    )
+
+    def at(block: SiteSums) -> Array:
+        drawn = sum(block.precision[k] * (z[k] @ (posterior.root[k] @ block.features.w[k])) for k in range(c))
+        return -(_pull(posterior, block) + drawn) / _total(block) if z.any() else np.zeros(block.precision.shape[1])
+
+    return shifted, at
+
+
+def _total(block: SiteSums) -> Array:
+    """Σ_k t_k (B,), infinite where there is none."""
+    total = block.precision.sum(axis=0)
+    return np.where(total > 0.0, total, np.inf)
+
+
+def _pull(posterior: WhitenedPosterior, block: SiteSums) -> Array:
+    """Σ_k b_k, (B,)."""
+    means = np.array([mean @ w for mean, w in zip(posterior.mean, block.features.w, strict=True)])
+    total: Array = (block.location - block.precision * means).sum(axis=0)
+    return total
