@@ -1,0 +1,71 @@
+"""What an iteration of EP with inducing inputs is made of: derivatives with frozen sites, wherever these are."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations.site_rules.registry import site_rule
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.solvers.inducing import RowFeatures, whitening
+from pymc_gpep.solvers.sparse_ep import SparseEPSweeps
+from tests.approximations.sparse import random_sparse
+
+N, C, M = 8, 3, 4
+LIKELIHOOD = MultinomialProbitLikelihood()
+
+
+def frozen_evidence(problem, factors, precision, location, sites, frozen):
+    """Σ log Z of the factors at the present features, q and the sites held as Gaussians of v; all else is constant.
+
+    `frozen` (q, M, N) are the features that the sites were made with. One cavity at a time, with dense matrices.
+    """
+    inducing, cross, variance, mean = problem.moments
+    factor = np.linalg.cholesky(inducing)
+    w = np.linalg.solve(factor, cross)
+    rest = variance - (w**2).sum(axis=1)
+    q = len(w)
+    of_sites = np.empty((2, *factors.functions.shape))
+    for i, j in np.ndindex(factors.functions.shape):
+        k = factors.functions[i, j]
+        own = k % q
+        t, nu = sites[:, i, j]
+        cavity = np.linalg.inv(np.eye(M) + precision[k] - t * np.outer(frozen[own, :, i], frozen[own, :, i]))
+        of_sites[0, i, j] = mean[k, i] + w[own, :, i] @ cavity @ (location[k] - nu * frozen[own, :, i])
+        of_sites[1, i, j] = w[own, :, i] @ cavity @ w[own, :, i] + rest[own, i]
+    return factors.tilted(slice(0, N), *of_sites).log_z.sum()
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+@pytest.mark.parametrize("rule", ["quadrature", "pairwise"])
+def test_derivatives_are_exact_for_frozen_sites_that_are_no_fixed_point(rule, own):
+    problem = random_sparse(3, N, C, M, own=own)
+    factors = site_rule(rule, LIKELIHOOD).factors(LIKELIHOOD, problem.y, C)
+    rng = np.random.default_rng(1)
+    sites = np.stack([rng.uniform(0.0, 0.4, factors.functions.shape), rng.normal(size=factors.functions.shape)])
+    features = RowFeatures(problem.prior, whitening(problem.moments[0], 1e-14))
+    ((_, found),) = features.blocks()
+    precision, location = np.zeros((C, M, M)), np.zeros((C, M))
+    for i, j in np.ndindex(factors.functions.shape):
+        k = factors.functions[i, j]
+        w = found.w[k % len(found.w), :, i]
+        precision[k] += sites[0, i, j] * np.outer(w, w)
+        location[k] += sites[1, i, j] * w
+    parts = []
+    of_inducing = SparseEPSweeps(features, factors).derivatives(sites, lambda rows, bars: parts.append(bars))
+    slopes = of_inducing, *parts[0]
+    for name in ("z", "log_scales"):
+        values = getattr(problem, name)
+        for place in list(np.ndindex(values.shape))[:: max(1, values.size // 4)]:
+            there = [problem._replace(**{name: values + sign * 1e-5 * (_at(values, place))}) for sign in (1, -1)]
+            up, down = (frozen_evidence(each, factors, precision, location, sites, found.w) for each in there)
+            expected = sum(
+                float((slope * (a - b)).sum())
+                for slope, a, b in zip(slopes, there[0].moments, there[1].moments, strict=True)
+            )
+            assert_allclose(expected, up - down, rtol=1e-5, atol=1e-10)
+
+
+def _at(values, place):
+    found = np.zeros_like(values)
+    found[place] = 1.0
+    return found
