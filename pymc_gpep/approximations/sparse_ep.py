@@ -21,6 +21,7 @@ from pymc_gpep.solvers.ep_ladder import SCHEMES, ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
 from pymc_gpep.solvers.sparse_ep import Pull, SparseEPSweeps
+from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["InducedArrays", "SparseEP", "SparseSolution"]
 
@@ -207,9 +208,9 @@ class SparseEP:
             begin[:] = np.reshape(start, shape)
         history = History(self.max_iterations)
         evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
-        with np.errstate(all="ignore"):
+        with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
             if (white := whitening(prior.inducing(), self.jitter)) is not None:
-                sweeps = SparseEPSweeps(RowFeatures(prior, white), factors)
+                sweeps = SparseEPSweeps(RowFeatures(prior, white), factors, team)
                 evidence, status, rung = self._iterate(sweeps.sweep, begin, history, likelihood)
                 if np.isfinite(evidence):
                     posterior = InducingPosterior(white, sweeps.posterior(begin))

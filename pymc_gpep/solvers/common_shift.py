@@ -20,6 +20,9 @@ __all__ = ["CommonShift", "SiteSums", "own_features_shift", "shared_features_shi
 _RIDGE = 1e-10
 
 
+type _Sums = tuple[list[Array], list[list[Array]]]
+
+
 class SiteSums(NamedTuple):
     """Of the sites of B points on each function, and what features the functions have."""
 
@@ -53,23 +56,29 @@ def shared_features_shift(
 
 
 def own_features_shift(
-    posterior: WhitenedPosterior, blocks: Callable[[], Iterable[SiteSums]]
+    posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
     """For functions with features of their own: any h, with which Σ_k b_k = 0 at each point.
 
     It changes the b by P h, P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ, with the diagonal T = Σ_k T_k of site
-    precisions and U of cM columns, so that a system of that size has to be solved (Woodbury).
+    precisions and U of cM columns, so that a system of that size has to be solved (Woodbury). `each` yields what a
+    function makes of every block.
     """
     c, size = posterior.mean.shape
     gram, pulled = np.zeros((c, size, c, size)), np.zeros((c, size))
-    for block in blocks():
+
+    def sums(block: SiteSums) -> _Sums:
         halves = [posterior.root[k] @ block.features.w[k] for k in range(c)]
         total, pull = _total(block), _pull(posterior, block)
-        for k in range(c):
-            weighted = halves[k] * (block.precision[k] / total)
-            pulled[k] += weighted @ pull
-            for other in range(k + 1):
-                gram[k, :, other] += weighted @ (halves[other] * block.precision[other]).T
+        weighted = [halves[k] * (block.precision[k] / total) for k in range(c)]
+        lower = [(halves[other] * block.precision[other]).T for other in range(c)]
+        return [one @ pull for one in weighted], [[weighted[k] @ lower[j] for j in range(k + 1)] for k in range(c)]
+
+    for of_pulled, of_gram in each(sums):
+        pulled += of_pulled
+        for k, row in enumerate(of_gram):
+            for other, product in enumerate(row):
+                gram[k, :, other] += product
     system = np.eye(c * size) - gram.reshape(c * size, c * size)  # of which the lower triangle counts
     try:
         z = cho_solve(cho_factor(system, lower=True), pulled.ravel()).reshape(c, size)

@@ -20,9 +20,13 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
+from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
 
 __all__ = ["Factors", "Pull", "SparseEPSweeps", "Tilted"]
+
+_PART = 1024  # rows at least that are handed to a thread
+_PARTS = 8  # of a block
 
 type Pull = Callable[[slice, Block], None]
 """Takes the derivatives with respect to the moments of a block of rows."""
@@ -71,10 +75,13 @@ class SparseEPSweeps:
     ----------
     features : RowFeatures
     factors : Factors
+    team : Team
+        Who works on it. Results do not depend on how many there are.
     """
 
-    def __init__(self, features: RowFeatures, factors: Factors) -> None:
+    def __init__(self, features: RowFeatures, factors: Factors, team: Team = ALONE) -> None:
         self._features = features
+        self._team = team
         self._factors = factors
         self._owner = features.owner
 
@@ -86,16 +93,29 @@ class SparseEPSweeps:
         """S (c, M, M) and h (c, M)."""
         c, size = len(self._owner), self._features.whitening.size
         precision, location = np.zeros((c, size, size)), np.zeros((c, size))
-        for _, (features, t, nu) in self._blocks(sites):
-            for k, own in enumerate(self._owner):
-                w = features.w[own]
-                precision[k] += (w * t[k]) @ w.T
-                location[k] += w @ nu[k]
+
+        def part(rows: slice, block: SiteSums) -> tuple[Array, Array]:
+            w = [block.features.w[own] for own in self._owner]
+            return (
+                np.array([(w[k] * block.precision[k]) @ w[k].T for k in range(c)]),
+                np.array([w[k] @ block.location[k] for k in range(c)]),
+            )
+
+        for of_precision, of_location in self._each(sites, part):
+            precision += of_precision
+            location += of_location
         return precision, location
 
-    def _blocks(self, sites: Array) -> Iterator[tuple[slice, SiteSums]]:
+    def _each[R](self, sites: Array, work: Callable[[slice, SiteSums], R]) -> Iterator[R]:
+        """What `work` makes of all rows, part by part in their order."""
+
+        def one(part: tuple[slice, Features]) -> R:
+            rows, features = part
+            with np.errstate(all="ignore"):  # which each thread has for itself
+                return work(rows, SiteSums(features, *(self._by_function(rows, values[rows]) for values in sites)))
+
         for rows, features in self._features.blocks():
-            yield rows, SiteSums(features, *(self._by_function(rows, values[rows]) for values in sites))
+            yield from self._team.each(one, _parts(rows, features))
 
     def _shifted(self, sites: Array) -> tuple[WhitenedPosterior, CommonShift | None]:
         """The posterior of sites that have moved with the best function common to all, and that function."""
@@ -105,7 +125,7 @@ class SparseEPSweeps:
             return posterior, None
         if max(self._owner) == 0:
             return shared_features_shift(posterior, precision, location)
-        return own_features_shift(posterior, lambda: (block for _, block in self._blocks(sites)))
+        return own_features_shift(posterior, lambda work: self._each(sites, lambda _, block: work(block)))
 
     def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
@@ -113,30 +133,36 @@ class SparseEPSweeps:
             posterior, shift = self._shifted(sites)
         except (LinAlgError, ValueError):
             return False, np.nan, np.nan
-        terms, residual = posterior.log_normaliser, 0.0
-        for rows, block in self._blocks(sites):
+
+        def part(rows: slice, block: SiteSums) -> tuple[float, float]:
             t, nu = sites[:, rows]
             if shift is not None:
                 nu += t * shift(block)[:, None]
             at = self._cavities(rows, block.features, posterior, t, nu)
             if not (at.keep > 0.0).all():
-                return False, np.nan, np.nan
+                return np.nan, np.nan
             rho, gamma = at.tilted.rho, at.tilted.gamma
             narrower = 1.0 - gamma * at.cavity_variance
             target[0, rows] = gamma / narrower
             target[1, rows] = (rho + gamma * at.cavity_mean) / narrower
             scale[rows] = at.variance
-            terms += float(at.tilted.log_z.sum()) - _site_terms(at.cavity_mean, at.cavity_variance, nu, t)
+            terms = float(at.tilted.log_z.sum()) - _site_terms(at.cavity_mean, at.cavity_variance, nu, t)
             moved_t = np.abs(target[0, rows] - t) * at.variance
             moved_nu = np.abs(target[1, rows] - nu) * np.sqrt(at.variance)
-            residual = max(residual, float(moved_t.max(initial=0.0)), float(moved_nu.max(initial=0.0)))
-        return True, terms, residual
+            return terms, max(float(moved_t.max(initial=0.0)), float(moved_nu.max(initial=0.0)))
+
+        terms, residuals = np.array(list(self._each(sites, part))).T
+        if np.isnan(residuals).any():
+            return False, np.nan, np.nan
+        return True, posterior.log_normaliser + float(terms.sum()), float(residuals.max())
 
     def derivatives(self, sites: Array, pull: Pull) -> Array:
         """Give derivatives of the evidence to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
         posterior, whitening = self.posterior(sites), self._features.whitening
         product = np.zeros_like(whitening.factor)
-        for rows, features in self._features.blocks():
+
+        def part(rows: slice, block: SiteSums) -> tuple[slice, Block, Array]:
+            features = block.features
             at = self._cavities(rows, features, posterior, *sites[:, rows])
             rho, gamma = at.tilted.rho, at.tilted.gamma
             delta = 0.5 * (rho * rho - gamma)  # in the variance
@@ -149,9 +175,12 @@ class SparseEPSweeps:
                 w_bar[own] += posterior.mean[k][:, None] * of_mean[k]
                 w_bar[own] += posterior.covariances(k, features.w[own]) * of_covariance[k]
                 rest_bar[own] += of_rest[k]
-            cross_bar, variance_bar, part = whitening.pull_back(features, w_bar, rest_bar)
-            product += part
-            pull(rows, Block(cross_bar, variance_bar, of_mean))
+            cross_bar, variance_bar, of_factor = whitening.pull_back(features, w_bar, rest_bar)
+            return rows, Block(cross_bar, variance_bar, of_mean), of_factor
+
+        for rows, bars, of_factor in self._each(sites, part):
+            product += of_factor
+            pull(rows, bars)
         return whitening.pull_factor(product)
 
     def _cavities(
@@ -177,6 +206,18 @@ class SparseEPSweeps:
         """Sums (c, B) of values (B, d) of the sites on each function."""
         functions = self._factors.functions[rows]
         return np.array([np.where(functions == k, values, 0.0).sum(axis=1) for k in range(len(self._owner))])
+
+
+def _parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:
+    """A block in parts that can be worked on side by side."""
+    count = rows.stop - rows.start
+    size = max(_PART, -(-count // _PARTS))
+    for start in range(0, count, size):
+        part = slice(start, min(start + size, count))
+        yield (
+            slice(rows.start + part.start, rows.start + part.stop),
+            Features(features.w[..., part], features.rest[:, part], features.mean[:, part]),
+        )
 
 
 def _site_terms(mean: Array, variance: Array, location: Array, precision: Array) -> float:

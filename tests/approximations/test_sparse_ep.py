@@ -11,7 +11,9 @@ from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.solvers import inducing as inducing_module
+from pymc_gpep.solvers import sparse_ep as sparse_ep_module
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.team import Team
 from tests.approximations.sparse import random_sparse
 from tests.reference.data import random_problem
 from tests.reference.sparse_ep import sparse_ep
@@ -110,11 +112,14 @@ def test_derivatives_are_those_of_the_evidence(sites, own):
 
 
 @whose
-def test_rows_may_come_in_blocks(own, monkeypatch):
+def test_rows_may_come_in_blocks_and_threads(own, monkeypatch):
     problem = random_sparse(6, 23, 3, 4, own=own)
     whole, slopes = solved(problem)
-    monkeypatch.setattr(inducing_module, "_ENTRIES", 40)
+    monkeypatch.setattr(inducing_module, "_ENTRIES", 120)
     monkeypatch.setattr(inducing_module, "_KEPT", 0)
+    monkeypatch.setattr(sparse_ep_module, "_PART", 3)
+    monkeypatch.setattr(sparse_ep_module, "_PARTS", 2)
+    monkeypatch.setattr("pymc_gpep.approximations.sparse_ep.gather", lambda n: Team(2))
     solution, in_blocks = solved(problem)
     assert_allclose(solution.evidence, whole.evidence, rtol=1e-12)
     for a, b in zip(in_blocks, slopes, strict=True):
