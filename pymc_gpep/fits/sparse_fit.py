@@ -49,7 +49,7 @@ class SparseFit:
     seconds : float
         Time that the fit took, without `compile_seconds`; NaN if unknown.
     compile_seconds : float
-        Time that it took to make graphs, and what numba compiled meanwhile; NaN if unknown.
+        Time that numba took to compile meanwhile: much in the first fit on a machine, little later. NaN if unknown.
     """
 
     space: Hyperparameters
