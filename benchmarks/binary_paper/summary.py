@@ -30,8 +30,8 @@ READING = (
     "at its best point of the grid. Counted are the trials where that is below the mean, or the median, of the seven "
     "methods, and in brackets those where it is below by more than 0.001 bit. The authors' code differs from the text "
     "in label regression and naive TAP; with it, the seven are those of the code. All methods are compared on the same "
-    "points of the grid; a solve that did not converge, or that the factorial method refuses because rounding leaves "
-    "its bound no digits, has no information."
+    "points of the grid. Left out are solves that did not converge, or that the factorial method refuses because "
+    "rounding leaves its bound no digits; a method with none left has 0 bit."
 )
 
 
@@ -158,7 +158,8 @@ def best_information(found: Mapping[str, Arrays]) -> dict[Trial, tuple[dict[str,
     best = {}
     for trial, by_method in grids_of(found).items():
         values = {
-            method: float(grid["information"].where(grid["converged"]).max()) for method, grid in by_method.items()
+            method: float(grid["information"].where(grid["converged"]).max().fillna(0.0))
+            for method, grid in by_method.items()
         }
         best[trial] = values, int(by_method["EP"]["computed"].sum())
     return best
@@ -169,11 +170,9 @@ def below(best: Sequence[Mapping[str, float]], measure: str, whose: str) -> dict
     names = {method: method if whose == "text" else f"{method}, code" for method in METHODS}
     names = {method: name if name in AUTHORS else method for method, name in names.items()}
     values = np.array([[own[name] for name in names.values()] for own in best])
-    middle = (np.nanmean if measure == "mean" else np.nanmedian)(values, axis=1)[:, None]
+    middle = (np.mean if measure == "mean" else np.median)(values, axis=1)[:, None]
     less, clear = values < middle, values < middle - ALIKE
-    return {
-        method: (int(less[:, i].sum()), int(clear[:, i].sum())) for i, method in enumerate(METHODS)
-    }  # fmt: skip
+    return {method: (int(less[:, i].sum()), int(clear[:, i].sum())) for i, method in enumerate(METHODS)}
 
 
 def _failed(found: Mapping[str, Arrays]) -> dict[str, tuple[int, int]]:
@@ -198,7 +197,7 @@ def _averages(best: Mapping[Trial, tuple[dict[str, float], int]]) -> list[str]:
                 values for trial, (values, _) in best.items() if (trial.data, trial.likelihood) == (data, likelihood)
             ]
             if own:
-                means = " | ".join(f"{np.nanmean([values[method] for values in own]):.3f}" for method in EVERY)
+                means = " | ".join(f"{np.mean([values[method] for values in own]):.3f}" for method in EVERY)
                 lines.append(f"| {TITLES[data]} | {likelihood} | {means} |")
     return lines
 
