@@ -129,6 +129,9 @@ class Priors(Experiment):
             add(["iris"], PAIRS[:1], [0], starts=STARTS, ccd=True)
             return listed
         first = PAIRS[:1]
+        narrow = [pair for pair in PAIRS if pair[0] in ("InverseGamma(3, 3√d)", "HalfStudentT(4, 10)")]
+        for names in (DATA[7:11], DATA[11:]):
+            add(names, [*first, *narrow], HALVES[0][:3])
         for numbers in HALVES:
             add(SMALL[:5], first, numbers, starts=STARTS, ccd=True)
             add(SMALL[:4], SCALES, numbers)
@@ -137,7 +140,6 @@ class Priors(Experiment):
             add(SMALL[:4], OTHER_MAGNITUDES, numbers)
             add(SMALL[5:], first, numbers, starts=STARTS, ccd=True)
             add(SMALL[4:], SCALES, numbers)
-        add(DATA[7:], first, HALVES[0], starts=STARTS)
         return listed
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
