@@ -50,9 +50,3 @@ class InducingPosterior:
             mean[k], variance[k] = self.whitened.marginals(k, features.w[own])
             variance[k] += features.rest[own]
         return features.mean + mean, variance
-
-    def draw_inducing(self, draws: int, rng: np.random.Generator) -> Array:
-        """Draws (draws, c, M) of the inducing values relative to the prior mean."""
-        normals = rng.standard_normal((draws, *self.whitened.mean.shape))
-        v = self.whitened.mean + np.einsum("kji,skj->ski", self.whitened.root, normals)
-        return np.einsum("kij,skj->ski", self.whitening.factor[self._owner], v)
