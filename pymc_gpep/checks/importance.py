@@ -264,9 +264,9 @@ def _pointwise(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array, Arr
         f[:, part.rows] = values[part.f.name]
     posterior = solution.posterior
     x = f - posterior.mean
-    labels = solution.labels
+    likelihood, labels = solution.likelihood, solution.labels
     log_likelihood = np.stack(
-        [solution.likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(len(labels))], axis=1
+        [likelihood.at([i]).log_density(f[..., [i]], labels[[i]]) for i in range(len(labels))], axis=1
     )
     log_sites: Array = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
     return log_likelihood, log_sites, x

@@ -11,6 +11,7 @@ from scipy.stats import multivariate_normal
 import pymc_gpep as gpep
 from pymc_gpep.checks.importance import importance_check, log_importance_weights, resample
 from pymc_gpep.checks.pareto_smoothing import smooth
+from tests.likelihoods.with_parameters import CASES, model_of
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.elliptical_slices import slices
 from tests.reference.exact import importance_evidence, quadrature_posterior
@@ -81,6 +82,20 @@ def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated
     found, x = log_importance_weights(fit, values)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(x, f - fit.solution.mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_point_has_what_its_likelihood_is_given(name):
+    model, _ = model_of(CASES[name].observe)
+    fit = fitted(model, "ep")
+    f = fit.sample(4, chains=1, random_seed=2)["posterior"]["f"].sel(chain=0).to_numpy()
+    solution = fit.solution
+    x = f[:, None] - solution.mean
+    points = zip(solution.labels, f.T, solution.parameters.T, strict=True)
+    likelihood = sum(CASES[name].log_probability(y, values, given) for y, values, given in points)
+    ratio = solution.posterior.relative_log_normaliser - solution.posterior.relative_site_log_density(x)
+    found, _ = log_importance_weights(fit, {"f": f})
+    np.testing.assert_allclose(found, likelihood + ratio, rtol=0, atol=1e-8)
 
 
 @pytest.fixture(scope="module")
