@@ -48,7 +48,8 @@ def register() -> None:
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
-                raise KeyError(f"{error.args[0]}; pymc_gpep adds {set(METHODS) | set(SPARSE_METHODS)}") from None
+                ours = ", ".join(sorted({*METHODS, *SPARSE_METHODS}))
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {ours}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
         options = dict(arguments.pop("inf_kwargs", None) or {})

@@ -19,6 +19,7 @@ MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 ROOMS = (
     "array_types",
     "priors",
+    "user_warnings",
     "kernels",
     "solvers",
     "gaussians",

@@ -1,6 +1,5 @@
 """The evidence of a model at fixed hyperparameters by sampling: what approximations of it can be held against."""
 
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +33,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.user_warnings import warn
 
 __all__ = ["AnnealedEvidence", "annealed_evidence"]
 
@@ -198,7 +198,7 @@ def _warn_unless_reliable(result: AnnealedEvidence) -> None:
         found = "its two estimates differ by more than their errors allow, so the runs lag behind the temperatures"
     if found:
         other = "" if result.start == "prior" else ", or another start: one that is too narrow is bad"
-        warnings.warn(f"{result} is not reliable: {found}. Give more temperatures or sweeps{other}.", stacklevel=3)
+        warn(f"{result} is not reliable: {found}. Give more temperatures or sweeps{other}.")
 
 
 def _temperatures(given: int | ArrayLike | None, start: str) -> Array:

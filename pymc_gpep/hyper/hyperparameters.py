@@ -68,7 +68,11 @@ class Hyperparameters:
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
             raise ValueError(
                 f"The initial value of {', '.join(outside)} is outside of the support of its prior"
-                + (f": start is {dict(start)}." if start else ".")
+                + (
+                    f": start is {dict(start)}."
+                    if start
+                    else ". Give it one inside: initval=..., where it is declared."
+                )
             )
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)

@@ -254,5 +254,5 @@ def _moments(fit: GPApproximation, pair: _Pair) -> tuple[Array, Array]:
 def _class(classifier: GPClassifier, label: Any) -> int:
     labels = list(classifier.class_labels or range(classifier.n_functions))
     if label not in labels:
-        raise ValueError(f"There is no class {label!r}; the classes are {labels}.")
+        raise ValueError(f"There is no class {label!r}; the classes are {', '.join(map(str, labels))}.")
     return labels.index(label)

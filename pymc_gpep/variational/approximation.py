@@ -1,7 +1,6 @@
 """The result of `pm.fit`: a PyMC `Approximation` whose latent values are Gaussian given the hyperparameters."""
 
 import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from importlib.metadata import version
@@ -28,6 +27,7 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.group import GPGroup
 from pymc_gpep.variational.trace_recorder import Recorder
 
@@ -526,7 +526,7 @@ class GPApproximation(SingleGroupApproximation):
         """Draws of the fit at its maximum, resampled by their importance weights."""
         result = resampled_draws(self._fit, (chains, draws), rng)
         if not result.check.usable:
-            warnings.warn(result.check.about_draws, stacklevel=4)
+            warn(result.check.about_draws)
         return result
 
     def _recorded(self, values: Mapping[str, Array]) -> dict[str, Array]:
@@ -542,10 +542,10 @@ class GPApproximation(SingleGroupApproximation):
 def warn_unless_converged(approximation: GPApproximation) -> None:
     """Warn, with what happened, if a fit did not converge."""
     if not approximation.converged:
-        warnings.warn(approximation.message, RuntimeWarning, stacklevel=5)
+        warn(approximation.message, RuntimeWarning)
 
 
 def warn_if_nothing_learned(approximation: GPApproximation) -> None:
     """Warn, with a reason and a remedy, if a fit that converged learned nothing."""
     if approximation.converged and (why := nothing_learned(approximation._fit)):
-        warnings.warn(why, UserWarning, stacklevel=5)
+        warn(why)

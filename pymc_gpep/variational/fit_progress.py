@@ -40,6 +40,7 @@ class FitProgress:
         self._task = self._progress.add_task(f"Fitting {name}", total=None, state="")
         self._state = ""
         self._iteration = 0
+        self._solves = 0
         self._solve_began = self._printed = time.monotonic()
 
     def __enter__(self) -> "FitProgress":
@@ -56,14 +57,17 @@ class FitProgress:
     def iteration(self, number: int, state: str) -> None:
         """An iteration of the optimiser is done."""
         self._iteration = number
+        self._solves = 0
         self._show(state)
 
     def sweep(self, number: int, evidence: float, residual: float) -> None:
         """An iteration of the approximation is done."""
         if number == 1:
             self._solve_began = time.monotonic()
+            self._solves += 1
         elif time.monotonic() - self._solve_began > _PATIENCE:
-            self._update(f"{self._state}; solving: sweep {number}, residual {residual:.1e}")
+            # An iteration of the optimiser may want several.
+            self._update(f"{self._state}; solve {self._solves}: sweep {number}, residual {residual:.1e}")
 
     def compiling(self, function: str) -> None:
         """A function is about to be compiled."""

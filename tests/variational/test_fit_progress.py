@@ -57,7 +57,7 @@ def test_sweeps_of_a_long_solve_are_shown(capsys, monkeypatch):
     monkeypatch.setattr("pymc_gpep.variational.fit_progress._QUIET", -1.0)
     model, _ = models.fixed()
     fit(model, progressbar=True)
-    assert "solving: sweep 2, residual" in capsys.readouterr().out
+    assert "solve 1: sweep 2, residual" in capsys.readouterr().out
 
 
 def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
