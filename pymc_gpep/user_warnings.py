@@ -12,7 +12,7 @@ __all__ = ["warn"]
 _NOT_THE_USER = (
     str(Path(__file__).parent) + os.sep,
     str(Path(pm.__file__).parent) + os.sep,
-    contextlib.__file__,  # of decorators
+    str(Path(contextlib.__file__).with_suffix("")),  # of decorators; a whole path is no prefix of itself here
 )
 
 

@@ -20,6 +20,8 @@ __all__ = ["Matrices", "evidence_gradient", "factorise", "marginal_moments"]
 type Matrices = NDArray[np.float64] | NDArray[np.float32]
 """Those that take the time of a sweep, with 64 or 32 bits a number."""
 
+_FEW = 200  # points; below, a triangular system less is not worth its digits
+_DIGITS = 1e-9  # of what classes differ by, that may be lost for it
 _LONG = 2000  # points; above, all is shared out that can be
 _GAIN = 1.6  # up to there, as many factorisations as make a sweep this much faster by the count of operations
 
@@ -72,7 +74,7 @@ def marginal_moments(
     `work` (c, n, n) is overwritten.
     """
     c, n = pi.shape
-    needed = c - 1 if len(k) == 1 else c  # what the last class has is in the others where their priors are one
+    needed = c - 1 if _last_follows(k) else c
 
     def one(a: int) -> None:
         function_moments(own_matrix(k, a), inverses[a], pi[a], b[a], work[a], mean[a], cov, a)
@@ -81,7 +83,16 @@ def marginal_moments(
 
     team.each(one, range(c))
     half = (n + 1) // 2
-    team.each(lambda low: shared_moments(k, work, cov, low, min(low + half, n)), range(0, n, half))
+    team.each(lambda low: shared_moments(k, work[:needed], cov, low, min(low + half, n)), range(0, n, half))
+
+
+def _last_follows(k: Array) -> bool:
+    """Whether what the last class has is taken from the others, as it can be where all have one prior covariance.
+
+    It is a difference of numbers as large as the prior variance then, so that this must not be too large.
+    """
+    n = k.shape[-1]
+    return len(k) == 1 and n >= _FEW and float(np.finfo(np.float64).eps * k[0].trace()) < _DIGITS
 
 
 def evidence_gradient(inverses: Matrices, p: Matrices, pi: Array, b: Array, work: Array, gradient: Array) -> None:

@@ -66,7 +66,11 @@ INTERPRETED = Mode(
     # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
     # would gain nothing here, and an operation in place is one that makes an array and copies it.
     RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=["fusion", "BlasOpt", "inplace"]),
-).register((dfs_rewriter(_clip_by_ufuncs, _in_bounds_without_infinity), 49.0))
+).register(
+    # One by one: two in one rewriter cannot be pickled.
+    (dfs_rewriter(_clip_by_ufuncs), 49.0),
+    (dfs_rewriter(_in_bounds_without_infinity), 49.1),
+)
 
 
 class GraphFunction:

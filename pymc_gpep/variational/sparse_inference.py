@@ -2,7 +2,6 @@
 
 import logging
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -26,6 +25,7 @@ from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.inference import check_whole
@@ -197,7 +197,7 @@ class SparseInference(Inference):
         self.hist = fit.hist
         _log.info("%s", fit)
         if not fit.converged:
-            warnings.warn(fit.message, RuntimeWarning, stacklevel=4)
+            warn(fit.message, RuntimeWarning)
         return fit
 
     def _result(

@@ -91,7 +91,7 @@ def test_each_point_has_what_its_likelihood_is_given(name):
     f = fit.sample(4, chains=1, random_seed=2)["posterior"]["f"].sel(chain=0).to_numpy()
     solution = fit.solution
     x = f[:, None] - solution.mean
-    points = zip(solution.labels, f.T, solution.parameters.T, strict=True)
+    points = zip(solution.labels, f.T, solution.likelihood.parameters.T, strict=True)
     likelihood = sum(CASES[name].log_probability(y, values, given) for y, values, given in points)
     ratio = solution.posterior.relative_log_normaliser - solution.posterior.relative_site_log_density(x)
     found, _ = log_importance_weights(fit, {"f": f})

@@ -5,6 +5,7 @@ from functools import partial
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import log_ndtr
 
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.likelihoods.local_computations import (
@@ -15,6 +16,8 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceQuadrature,
     GaussianAverage,
     IndependentQuadrature,
+    PairFactors,
+    PointFactor,
     QuadraticBound,
     ScalarDensity,
     Utilities,
@@ -292,6 +295,55 @@ def utilities(likelihood, kernels):
     assert (abs(noise.mean(axis=-1) - slope) < 4.5 * error).all()
 
 
+def factor_derivatives(evaluate, mean, variance):
+    """Log normalisers, ρ and γ = −∂ρ/∂m, and the heat equation 2 ∂ log Z/∂v = ρ² − γ, by differences."""
+    log_z, rho, gamma = evaluate(mean, variance)
+    for place in np.ndindex(mean.shape[1:]):
+        step = np.zeros(mean.shape)
+        step[(slice(None), *place)] = STEP
+        (high, rho_high, _), (low, rho_low, _) = (evaluate(mean + s * step, variance) for s in (1, -1))
+        assert_allclose(rho[(slice(None), *place)], (high - low) / (2 * STEP), atol=1e-7)
+        slope = (rho_high - rho_low)[(slice(None), *place)] / (2 * STEP)
+        assert_allclose(gamma[(slice(None), *place)], -slope, atol=1e-7)
+        wide, narrow = (evaluate(mean, variance + s * step)[0] for s in (1, -1))
+        expected = (rho**2 - gamma)[(slice(None), *place)]
+        assert_allclose(expected, (wide - narrow) / STEP, atol=1e-6)
+    return log_z
+
+
+def point_factor(likelihood, kernels):
+    def evaluate(mean, variance):
+        log_z, rho, gamma = np.empty(N), np.empty((N, C)), np.empty((N, C))
+        kernels.derivatives(mean, variance, LABELS, log_z, rho, gamma)
+        return log_z, rho, gamma
+
+    variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
+    found = factor_derivatives(evaluate, F.T.copy(), variance)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(30)
+    grid = np.stack(np.meshgrid(*[nodes] * C, indexing="ij")).reshape(C, -1)
+    weight = np.prod(np.stack(np.meshgrid(*[weights / weights.sum()] * C, indexing="ij")).reshape(C, -1), axis=0)
+    for i in range(N):
+        f = F[:, [i]] + np.sqrt(variance[i])[:, None] * grid
+        density = likelihood.log_density(f.T[:, :, None], LABELS[[i]])
+        assert found[i] == pytest.approx(np.log(weight @ np.exp(density)), abs=1e-7)
+
+
+def pair_factors(likelihood, kernels):
+    def evaluate(mean, variance):
+        log_z, rho, gamma = np.empty(N), np.empty(mean.shape), np.empty(mean.shape)
+        kernels.derivatives(mean, variance, log_z, rho, gamma)
+        return log_z, rho, gamma
+
+    others = np.array([[k for k in range(C) if k != label] for label in LABELS])
+    f = F.T
+    mean = np.stack([np.repeat(f[range(N), LABELS][:, None], C - 1, axis=1), np.take_along_axis(f, others, 1)], axis=1)
+    factor_derivatives(evaluate, mean, np.random.default_rng(8).uniform(0.2, 1.0, mean.shape))
+    at_points = evaluate(mean, np.zeros(mean.shape))[0]
+    assert_allclose(at_points, log_ndtr((mean[:, 0] - mean[:, 1]) / np.sqrt(2.0)).sum(axis=1), rtol=1e-12)
+    exact = [likelihood.log_density(F[:, [i]], LABELS[[i]]) for i in range(N)]
+    assert (at_points <= exact).all()
+
+
 CHECKS = {
     AverageLogDensity: average_log_density,
     GaussianAverage: gaussian_average,
@@ -302,6 +354,8 @@ CHECKS = {
     DifferenceFactors: difference_factors,
     DifferenceQuadrature: difference_quadrature,
     IndependentQuadrature: independent_quadrature,
+    PairFactors: pair_factors,
+    PointFactor: point_factor,
     Utilities: utilities,
     UtilityBound: utility_bound,
 }

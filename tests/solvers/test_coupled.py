@@ -192,3 +192,15 @@ def test_what_a_posterior_must_be(seed, n, c, variance):
     assert_allclose(other_cov, cov[:, order][:, :, order], atol=slack * variance)
     assert other_log_det == pytest.approx(log_det, abs=slack)
     assert_allclose(other_gradient, gradient, atol=slack)
+
+
+@pytest.mark.parametrize("n", [199, 200])
+@pytest.mark.parametrize("variance", [5.0, 1e8])
+def test_last_class_follows_from_the_others_where_that_costs_no_digits(n, variance):
+    """With copies of the covariance for each class nothing follows; what classes differ by is the same."""
+    pi, nu = sites(7, 4, n)
+    shared = squared_exponential(inputs(7, n), variance, 1.0, 1e-4)
+    (_, _, cov, _, _), (_, _, expected, _, _) = solve(shared, pi, nu), solve(np.repeat(shared, 4, axis=0), pi, nu)
+    differences = np.eye(4)[1:] - np.eye(4)[0]
+    found, exact = (differences @ each @ differences.T for each in (cov, expected))
+    assert_allclose(found, exact, rtol=0, atol=1e-9 * abs(exact).max())

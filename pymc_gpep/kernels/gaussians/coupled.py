@@ -138,11 +138,11 @@ def function_moments(prior, inverse, pi, b, work, mean, cov, a):
 def shared_moments(prior, work, cov, low, high):
     """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l.
 
-    `work` (c, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. Where the classes have one prior covariance, `prior` (1, n, n), the
-    last is not looked at: the sum over k is K B_l K then, which is what `cov` lacks of the prior variance before.
+    `work` (c or c − 1, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. Where the classes have one prior covariance, `prior`
+    (1, n, n), the last may be left out: the sum over k is K B_l K then, which is what `cov` lacked of the variance.
     """
-    c = work.shape[0]
-    last = c - 1 if prior.shape[0] == 1 else c
+    c = cov.shape[1]
+    last = work.shape[0]
     rest = np.zeros(c)
     for i in range(low, high):
         for a in range(c):
