@@ -114,12 +114,4 @@ def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
 def _found(evidence: float, status: int, posterior: FunctionPosterior) -> Found:
     """What is needed to predict; derivatives are not."""
     nothing = np.full_like(posterior.inverse, np.nan)
-    return Found(
-        evidence,
-        status,
-        posterior.weights[None],
-        posterior.mean[None],
-        posterior.variance[:, None, None],
-        posterior.precision[None],
-        lambda: Derivatives(nothing[None], nothing[:1]),
-    )
+    return posterior.found(evidence, status, lambda: Derivatives(nothing[None], nothing[:1]))

@@ -1,5 +1,6 @@
 """The approximations by name, and which of them fits a likelihood."""
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -17,11 +18,12 @@ from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
-__all__ = ["APPROXIMATIONS", "METHODS", "approximator"]
+__all__ = ["APPROXIMATIONS", "METHODS", "approximator", "with_options"]
 
 APPROXIMATIONS: tuple[type[Approximator], ...] = (
     NestedEP,
@@ -79,7 +81,12 @@ def approximator(
             f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. "
             f"Methods that fit it: {', '.join(map(repr, fitting))}."
         )
-    known = [field.name for field in fields(fitting[method])]
+    return with_options(fitting[method], options, besides)
+
+
+def with_options[A: Approximator | SparseEP](kind: type[A], options: Mapping[str, Any], besides: str = "") -> A:
+    """An approximation with its options; a TypeError, as of `approximator`, if one of them is not its own."""
+    known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.")
-    return fitting[method](**options)
+        raise TypeError(f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.")
+    return kind(**options)

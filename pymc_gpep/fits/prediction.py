@@ -107,7 +107,7 @@ def predict_at(
     prior: CrossCovariance,
     solution: Solution,
     point: PointType,
-    x: ArrayLike,
+    inputs: Array,
     *,
     likelihood: Likelihood,
     observed: NDArray[np.int64] | None = None,
@@ -116,8 +116,7 @@ def predict_at(
     tolerance: float = 5e-5,
     covariances: bool = True,
 ) -> Prediction:
-    """The same at given hyperparameters, in chunks of bounded memory; `likelihood` is that of the new points."""
-    inputs = new_inputs(x, prior.columns)
+    """The same at given hyperparameters and inputs (m, d), in chunks of bounded memory; `likelihood` is that there."""
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
     m, c = len(inputs), classifier.n_functions

@@ -9,13 +9,15 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations import Approximator, approximator
+from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
@@ -23,10 +25,20 @@ from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.assembly import evaluate
 
-__all__ = ["check_model", "check_tree", "evaluation_table", "evaluations_of", "read_fit", "to_datatree"]
+__all__ = [
+    "check_hyperparameters",
+    "check_model",
+    "check_tree",
+    "described",
+    "evaluation_table",
+    "evaluations_of",
+    "observed_data",
+    "read_fit",
+    "to_datatree",
+]
 
 _GROUPS = ("history", "latent", "nodes", "observed_data")
 _COLUMNS = tuple(name for name in Evaluation._fields if name != "start")
@@ -44,8 +56,6 @@ def to_datatree(fit: Fit) -> xr.DataTree:
         log_evidence=hyper.log_evidence,
     )
     history = evaluation_table(optimum.history, "iteration", parameters)
-    name = classifier.likelihood.name
-    labels = xr.DataArray(fit.solution.labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name)
     tree = xr.DataTree.from_dict(
         {
             "hyperparameters": datasets.nodes(fit),
@@ -58,18 +68,11 @@ def to_datatree(fit: Fit) -> xr.DataTree:
             ),
             "starts": evaluation_table(optimum.ends, "start", parameters),
             "nodes": nodes,
-            "observed_data": labels.to_dataset(),
+            "observed_data": observed_data(classifier, fit.solution.labels),
         }
     )
-    tree.attrs = {
-        "pymc_gpep_version": version("pymc_gpep"),
-        "approximation": log_posterior.approximator.name,
-        "options": json.dumps(asdict(log_posterior.approximator)),
-        "likelihood": name,
-        "converged": int(fit.converged),
+    tree.attrs = described(log_posterior.approximator, classifier, fit.converged, optimum) | {
         "message": fit.message,
-        "optimum_converged": int(optimum.converged),
-        "optimum_message": optimum.message,
         "hyper": hyper.name,
         "hyper_converged": int(hyper.converged),
         "hyper_message": hyper.message,
@@ -77,6 +80,27 @@ def to_datatree(fit: Fit) -> xr.DataTree:
     if hyper.draws is not None:
         tree["chains"] = hyper.draws
     return tree
+
+
+def observed_data(classifier: GPClassifier, labels: NDArray[np.int64]) -> xr.Dataset:
+    """What was observed, by the model's names."""
+    name = classifier.likelihood.name
+    return xr.DataArray(labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name).to_dataset()
+
+
+def described(
+    approximator: Approximator | SparseEP, classifier: GPClassifier, converged: bool, optimum: Optimum
+) -> dict[str, Any]:
+    """Attributes that every fit has in a file."""
+    return {
+        "pymc_gpep_version": version("pymc_gpep"),
+        "approximation": approximator.name,
+        "options": json.dumps(asdict(approximator)),
+        "likelihood": classifier.likelihood.name,
+        "converged": int(converged),
+        "optimum_converged": int(optimum.converged),
+        "optimum_message": optimum.message,
+    }
 
 
 def check_tree(tree: object) -> None:
@@ -103,11 +127,7 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
     method = approximator(attrs["approximation"], classifier.likelihood_model, json.loads(attrs["options"]))
     log_posterior = LogPosterior(classifier, method)
     stored = [str(name) for name in nodes["parameter"].values]
-    if stored != log_posterior.parameters:
-        raise ValueError(
-            f"The fit has the hyperparameters {', '.join(stored) or 'none'}, but the model has "
-            f"{', '.join(log_posterior.parameters) or 'none'} (unconstrained). Declare the model as it was fitted."
-        )
+    check_hyperparameters(log_posterior, stored)
     evaluations = evaluations_of(history, "iteration")
     optimum = Optimum(
         evaluations[int(history["best"])]._replace(start=history["start"].values),
@@ -148,6 +168,15 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
             f"{fit.log_evidence:.6g}, and was {evidence:.6g}. Compare inputs, covariance function and mean function."
         )
     return fit
+
+
+def check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
+    """Raise a ValueError if the hyperparameters of a model are not those that a fit had, by name."""
+    if stored != space.parameters:
+        raise ValueError(
+            f"The fit has the hyperparameters {', '.join(stored) or 'none'}, but the model has "
+            f"{', '.join(space.parameters) or 'none'} (unconstrained). Declare the model as it was fitted."
+        )
 
 
 def check_model(space: Hyperparameters, theta: Array, log_prior: float, labels: NDArray[np.int64]) -> None:

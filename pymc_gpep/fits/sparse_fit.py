@@ -1,6 +1,6 @@
 """A fit with inducing inputs: where hyperparameters and inducing inputs ended, and the latent functions given them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NoReturn
@@ -14,8 +14,8 @@ from pymc_gpep.approximations import Convergence
 from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
-from pymc_gpep.fits.mixture import Prediction
-from pymc_gpep.fits.prediction import labelled, new_inputs
+from pymc_gpep.fits.mixture import Prediction, assembled
+from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given
 from pymc_gpep.fits.sparse_saving import sparse_datatree
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
@@ -205,25 +205,16 @@ class SparseFit:
         if posterior is None:
             raise ValueError(f"There is no posterior to predict from: EP {self.convergence}.")
         point = self.space.point(self.theta)
-        m, c, classes = len(inputs), self.classifier.n_functions, self.classifier.n_classes
-        found = Prediction(
-            np.empty((m, classes)),
-            np.empty(m),
-            np.empty((m, c)),
-            np.empty((m, c, c)) if covariances else None,
-            None if classes else np.empty((2, m)),
-        )
-        for rows in row_blocks(m, c * max(posterior.whitening.size, c)):
-            mean, variance = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
-            cov = variance.T[:, :, None] * np.eye(c)
-            found.mean[rows] = mean.T
-            if found.cov is not None:
-                found.cov[rows] = cov
-            if found.outcome is not None:
-                found.outcome[:, rows] = likelihood.outcome_moments(mean.T, cov)
-                found.error[rows] = 0.0
-            else:
-                found.p[rows], found.error[rows] = likelihood.probabilities(mean.T, cov, how=how, tolerance=tolerance)
+        m, c = len(inputs), self.classifier.n_functions
+
+        def parts() -> Iterator[tuple[slice, Prediction]]:
+            for rows in row_blocks(max(m, 1), c * max(posterior.whitening.size, c)):
+                mean, variance = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
+                cov = variance.T[:, :, None] * np.eye(c)
+                part = predict_given(likelihood, mean.T, cov, how=how, tolerance=tolerance)
+                yield rows, part if covariances else part._replace(cov=None)
+
+        found = assembled(parts(), m)
         return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
 
     def to_datatree(self) -> xr.DataTree:

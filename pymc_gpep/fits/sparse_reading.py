@@ -8,7 +8,7 @@ import xarray as xr
 
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
-from pymc_gpep.fits.saving import check_model, evaluations_of
+from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -34,11 +34,7 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     (best,) = evaluations_of(found, "iteration")
     parameters = [str(name) for name in found["parameter"].values]
     hyperparameters = [name for name in parameters if not name.startswith(f"{INDUCING}[")]
-    if hyperparameters != space.parameters:
-        raise ValueError(
-            f"The fit has the hyperparameters {', '.join(hyperparameters) or 'none'}, but the model has "
-            f"{', '.join(space.parameters) or 'none'} (unconstrained). Declare the model as it was fitted."
-        )
+    check_hyperparameters(space, hyperparameters)
     theta = best.theta[: len(hyperparameters)]
     labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values
     check_model(space, theta, best.log_posterior - best.evidence, labels)

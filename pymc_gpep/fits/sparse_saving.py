@@ -1,13 +1,10 @@
 """A fit with inducing inputs as a DataTree: all that predictions need, but for the covariance function."""
 
-import json
-from dataclasses import asdict
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import xarray as xr
 
-from pymc_gpep.fits.saving import evaluation_table
+from pymc_gpep.fits.saving import described, evaluation_table, observed_data
 from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
@@ -26,8 +23,6 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
         raise ValueError(f"There is no posterior to store: EP {fit.convergence}.")
     whitening, whitened = solution.posterior.whitening, solution.posterior.whitened
     square = "inducing", "inducing_other"
-    name = fit.classifier.likelihood.name
-    labels = xr.DataArray(solution.labels, dims=[fit.classifier.point_dim or f"{name}_dim_0"], name=name)
     learned = optimum.best.theta.size - fit.theta.size
     names = [*fit.space.parameters, *(f"inducing[{i}]" for i in range(learned))]
     tree = xr.DataTree.from_dict(
@@ -48,18 +43,11 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
                 {name: ("sweep", getattr(fit.convergence, name)) for name in ("evidence", "residual")},
                 attrs={"status": fit.convergence.status, "scheme": fit.convergence.scheme, "value": solution.evidence},
             ),
-            "observed_data": labels.to_dataset(),
+            "observed_data": observed_data(fit.classifier, solution.labels),
         }
     )
-    tree.attrs = {
-        "pymc_gpep_version": version("pymc_gpep"),
-        "approximation": fit.approximator.name,
-        "options": json.dumps(asdict(fit.approximator)),
-        "likelihood": name,
+    tree.attrs = described(fit.approximator, fit.classifier, fit.converged, optimum) | {
         "classes": named_classes(fit.classifier),
-        "converged": int(fit.converged),
-        "optimum_converged": int(optimum.converged),
-        "optimum_message": optimum.message,
         "seconds": fit.seconds,
         "compile_seconds": fit.compile_seconds,
     }

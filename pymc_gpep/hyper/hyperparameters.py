@@ -66,13 +66,9 @@ class Hyperparameters:
             model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
         )(random_seed)
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
+            given = f": start is {dict(start)}" if start else ". Give it one inside: initval=..., where it is declared"
             raise ValueError(
-                f"The initial value of {', '.join(outside)} is outside of the support of its prior"
-                + (
-                    f": start is {dict(start)}."
-                    if start
-                    else ". Give it one inside: initval=..., where it is declared."
-                )
+                f"The initial value of {', '.join(outside)} is outside of the support of its prior{given}."
             )
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)

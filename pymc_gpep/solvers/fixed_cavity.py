@@ -84,12 +84,4 @@ def fixed_cavity(
             gradient[0][np.diag_indices(n)] += mismatch() * w_slope + image * 0.5 * third / kept
         return Derivatives(gradient, b + u, of_parameters)
 
-    return Found(
-        evidence,
-        status,
-        posterior.weights[None],
-        posterior.mean[None],
-        posterior.variance[:, None, None],
-        posterior.precision[None],
-        derivatives,
-    )
+    return posterior.found(evidence, status, derivatives)

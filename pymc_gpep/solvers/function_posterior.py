@@ -3,6 +3,8 @@
 The algebra is that of `pymc_gpep.kernels.gaussians.independent`: one factorisation and one inverse.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 from pymc_gpep.array_types import Array
@@ -14,7 +16,7 @@ from pymc_gpep.kernels.gaussians.independent import (
     function_weights,
 )
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, multiply_symmetric
-from pymc_gpep.solvers.contract import Problem
+from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 
 __all__ = ["FunctionPosterior"]
 
@@ -103,3 +105,16 @@ class FunctionPosterior:
         gradient = np.zeros((1, *self.inverse.shape))
         add_function_gradient(self.precision, self.inverse, self.weights, gradient[0])
         return gradient
+
+    def found(self, evidence: float, status: int, derivatives: Callable[[], Derivatives], rung: int = 0) -> Found:
+        """What a solver that ended here found."""
+        return Found(
+            evidence,
+            status,
+            self.weights[None],
+            self.mean[None],
+            self.variance[:, None, None],
+            self.precision[None],
+            derivatives,
+            rung,
+        )

@@ -85,15 +85,8 @@ def label_regression(
         gradient[0] += 0.5 * (spread + spread.T)
         return Derivatives(gradient, (posterior.weights + u)[None])
 
-    return Found(
-        bound,
-        lost_in_rounding(problem, posterior.weights[None], history, status),
-        posterior.weights[None],
-        posterior.mean[None],
-        posterior.variance[:, None, None],
-        posterior.precision[None],
-        derivatives,
-    )
+    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    return posterior.found(bound, status, derivatives)
 
 
 def _maximise(

@@ -170,12 +170,5 @@ def scalar_bound(
         mixing=mixing,
         largest_precision=largest_precision,
     )
-    return Found(
-        bound,
-        lost_in_rounding(problem, posterior.weights[None], history, status),
-        posterior.weights[None],
-        posterior.mean[None],
-        posterior.variance[:, None, None],
-        posterior.precision[None],
-        derivatives,
-    )
+    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    return posterior.found(bound, status, derivatives)

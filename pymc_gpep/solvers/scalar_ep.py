@@ -65,13 +65,5 @@ def scalar_ep(
         )
 
     evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
-    return Found(
-        evidence,
-        lost_in_rounding(problem, posterior.weights[None], history, status),
-        posterior.weights[None],
-        posterior.mean[None],
-        posterior.variance[:, None, None],
-        posterior.precision[None],
-        derivatives,
-        rung,
-    )
+    status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    return posterior.found(evidence, status, derivatives, rung)

@@ -28,7 +28,7 @@ from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 
-__all__ = ["GPInference", "check_whole"]
+__all__ = ["GPInference", "check_whole", "whole_seed"]
 
 _OF_FIT = (
     ", hyper, hyper_options, starts and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, "
@@ -98,7 +98,7 @@ class GPInference(Inference):
         if starts < 1:
             raise ValueError(f"starts must be at least 1, but is {starts}.")
         self._starts = starts
-        self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+        self._seed = whole_seed(random_seed)
         self._approx = GPApproximation(model=model, random_seed=self._seed)
         self._log_posterior: LogPosterior | None = None
         self._kwargs: dict[str, Any] = {}
@@ -255,3 +255,8 @@ def check_whole(name: str, value: Any) -> None:
     """Raise a TypeError unless an argument of this name is a whole number."""
     if not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, but is {value!r}.")
+
+
+def whole_seed(random_seed: Any) -> int:
+    """A number that stands for a seed of any kind; 0 for none, so that fits are the same again."""
+    return 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 
+from pymc_gpep.approximations.registry import with_options
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.sparse_fit import SparseFit
@@ -28,7 +28,7 @@ from pymc_gpep.structure.prior_functions import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
-from pymc_gpep.variational.inference import check_whole
+from pymc_gpep.variational.inference import check_whole, whole_seed
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
 
@@ -37,6 +37,7 @@ SPARSE_METHODS = {SparseEP.name: SparseEP}
 
 _INDUCING = 50  # inducing inputs where their number is not given
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
+_OF_FIT = ", gp, inducing, learn_inducing, shared_inducing and likelihood, besides pm.fit's own"
 _NOT_YET = {
     "hyper": "hyperparameters stay at their maximum, which is what hyper='map' means for other methods",
     "hyper_options": "hyperparameters stay at their maximum",
@@ -100,15 +101,10 @@ class SparseInference(Inference):
         **options: Any,
     ) -> None:
         kind = SPARSE_METHODS[method]
-        known = [each.name for each in fields(kind)]
         for name in options:
             if name in _NOT_YET:
                 raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
-        if unknown := sorted(set(options) - set(known)):
-            raise TypeError(
-                f"{method} has no option {', '.join(unknown)}; it has {', '.join(known)}, gp, inducing, "
-                "learn_inducing, shared_inducing and likelihood, besides pm.fit's own."
-            )
+        self._approximator = with_options(kind, options, _OF_FIT)
         classifier = read_classifier(pm.modelcontext(model), likelihood)
         if gp is None:
             names = ", ".join(repr(latent.f.name) for latent in classifier.latents)
@@ -116,11 +112,10 @@ class SparseInference(Inference):
                 f"{method} needs gp=..., the pm.gp.Latent whose .prior made {names}, or the list of them: it asks its "
                 "covariance function for blocks, and the model keeps no record of it."
             )
-        self._approximator = kind(**options)
         self._approximator.rule(classifier.likelihood_model)
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)
-        self._seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+        self._seed = whole_seed(random_seed)
         self._first = self._space.initial_point(start, self._seed)
         self._given = inducing
         self._learn = learn_inducing

@@ -136,7 +136,7 @@ def test_log_predictive_is_the_log_of_probabilities_that_are_not_tiny(likelihood
         assert_allclose(likelihood.log_tail(mean, cov, labels), np.log(p[:, y]), atol=0.03)
 
 
-@likelihoods
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda likelihood: likelihood.name)
 def test_what_guides_samplers_by_default_can(likelihood):
     guides = [
         kind.name

@@ -8,8 +8,6 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.registry import posterior_class
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.with_parameters import CASES, COUNTS, ORDERED, model_of
@@ -147,16 +145,6 @@ def test_an_observation_that_cannot_be_is_not_a_number(likelihood):
         kernel, *_ = likelihood.computation(kind)
         kernel(*moments, y, bound(likelihood).parameters, out)
         assert np.isnan(out[0]).all()
-
-
-@likelihoods
-def test_what_guides_samplers_by_default_can(likelihood):
-    guides = [
-        kind.name
-        for kind in APPROXIMATIONS
-        if kind.approximates(likelihood) and posterior_class(DensePrior, kind().site_form).whitens
-    ]
-    assert likelihood.guide in [*guides, "prior"]
 
 
 @pytest.mark.parametrize(
