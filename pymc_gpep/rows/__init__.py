@@ -1,0 +1,1 @@
+"""Rows of data wherever they are: in memory, or read chunk by chunk."""

@@ -1,0 +1,34 @@
+"""Rows in memory: what they give back, and what they refuse."""
+
+import numpy as np
+import pytest
+
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.in_memory import InMemory
+
+X = np.arange(10.0).reshape(5, 2)
+Y = np.array([0, 1, 2, 0, 1])
+
+
+def test_slices():
+    rows = InMemory(X, Y.astype(float))
+    assert isinstance(rows, Rows)
+    assert (rows.n_rows, rows.n_inputs, rows.chunk) == (5, 2, 5)
+    np.testing.assert_array_equal(rows.inputs(slice(1, 3)), X[1:3])
+    np.testing.assert_array_equal(rows.labels(slice(1, 3)), Y[1:3])
+    assert rows.labels(slice(0, 5)).dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "message"),
+    [
+        (X[:, 0], Y, r"inputs must be \(n, d\)"),
+        (X, Y[:4], r"inputs must be \(n, d\)"),
+        (X[:0], Y[:0], "n > 0"),
+        (np.where(X == 4, np.nan, X), Y, "1 of 5 rows have values that are not; the first is row 2"),
+        (X, Y + 0.5 * (Y == 2), "1 are not; the first is row 2"),
+    ],
+)
+def test_refused(inputs, labels, message):
+    with pytest.raises(ValueError, match=message):
+        InMemory(inputs, labels)
