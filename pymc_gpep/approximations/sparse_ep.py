@@ -20,7 +20,8 @@ from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbi
 from pymc_gpep.solvers.ep_ladder import SCHEMES, ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
-from pymc_gpep.solvers.sparse_ep import Pull, SparseEPSweeps
+from pymc_gpep.solvers.sparse_ep import SparseEPSweeps
+from pymc_gpep.solvers.sparse_sweeps import Pull
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["InducedArrays", "SparseEP", "SparseSolution"]

@@ -58,6 +58,8 @@ class Likelihood(ABC):
     """Whether it is given anything besides latent values."""
     largest_precision: ClassVar[float]
     """Scalar sites of EP have precisions of at least zero and less than this; 1 where EP has no such sites."""
+    log_concave: ClassVar[bool] = True
+    """Whether its logarithm is concave in the latent values."""
     local: ClassVar[tuple[object, ...]]
     """What it computes at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
 

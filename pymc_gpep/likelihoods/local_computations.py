@@ -94,7 +94,8 @@ class PointFactor(NamedTuple):
     """The density of a point as one factor of EP, under independent latent values."""
 
     derivatives: Kernel
-    """Log normalisers, see `pymc_gpep.kernels.methods.factor_derivatives.point_derivatives`."""
+    """`(mean, variance, y, parameters, log_z, rho, gamma)`: log normalisers, see
+    `pymc_gpep.kernels.methods.factor_derivatives.point_derivatives`."""
 
 
 class PairFactors(NamedTuple):

@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.solvers import inducing as inducing_module
-from pymc_gpep.solvers import sparse_ep as sparse_ep_module
+from pymc_gpep.solvers import sparse_sweeps as sparse_sweeps_module
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.team import Team
 from tests.approximations.sparse import random_sparse
@@ -117,8 +117,8 @@ def test_rows_may_come_in_blocks_and_threads(own, monkeypatch):
     whole, slopes = solved(problem)
     monkeypatch.setattr(inducing_module, "_ENTRIES", 120)
     monkeypatch.setattr(inducing_module, "_KEPT", 0)
-    monkeypatch.setattr(sparse_ep_module, "_PART", 3)
-    monkeypatch.setattr(sparse_ep_module, "_PARTS", 2)
+    monkeypatch.setattr(sparse_sweeps_module, "_PART", 3)
+    monkeypatch.setattr(sparse_sweeps_module, "_PARTS", 2)
     monkeypatch.setattr("pymc_gpep.approximations.sparse_ep.gather", lambda n: Team(2))
     solution, in_blocks = solved(problem)
     assert_allclose(solution.evidence, whole.evidence, rtol=1e-12)

@@ -314,7 +314,7 @@ def factor_derivatives(evaluate, mean, variance):
 def point_factor(likelihood, kernels):
     def evaluate(mean, variance):
         log_z, rho, gamma = np.empty(N), np.empty((N, C)), np.empty((N, C))
-        kernels.derivatives(mean, variance, LABELS, log_z, rho, gamma)
+        kernels.derivatives(mean, variance, LABELS, likelihood.parameters, log_z, rho, gamma)
         return log_z, rho, gamma
 
     variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))

@@ -23,13 +23,16 @@ class SiteRule(ABC):
     """What `sites=` calls it."""
     needs: ClassVar[tuple[type, ...]]
     """Types of the local computations that a likelihood must have."""
+    follows_parameters: ClassVar[bool] = False
+    """Whether a likelihood may be given numbers besides latent values, which then are no hyperparameters."""
     exact: ClassVar[bool]
     """Whether the factors multiply to the likelihood, so that EP's evidence is one of the model."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
         """Whether a likelihood can be taken apart like this."""
-        return not likelihood.has_parameters and all(likelihood.offers(kind) for kind in cls.needs)
+        follows = cls.follows_parameters or not likelihood.has_parameters
+        return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
     @abstractmethod
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
@@ -42,6 +45,7 @@ class SiteRule(ABC):
         Parameters
         ----------
         likelihood : Likelihood
+            At these points.
         mean, variance : array (B, d)
             Of the latent values, as the factor of each site sees them.
         labels : array (B,)
@@ -51,6 +55,7 @@ class SiteRule(ABC):
         """The likelihood of all points as the solver wants it."""
         return Factors(
             self.functions(labels, c),
-            lambda rows, mean, variance: self.tilted(likelihood, mean, variance, labels[rows]),
+            lambda rows, mean, variance: self.tilted(likelihood.at(rows), mean, variance, labels[rows]),
             not likelihood.sees_common,
+            likelihood.log_concave,
         )

@@ -20,10 +20,13 @@ class Pairs(SiteRule):
     Villacampa-Calvo and Hernández-Lobato (2017), equation 6, of which utilities, latent values with unit noise, are the
     f. The events that y is above k are positively associated, since the noise of y is in all of them: the product is a
     lower bound of the probability that they happen together, and over labels it does not sum to 1.
+
+    Of the step likelihood the factors are Θ(f_y − f_k), without the label noise, as in the paper.
     """
 
     name: ClassVar[str] = "pairwise"
     needs: ClassVar[tuple[type, ...]] = (PairFactors,)
+    follows_parameters: ClassVar[bool] = True  # by leaving them out
     exact: ClassVar[bool] = False
 
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:

@@ -19,6 +19,7 @@ class WholePoint(SiteRule):
 
     name: ClassVar[str] = "quadrature"
     needs: ClassVar[tuple[type, ...]] = (PointFactor,)
+    follows_parameters: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
@@ -26,5 +27,5 @@ class WholePoint(SiteRule):
 
     def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
         found = Tilted(np.empty(len(mean)), np.empty_like(mean), np.empty_like(mean))
-        likelihood.computation(PointFactor).derivatives(mean, variance, labels, *found)
+        likelihood.computation(PointFactor).derivatives(mean, variance, labels, likelihood.parameters, *found)
         return found

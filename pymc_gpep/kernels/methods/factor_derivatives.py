@@ -12,11 +12,13 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.methods.qiep import quadrature_tilted
 from pymc_gpep.kernels.special.normal import probit_moments
 
-__all__ = ["pair_derivatives", "point_derivatives"]
+__all__ = ["pair_derivatives", "point_derivatives", "step_pair_derivatives"]
+
+_LEAST = 1e-12  # variance of a difference that has none
 
 
 @kernel
-def point_derivatives(mean, variance, y, log_z, rho, gamma):
+def point_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
     """A point's whole multinomial probit as one factor, by one integral.
 
     Parameters
@@ -25,6 +27,7 @@ def point_derivatives(mean, variance, y, log_z, rho, gamma):
         Of the latent values.
     y : (n,) array
         Classes.
+    parameters : (0, n) array
     log_z : (n,) array
         Overwritten.
     rho, gamma : (n, c) array
@@ -42,6 +45,21 @@ def point_derivatives(mean, variance, y, log_z, rho, gamma):
 
 
 @kernel
+def _pair_derivatives(noise, mean, variance, log_z, rho, gamma):
+    n, _, p = mean.shape
+    for i in range(n):
+        log_z[i] = 0.0
+        for j in range(p):
+            scale = 1.0 / math.sqrt(noise + variance[i, 0, j] + variance[i, 1, j])
+            log_p, h, curvature, _ = probit_moments(scale * (mean[i, 0, j] - mean[i, 1, j]))
+            log_z[i] += log_p
+            rho[i, 0, j] = scale * h
+            rho[i, 1, j] = -scale * h
+            gamma[i, 0, j] = scale * scale * curvature
+            gamma[i, 1, j] = scale * scale * curvature
+
+
+@kernel
 def pair_derivatives(mean, variance, log_z, rho, gamma):
     """One factor Φ((f − g) / √2) for every pair of utilities, of the observed class and of another.
 
@@ -56,14 +74,10 @@ def pair_derivatives(mean, variance, log_z, rho, gamma):
     rho, gamma : (n, 2, p) array
         Overwritten.
     """
-    n, _, p = mean.shape
-    for i in range(n):
-        log_z[i] = 0.0
-        for j in range(p):
-            scale = 1.0 / math.sqrt(2.0 + variance[i, 0, j] + variance[i, 1, j])
-            log_p, h, curvature, _ = probit_moments(scale * (mean[i, 0, j] - mean[i, 1, j]))
-            log_z[i] += log_p
-            rho[i, 0, j] = scale * h
-            rho[i, 1, j] = -scale * h
-            gamma[i, 0, j] = scale * scale * curvature
-            gamma[i, 1, j] = scale * scale * curvature
+    _pair_derivatives(2.0, mean, variance, log_z, rho, gamma)
+
+
+@kernel
+def step_pair_derivatives(mean, variance, log_z, rho, gamma):
+    """The same with utilities that have no noise: one factor Θ(f − g) for every pair."""
+    _pair_derivatives(_LEAST, mean, variance, log_z, rho, gamma)

@@ -1,0 +1,213 @@
+"""What iterations over sites on projections of whitened inducing values have in common, whatever their sites match.
+
+A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. With
+q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w, all that a point needs are the c means and variances of its
+x_k (Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks; what is held
+between sweeps are the sites.
+
+Derivatives are those with the sites held as natural parameters of v, whose prior N(0, I) has no hyperparameters.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_shift, shared_features_shift
+from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
+from pymc_gpep.solvers.team import ALONE, Team
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
+
+__all__ = ["Matched", "Pull", "Slopes", "SparseSweeps"]
+
+_PART = 1024  # rows at least that are handed to a thread
+_PARTS = 8  # of a block
+
+type Pull = Callable[[slice, Block], None]
+"""Takes the derivatives with respect to the moments of a block of rows."""
+
+
+class Matched(NamedTuple):
+    """What a sweep makes of the sites of B points."""
+
+    precision: Array
+    """Of the sites to go to, (B, d)."""
+    location: Array
+    """Of the sites to go to, (B, d)."""
+    variance: Array
+    """Of what each site acts on, under the posterior, (B, d)."""
+    terms: float
+    """What the points add to the number that is computed; NaN where there are no such sites."""
+
+
+class Slopes(NamedTuple):
+    """Derivatives of the number that is computed, at B points, with the posterior of the inducing values held."""
+
+    mean: Array
+    """In the prior mean, (c, B)."""
+    covariance: Array
+    """In w by way of Σ: what Σ w is multiplied by, (c, B)."""
+    rest: Array
+    """In s, (c, B)."""
+
+
+class SparseSweeps(ABC):
+    """What an iteration is made of, for one prior.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    functions : array (n, d)
+        Which function each site acts on.
+    shifts : bool
+        Whether the likelihood sees differences of functions only.
+    team : Team
+        Who works on it. Results do not depend on how many there are.
+    """
+
+    def __init__(self, features: RowFeatures, functions: NDArray[np.int64], shifts: bool, team: Team = ALONE) -> None:
+        self._features = features
+        self._functions = functions
+        self._shifts = shifts
+        self._team = team
+        self._owner = features.owner
+
+    @abstractmethod
+    def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
+        """Where the sites of some rows are to go."""
+
+    @abstractmethod
+    def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
+        """Derivatives at some rows."""
+
+    def _of_posterior(self, posterior: WhitenedPosterior) -> float:
+        """What the posterior itself adds to the number that is computed."""
+        return posterior.log_normaliser
+
+    def _projected(self, sums: SiteSums) -> SiteSums:
+        """The sites on each function as sites on its projection, which they are if nothing else is said."""
+        return sums
+
+    def posterior(self, sites: Array) -> WhitenedPosterior:
+        """The posterior that sites (2, n, d) imply. See `whitened_posterior` for what it raises."""
+        return whitened_posterior(*self._natural(sites))
+
+    def _natural(self, sites: Array) -> tuple[Array, Array]:
+        """S (c, M, M) and h (c, M)."""
+        c, size = len(self._owner), self._features.whitening.size
+        precision, location = np.zeros((c, size, size)), np.zeros((c, size))
+
+        def part(rows: slice, block: SiteSums) -> tuple[Array, Array]:
+            w = [block.features.w[own] for own in self._owner]
+            return (
+                np.array([(w[k] * block.precision[k]) @ w[k].T for k in range(c)]),
+                np.array([w[k] @ block.location[k] for k in range(c)]),
+            )
+
+        for of_precision, of_location in self._each(sites, part):
+            precision += of_precision
+            location += of_location
+        return precision, location
+
+    def _each[R](self, sites: Array, work: Callable[[slice, SiteSums], R]) -> Iterator[R]:
+        """What `work` makes of all rows, part by part in their order."""
+
+        def one(part: tuple[slice, Features]) -> R:
+            rows, features = part
+            with np.errstate(all="ignore"):  # which each thread has for itself
+                sums = SiteSums(features, *(self._by_function(rows, values[rows]) for values in sites))
+                return work(rows, self._projected(sums))
+
+        for rows, features in self._features.blocks():
+            yield from self._team.each(one, _parts(rows, features))
+
+    def _shifted(self, sites: Array) -> tuple[WhitenedPosterior, CommonShift | None]:
+        """The posterior of sites that have moved with the best function common to all, and that function."""
+        precision, location = self._natural(sites)
+        posterior = whitened_posterior(precision, location)
+        if not self._shifts:
+            return posterior, None
+        if max(self._owner) == 0:
+            return shared_features_shift(posterior, precision, location)
+        return own_features_shift(posterior, lambda work: self._each(sites, lambda _, block: work(block)))
+
+    def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
+        try:
+            posterior, shift = self._shifted(sites)
+        except (LinAlgError, ValueError):
+            return False, np.nan, np.nan
+
+        def part(rows: slice, block: SiteSums) -> tuple[float, float]:
+            t, nu = sites[:, rows]
+            if shift is not None:
+                nu += t * shift(block)[:, None]
+            found = self._matched(rows, block.features, posterior, t, nu)
+            if np.isnan(found.terms):
+                return np.nan, np.nan
+            target[0, rows], target[1, rows], scale[rows] = found.precision, found.location, found.variance
+            moved_t = np.abs(found.precision - t) * found.variance
+            moved_nu = np.abs(found.location - nu) * np.sqrt(found.variance)
+            return found.terms, max(float(moved_t.max(initial=0.0)), float(moved_nu.max(initial=0.0)))
+
+        terms, residuals = np.array(list(self._each(sites, part))).T
+        if np.isnan(residuals).any():
+            return False, np.nan, np.nan
+        return True, self._of_posterior(posterior) + float(terms.sum()), float(residuals.max())
+
+    def derivatives(self, sites: Array, pull: Pull) -> Array:
+        """Give derivatives to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
+        posterior, whitening = self.posterior(sites), self._features.whitening
+        product = np.zeros_like(whitening.factor)
+
+        def part(rows: slice, block: SiteSums) -> tuple[slice, Block, Array]:
+            features = block.features
+            slopes = self._slopes(rows, features, posterior, *sites[:, rows])
+            w_bar = np.zeros_like(features.w)
+            rest_bar = np.zeros_like(features.rest)
+            for k, own in enumerate(self._owner):
+                w_bar[own] += posterior.mean[k][:, None] * slopes.mean[k]
+                w_bar[own] += posterior.covariances(k, features.w[own]) * slopes.covariance[k]
+                rest_bar[own] += slopes.rest[k]
+            cross_bar, variance_bar, of_factor = whitening.pull_back(features, w_bar, rest_bar)
+            return rows, Block(cross_bar, variance_bar, slopes.mean), of_factor
+
+        for rows, bars, of_factor in self._each(sites, part):
+            product += of_factor
+            pull(rows, bars)
+        return whitening.pull_factor(product)
+
+    def _marginals(self, features: Features, posterior: WhitenedPosterior) -> tuple[Array, Array]:
+        """Means and variances of the projections, (c, B)."""
+        pairs = [posterior.marginals(k, features.w[own]) for k, own in enumerate(self._owner)]
+        mean, variance = (np.array(each) for each in zip(*pairs, strict=True))
+        return mean, variance
+
+    def _rest(self, features: Features) -> Array:
+        """s of each function, (c, B)."""
+        return features.rest[self._owner]
+
+    def _by_site(self, rows: slice, values: Array) -> Array:
+        """Of values (c, B) of functions those that the sites act on, (B, d)."""
+        return np.take_along_axis(values.T, self._functions[rows], axis=1)
+
+    def _by_function(self, rows: slice, values: Array) -> Array:
+        """Sums (c, B) of values (B, d) of the sites on each function."""
+        functions = self._functions[rows]
+        return np.array([np.where(functions == k, values, 0.0).sum(axis=1) for k in range(len(self._owner))])
+
+
+def _parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:
+    """A block in parts that can be worked on side by side."""
+    count = rows.stop - rows.start
+    size = max(_PART, -(-count // _PARTS))
+    for start in range(0, count, size):
+        part = slice(start, min(start + size, count))
+        yield (
+            slice(rows.start + part.start, rows.start + part.stop),
+            Features(features.w[..., part], features.rest[:, part], features.mean[:, part]),
+        )
