@@ -20,8 +20,7 @@ from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbi
 from pymc_gpep.solvers.ep_ladder import SCHEMES, ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
-from pymc_gpep.solvers.sparse_ep import SparseEPSweeps
-from pymc_gpep.solvers.sparse_sweeps import Pull
+from pymc_gpep.solvers.sparse_contract import Pull
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["InducedArrays", "SparseEP", "SparseSolution"]
@@ -201,7 +200,7 @@ class SparseEP:
         rule = self.rule(likelihood)
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)
         factors = rule.factors(likelihood, observed, prior.n_functions)
-        shape = (2, *factors.functions.shape)
+        shape = (2, *factors.shape)
         begin = np.zeros(shape)
         if start is not None:
             if np.size(start) != begin.size or not np.isfinite(start).all():
@@ -211,7 +210,7 @@ class SparseEP:
         evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
             if (white := whitening(prior.inducing(), self.jitter)) is not None:
-                sweeps = SparseEPSweeps(RowFeatures(prior, white), factors, team)
+                sweeps = factors.sweeps(RowFeatures(prior, white), team)
                 evidence, status, rung = self._iterate(sweeps.sweep, begin, history, likelihood)
                 if np.isfinite(evidence):
                     posterior = InducingPosterior(white, sweeps.posterior(begin))

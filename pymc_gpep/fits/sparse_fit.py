@@ -209,8 +209,7 @@ class SparseFit:
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
             for rows in row_blocks(max(m, 1), c * max(posterior.whitening.size, c)):
-                mean, variance = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
-                cov = variance.T[:, :, None] * np.eye(c)
+                mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
                 part = predict_given(likelihood, mean.T, cov, how=how, tolerance=tolerance)
                 yield rows, part if covariances else part._replace(cov=None)
 

@@ -6,25 +6,25 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Block, Whitening
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
+from pymc_gpep.solvers.whitened_posterior import Whitened
 
 __all__ = ["InducingPosterior"]
 
 
 @dataclass(frozen=True, eq=False)
 class InducingPosterior:
-    """Functions that are independent given the data: Gaussian inducing values, and the prior given these.
+    """Gaussian inducing values, and the prior given these.
 
     Attributes
     ----------
     whitening : Whitening
         Of the inducing values u = L v.
-    whitened : WhitenedPosterior
+    whitened : Whitened
         Of v.
     """
 
     whitening: Whitening
-    whitened: WhitenedPosterior
+    whitened: Whitened
 
     @property
     def n_functions(self) -> int:
@@ -43,10 +43,9 @@ class InducingPosterior:
         )
 
     def predict(self, block: Block) -> tuple[Array, Array]:
-        """Mean and variance (c, m) of the latent functions at m points, from their prior moments."""
+        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
         features = self.whitening.features(block)
-        mean, variance = np.empty((2, *features.mean.shape))
-        for k, own in enumerate(self._owner):
-            mean[k], variance[k] = self.whitened.marginals(k, features.w[own])
-            variance[k] += features.rest[own]
-        return features.mean + mean, variance
+        mean, cov = self.whitened.moments([features.w[own] for own in self._owner])
+        every = range(self.n_functions)
+        cov[:, every, every] += features.rest[self._owner].T
+        return features.mean + mean, cov

@@ -47,6 +47,15 @@ class Factors(NamedTuple):
     narrows: bool = True
     """Whether they are log-concave, so that sites have no negative precisions."""
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, d)."""
+        return self.functions.shape
+
+    def sweeps(self, features: RowFeatures, team: Team) -> "SparseEPSweeps":
+        """What an iteration over their sites is made of."""
+        return SparseEPSweeps(features, self, team)
+
 
 class _Cavities(NamedTuple):
     """Of the projections at B points, one for each site, (B, d)."""

@@ -19,16 +19,14 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
+from pymc_gpep.solvers.sparse_contract import Pull
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
 
-__all__ = ["Matched", "Pull", "Slopes", "SparseSweeps"]
+__all__ = ["Matched", "Slopes", "SparseSweeps", "parts"]
 
 _PART = 1024  # rows at least that are handed to a thread
 _PARTS = 8  # of a block
-
-type Pull = Callable[[slice, Block], None]
-"""Takes the derivatives with respect to the moments of a block of rows."""
 
 
 class Matched(NamedTuple):
@@ -123,7 +121,7 @@ class SparseSweeps(ABC):
                 return work(rows, self._projected(sums))
 
         for rows, features in self._features.blocks():
-            yield from self._team.each(one, _parts(rows, features))
+            yield from self._team.each(one, parts(rows, features))
 
     def _shifted(self, sites: Array) -> tuple[WhitenedPosterior, CommonShift | None]:
         """The posterior of sites that have moved with the best function common to all, and that function."""
@@ -201,7 +199,7 @@ class SparseSweeps(ABC):
         return np.array([np.where(functions == k, values, 0.0).sum(axis=1) for k in range(len(self._owner))])
 
 
-def _parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:
+def parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:
     """A block in parts that can be worked on side by side."""
     count = rows.stop - rows.start
     size = max(_PART, -(-count // _PARTS))

@@ -1,13 +1,32 @@
-"""The posterior of whitened inducing values under scalar sites of the latent functions."""
+"""The posterior of whitened inducing values: of functions that are independent given the data."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["WhitenedPosterior", "whitened_posterior"]
+__all__ = ["Whitened", "WhitenedPosterior", "whitened_posterior"]
+
+
+class Whitened(Protocol):
+    """q(v) = N(μ, Σ) of the whitened inducing values of all functions."""
+
+    @property
+    def mean(self) -> Array:
+        """μ, (c, M)."""
+
+    @property
+    def root(self) -> Array:
+        """R of Σ = Rᵀ R, lower triangular: (c, M, M) where the functions are independent, (cM, cM) where not."""
+
+    @property
+    def log_normaliser(self) -> float:
+        """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
+
+    def moments(self, w: list[Array]) -> tuple[Array, Array]:
+        """Means (c, B) and covariances (B, c, c) of the w_kᵀv_k for features w_k (M, B) of each function."""
 
 
 class WhitenedPosterior(NamedTuple):
@@ -24,6 +43,12 @@ class WhitenedPosterior(NamedTuple):
         """Mean and variance (B,) of wᵀv_k for features w (M, B)."""
         half = self.root[k] @ w
         return self.mean[k] @ w, (half * half).sum(axis=0)
+
+    def moments(self, w: list[Array]) -> tuple[Array, Array]:
+        """Means (c, B) and covariances (B, c, c), which are diagonal; see `Whitened.moments`."""
+        pairs = [self.marginals(k, own) for k, own in enumerate(w)]
+        mean, variance = (np.array(each) for each in zip(*pairs, strict=True))
+        return mean, variance.T[:, :, None] * np.eye(len(w))
 
     def covariances(self, k: int, w: Array) -> Array:
         """Σ_k w, (M, B)."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.approximations.site_rules.registry import RULES
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
@@ -14,7 +15,12 @@ from tests.reference.independent_ep import quadrature_moments
 PROBIT = MultinomialProbitLikelihood()
 every = pytest.mark.parametrize(
     ("rule", "likelihood"),
-    [(rule(), likelihood) for rule in RULES for likelihood in LIKELIHOODS if rule.fits(likelihood)],
+    [
+        (rule(), likelihood)
+        for rule in RULES
+        for likelihood in LIKELIHOODS
+        if issubclass(rule, ScalarSites) and rule.fits(likelihood)
+    ],
     ids=lambda each: getattr(each, "name", None),
 )
 

@@ -1,4 +1,4 @@
-"""What a rule is: factors of a point's likelihood, and their log normalisers under normal latent values."""
+"""What a rule is: how a point's likelihood is taken apart, and so what kind of sites stands for it."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -8,16 +8,14 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.sparse_contract import PointSites
 from pymc_gpep.solvers.sparse_ep import Factors, Tilted
 
-__all__ = ["SiteRule"]
+__all__ = ["ScalarSites", "SiteRule"]
 
 
 class SiteRule(ABC):
-    """Factors of the likelihood of a point, each with a scalar site for every function that it depends on.
-
-    A point has d sites. Those of one factor are on different functions, whose latent values are then independent.
-    """
+    """Takes the likelihood of a point apart."""
 
     name: ClassVar[str]
     """What `sites=` calls it."""
@@ -33,6 +31,17 @@ class SiteRule(ABC):
         """Whether a likelihood can be taken apart like this."""
         follows = cls.follows_parameters or not likelihood.has_parameters
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
+
+    @abstractmethod
+    def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointSites:
+        """The likelihood of all points of c functions as the solver wants it."""
+
+
+class ScalarSites(SiteRule):
+    """Factors of the likelihood of a point, each with a scalar site for every function that it depends on.
+
+    A point has d sites. Those of one factor are on different functions, whose latent values are then independent.
+    """
 
     @abstractmethod
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
@@ -52,7 +61,6 @@ class SiteRule(ABC):
         """
 
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> Factors:
-        """The likelihood of all points as the solver wants it."""
         return Factors(
             self.functions(labels, c),
             lambda rows, mean, variance: self.tilted(likelihood.at(rows), mean, variance, labels[rows]),

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
@@ -15,7 +15,7 @@ from pymc_gpep.solvers.sparse_ep import Tilted
 __all__ = ["OneFunctionSite"]
 
 
-class OneFunctionSite(SiteRule):
+class OneFunctionSite(ScalarSites):
     """With its log normaliser in closed form, or by the quadrature that the likelihood has."""
 
     name: ClassVar[str] = "quadrature"

@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import PairFactors
@@ -14,7 +14,7 @@ from pymc_gpep.solvers.sparse_ep import Tilted
 __all__ = ["Pairs"]
 
 
-class Pairs(SiteRule):
+class Pairs(ScalarSites):
     """∏_k Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.
 
     Villacampa-Calvo and Hernández-Lobato (2017), equation 6, of which utilities, latent values with unit noise, are the

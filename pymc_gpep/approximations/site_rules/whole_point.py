@@ -5,7 +5,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import PointFactor
@@ -14,7 +14,7 @@ from pymc_gpep.solvers.sparse_ep import Tilted
 __all__ = ["WholePoint"]
 
 
-class WholePoint(SiteRule):
+class WholePoint(ScalarSites):
     """With its log normaliser by one integral, to nearly full precision."""
 
     name: ClassVar[str] = "quadrature"
