@@ -199,7 +199,7 @@ class SparseFit:
             way to compute probabilities, or if the fit has no posterior since EP failed.
         """
         blocks = self.blocks(gp)
-        inputs = new_inputs(Xnew, blocks.inputs.shape[1])
+        inputs = new_inputs(Xnew, blocks.rows.n_inputs)
         how = self.classifier.likelihood_model.check_way(probabilities, "probabilities")
         posterior, likelihood = self.solution.posterior, self.solution.likelihood
         if posterior is None:
@@ -233,7 +233,8 @@ class SparseFit:
 
     def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
         """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
-        return self.blocks(gp).inputs
+        rows = self.blocks(gp).rows
+        return rows.inputs(slice(0, rows.n_rows))
 
     def sample(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: see the message."""

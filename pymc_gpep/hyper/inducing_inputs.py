@@ -6,21 +6,23 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.rows.chunks import sample_inputs
+from pymc_gpep.rows.contract import Rows
 
 __all__ = ["initial_inducing"]
 
 _CANDIDATES = 20_000  # rows that are drawn from, of more of them
 
 
-def initial_inducing(given: Any, inputs: Array, functions: int, shared: bool, random_seed: int) -> Array:
+def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, random_seed: int) -> Array:
     """Inducing inputs (1 or c, M, d).
 
     Parameters
     ----------
     given : int or array (M, d) or (c, M, d)
         How many there are to be for each function, at rows of the data; or the inputs.
-    inputs : array (n, d)
-        Of the data.
+    rows : Rows
+        The data.
     functions : int
         c.
     shared : bool
@@ -35,7 +37,7 @@ def initial_inducing(given: Any, inputs: Array, functions: int, shared: bool, ra
         If there are more than rows, or fewer than one, or if an array has a wrong shape or values that are not finite.
     """
     sets = 1 if shared else functions
-    n, d = inputs.shape
+    n, d = rows.n_rows, rows.n_inputs
     if isinstance(given, Integral):
         count = int(given)
         if not 1 <= count <= n:
@@ -44,7 +46,7 @@ def initial_inducing(given: Any, inputs: Array, functions: int, shared: bool, ra
                 'method="nested_ep", is exact in what these approximate, and for so few rows not slower.'
             )
         rng = np.random.default_rng(random_seed)
-        return np.stack([_spread(inputs, count, rng) for _ in range(sets)])
+        return np.stack([_spread(rows, count, rng) for _ in range(sets)])
     try:
         z = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -57,15 +59,13 @@ def initial_inducing(given: Any, inputs: Array, functions: int, shared: bool, ra
     return np.broadcast_to(z, (sets, *z.shape[-2:])).copy()
 
 
-def _spread(inputs: Array, count: int, rng: np.random.Generator) -> Array:
+def _spread(data: Rows, count: int, rng: np.random.Generator) -> Array:
     """Rows, each drawn with a probability that goes with its squared distance from those before (k-means++).
 
     Arthur and Vassilvitskii (2007). Columns count in units of their standard deviation. Rows that are the same are
     drawn twice only where there are not enough others.
     """
-    rows = inputs
-    if len(inputs) > max(_CANDIDATES, count):
-        rows = inputs[rng.choice(len(inputs), max(_CANDIDATES, count), replace=False)]
+    rows = sample_inputs(data, max(_CANDIDATES, count), rng)
     deviations = rows.std(axis=0)
     scaled = rows / np.where(deviations > 0.0, deviations, 1.0)
     chosen = [int(rng.integers(len(rows)))]

@@ -14,8 +14,8 @@ from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.solvers.inducing import Block
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.interpreted import graph_function
 
@@ -52,10 +52,10 @@ class SparseLogPosterior:
         self._blocks = blocks
         self._inducing = inducing
         self._learn = learn
-        deviations = blocks.inputs.std(axis=0)
+        deviations = column_deviations(blocks.rows)
         self._units = np.where(deviations > 0.0, deviations, 1.0)
         self._count = len(hyperparameters.parameters)
-        (self._labels,) = evaluate([hyperparameters.labels])
+        self._labels = blocks.rows.labels(slice(0, blocks.rows.n_rows))
 
     @property
     def name(self) -> str:

@@ -18,6 +18,8 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
@@ -100,16 +102,19 @@ class InducingBlocks:
         Data of the model → constants that take their place.
     compile_kwargs : dict, optional
         For `pytensor.function`; without a `mode` graphs are interpreted.
+    rows : Rows, optional
+        Take the place of those of the model.
 
     Attributes
     ----------
-    inputs : array (n, d)
-        Inputs of the model.
+    rows : Rows
+        Inputs and labels.
 
     Raises
     ------
     ValueError
-        If `gps` are not what made the latent values, or if inputs are not finite.
+        If `gps` are not what made the latent values, if inputs of the model are not finite, or if `rows` have another
+        number of columns than these.
     """
 
     def __init__(
@@ -118,17 +123,18 @@ class InducingBlocks:
         gps: Sequence[pm.gp.Latent],
         data: Mapping[Variable, Variable],
         compile_kwargs: Mapping[str, Any] | None = None,
+        rows: Rows | None = None,
     ) -> None:
         matched = match_priors(classifier, gps)
         self._classifier = classifier
         self._names = [classifier.model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
-        (inputs,) = evaluate(graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False))
-        self.inputs: Array = np.asarray(inputs, dtype=np.float64)
-        if (bad := ~np.isfinite(self.inputs).all(axis=1)).any():
-            first = int(np.flatnonzero(bad)[0])
+        observed = [pt.as_tensor_variable(matched[0][1].X), classifier.labels]
+        inputs, labels = evaluate(graph_replace(observed, data, strict=False))
+        self.rows: Rows = _rows_of_model(inputs, labels) if rows is None else rows
+        if self.rows.n_inputs != inputs.shape[1]:
             raise ValueError(
-                f"The inputs of the model must be finite, but {np.count_nonzero(bad)} of {len(bad)} rows have values "
-                f"that are not; the first is row {first}. Leave these rows out, of the labels as well."
+                f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
+                f"{self.rows.n_inputs}."
             )
         parts = [_Moments(classifier, latent, maker, data, compile_kwargs or {}) for latent, maker in matched]
         self._of = {  # the part that makes each function, and which of its outputs that is
@@ -201,7 +207,7 @@ class PriorAt:
         self._blocks = blocks
         self._point = point
         self._z = z
-        self.n_points = len(blocks.inputs)
+        self.n_points = blocks.rows.n_rows
         self.n_functions = blocks.n_functions
 
     def inducing(self) -> Array:
@@ -210,12 +216,21 @@ class PriorAt:
 
     def block(self, rows: slice) -> Block:
         """Moments of some of the rows."""
-        return self._blocks.block(self._point, self._z, self._blocks.inputs[rows])
+        return self._blocks.block(self._point, self._z, self._blocks.rows.inputs(rows))
 
     def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:
         """Derivatives in hyperparameters and inducing inputs, from those in the moments of some of the rows."""
-        return self._blocks.block_slopes(self._point, self._z, self._blocks.inputs[rows], bars)
+        return self._blocks.block_slopes(self._point, self._z, self._blocks.rows.inputs(rows), bars)
 
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
         """The same from those in the covariance of the inducing values."""
         return self._blocks.inducing_slopes(self._point, self._z, bar)
+
+
+def _rows_of_model(inputs: Array, labels: Array) -> InMemory:
+    if (bad := ~np.isfinite(inputs).all(axis=1)).any():
+        raise ValueError(
+            f"The inputs of the model must be finite, but {np.count_nonzero(bad)} of {len(bad)} rows have values that "
+            f"are not; the first is row {int(np.flatnonzero(bad)[0])}. Leave these rows out, of the labels as well."
+        )
+    return InMemory(inputs, labels)

@@ -169,8 +169,8 @@ class SparseInference(Inference):
         ):
             progress.stage("making the graphs of the covariances")
             blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs)
-            given = min(_INDUCING, len(blocks.inputs)) if self._given is None else self._given
-            inducing = initial_inducing(given, blocks.inputs, blocks.n_functions, self._shared, self._seed)
+            given = min(_INDUCING, blocks.rows.n_rows) if self._given is None else self._given
+            inducing = initial_inducing(given, blocks.rows, blocks.n_functions, self._shared, self._seed)
             log_posterior = SparseLogPosterior(self._space, self._approximator, blocks, inducing, self._learn)
             first = log_posterior.flat(self._first)
             progress.stage("first solve")

@@ -5,37 +5,39 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.rows.in_memory import InMemory
 
 X = np.random.default_rng(1).normal(size=(40, 2))
+ROWS = InMemory(X, np.zeros(40))
 
 
 def test_a_number_takes_rows_that_differ():
-    z = initial_inducing(10, X, 3, False, 1)
+    z = initial_inducing(10, ROWS, 3, False, 1)
     assert z.shape == (3, 10, 2)
     for own in z:
         assert len(np.unique(own, axis=0)) == 10
         assert {tuple(row) for row in own} <= {tuple(row) for row in X}
     assert not np.array_equal(z[0], z[1])
-    assert initial_inducing(10, X, 3, True, 1).shape == (1, 10, 2)
-    assert_allclose(initial_inducing(10, X, 3, False, 1), z)
+    assert initial_inducing(10, ROWS, 3, True, 1).shape == (1, 10, 2)
+    assert_allclose(initial_inducing(10, ROWS, 3, False, 1), z)
 
 
 def test_rows_of_few_kinds_may_be_taken_twice():
-    z = initial_inducing(5, np.repeat([[0.0, 1.0], [2.0, 3.0]], 10, axis=0), 2, True, 1)
+    z = initial_inducing(5, InMemory(np.repeat([[0.0, 1.0], [2.0, 3.0]], 10, axis=0), np.zeros(20)), 2, True, 1)
     assert len(np.unique(z[0], axis=0)) == 2
 
 
 def test_they_spread():
     clusters = np.repeat(np.arange(5.0)[:, None] * 100, 8, axis=0) + 0.01 * X[:, :1]
-    assert len(np.unique(initial_inducing(5, clusters, 1, True, 1)[0].round(-1))) == 5
+    assert len(np.unique(initial_inducing(5, InMemory(clusters, np.zeros(40)), 1, True, 1)[0].round(-1))) == 5
 
 
 def test_an_array_is_taken_as_it_is():
-    assert_allclose(initial_inducing(X[:4], X, 3, False, 1), np.stack([X[:4]] * 3))
+    assert_allclose(initial_inducing(X[:4], ROWS, 3, False, 1), np.stack([X[:4]] * 3))
     own = np.stack([X[:4], X[4:8], X[8:12]])
-    assert_allclose(initial_inducing(own, X, 3, False, 1), own)
+    assert_allclose(initial_inducing(own, ROWS, 3, False, 1), own)
     many = np.random.default_rng(2).normal(size=(100, 2))
-    assert_allclose(initial_inducing(many, X, 3, True, 1), many[None])
+    assert_allclose(initial_inducing(many, ROWS, 3, True, 1), many[None])
 
 
 @pytest.mark.parametrize(
@@ -53,4 +55,4 @@ def test_an_array_is_taken_as_it_is():
 )
 def test_what_is_none_is_refused(given, kind, message):
     with pytest.raises(kind, match=message):
-        initial_inducing(given, X, 3, False, 1)
+        initial_inducing(given, ROWS, 3, False, 1)

@@ -20,7 +20,7 @@ def log_posterior(build, learn=True, inducing=4, shared=False, **options):
     model, gp = build()
     space = Hyperparameters(read_classifier(model))
     blocks = InducingBlocks(space.classifier, as_gps(gp), space.data)
-    z = initial_inducing(inducing, blocks.inputs, blocks.n_functions, shared, 1)
+    z = initial_inducing(inducing, blocks.rows, blocks.n_functions, shared, 1)
     return SparseLogPosterior(space, SparseEP(tolerance=1e-11, **options), blocks, z, learn)
 
 

@@ -1,0 +1,50 @@
+"""Reading rows chunk by chunk: how far columns spread, and a sample, in memory that does not grow with the rows."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.contract import Rows
+
+__all__ = ["chunks", "column_deviations", "sample_inputs"]
+
+
+def chunks(rows: Rows) -> Iterator[slice]:
+    """The chunks of some rows, in their order."""
+    n, size = rows.n_rows, rows.chunk
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+def column_deviations(rows: Rows) -> Array:
+    """Standard deviations of the columns of the inputs (d,), in one pass.
+
+    Means and sums of squares are joined as in Chan, Golub and LeVeque (1983, Am. Stat. 37): no digits are lost to means
+    that are far from 0.
+    """
+    count, mean, squares = 0, np.zeros(rows.n_inputs), np.zeros(rows.n_inputs)
+    for chunk in chunks(rows):
+        x = rows.inputs(chunk)
+        total = count + len(x)
+        own = x.mean(axis=0)
+        apart = own - mean
+        squares += ((x - own) ** 2).sum(axis=0) + apart**2 * (count * len(x) / total)
+        mean += apart * (len(x) / total)
+        count = total
+    return np.sqrt(squares / count)
+
+
+def sample_inputs(rows: Rows, count: int, rng: np.random.Generator) -> Array:
+    """Inputs (count, d) of rows that are drawn without replacement; all rows, in their order, if there are no more."""
+    n = rows.n_rows
+    wanted = np.arange(n) if count >= n else rng.choice(n, count, replace=False)
+    found = np.empty((len(wanted), rows.n_inputs))
+    order = np.argsort(wanted)
+    ends = np.searchsorted(wanted[order], [chunk.stop for chunk in chunks(rows)])
+    begin = 0
+    for chunk, end in zip(chunks(rows), ends, strict=True):
+        if end > begin:
+            here = order[begin:end]
+            found[here] = rows.inputs(chunk)[wanted[here] - chunk.start]
+        begin = end
+    return found
