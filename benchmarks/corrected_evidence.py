@@ -21,8 +21,9 @@ from threadpoolctl import threadpool_limits
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for the references of the tests
 
 import pymc_gpep as gpep
-from pymc_gpep.checks.annealing import Base, Estimate, anneal, importance_estimate, importance_weights
+from pymc_gpep.checks.annealing import Base, anneal, importance_weights
 from pymc_gpep.checks.corrected_evidence import corrected_evidence
+from pymc_gpep.hyper.weights import Estimate, importance_estimate
 from tests.reference.data import iris, squared_exponential
 from tests.reference.flat_ep import flat_model, gaussian
 

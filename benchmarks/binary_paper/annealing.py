@@ -13,13 +13,13 @@ from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, exact
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.checks.annealing import (
     anneal,
-    importance_estimate,
     importance_weights,
     posterior_base,
     prior_base,
     thermodynamic_estimate,
 )
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.hyper.weights import importance_estimate
 
 Array = np.ndarray
 

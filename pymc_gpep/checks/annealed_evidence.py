@@ -20,7 +20,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.checks.annealing import (
     Base,
     anneal,
-    importance_estimate,
     importance_weights,
     posterior_base,
     prior_base,
@@ -28,6 +27,7 @@ from pymc_gpep.checks.annealing import (
 )
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes

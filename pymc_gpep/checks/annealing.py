@@ -21,13 +21,12 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.prior import Prior
+from pymc_gpep.hyper.weights import Estimate
 from pymc_gpep.sampling.ellipse import elliptical_slice
 
 __all__ = [
     "Base",
-    "Estimate",
     "anneal",
-    "importance_estimate",
     "importance_weights",
     "posterior_base",
     "prior_base",
@@ -64,13 +63,6 @@ def posterior_base(posterior: Posterior[Any]) -> Base:
         log_sites=lambda x: float(posterior.relative_site_log_density(x)),
         log_normaliser=posterior.relative_log_normaliser,
     )
-
-
-class Estimate(NamedTuple):
-    """An estimate and its standard error."""
-
-    value: float
-    error: float
 
 
 def anneal(
@@ -136,17 +128,6 @@ def importance_weights(u: Array, temperatures: Array) -> Array:
     """Log weight (runs,) of each run: u at each temperature but the last, times the way to the next."""
     weights: Array = np.diff(temperatures) @ u[:-1]
     return weights
-
-
-def importance_estimate(log_weights: Array) -> tuple[Estimate, float]:
-    """Log mean of the weights, its standard error by the delta method, and the effective number of runs."""
-    top = log_weights.max()
-    if not np.isfinite(top):
-        return Estimate(-np.inf, np.nan), 0.0
-    weights = np.exp(log_weights - top)
-    average = weights.mean()
-    error = weights.std(ddof=1) / (average * np.sqrt(len(weights)))
-    return Estimate(float(top + np.log(average)), float(error)), float(weights.sum() ** 2 / (weights**2).sum())
 
 
 def thermodynamic_estimate(u: Array, temperatures: Array) -> Estimate:

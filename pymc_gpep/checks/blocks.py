@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.checks.pareto_smoothing import smooth, stand_for_posterior
+from pymc_gpep.hyper.weights import smooth, stand_for_posterior
 
 __all__ = ["BlockCheck", "block_check", "nothing_known"]
 

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.checks.annealing import importance_estimate
 from pymc_gpep.checks.blocks import block_check, nothing_known
-from pymc_gpep.checks.pareto_smoothing import smooth, stand_for_posterior
 from pymc_gpep.fits.datasets import latent
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.weights import importance_estimate, smooth, stand_for_posterior
 
 __all__ = [
     "ImportanceCheck",

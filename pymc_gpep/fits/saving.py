@@ -25,6 +25,7 @@ from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.weights import Estimate, Weighing
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.assembly import evaluate
 
@@ -54,6 +55,7 @@ def to_datatree(fit: Fit) -> xr.DataTree:
         start=(("node", "site"), np.array([node.start for node in hyper.nodes])),
         weight=("node", hyper.weights),
         log_evidence=hyper.log_evidence,
+        **_weighing_columns(hyper),
     )
     history = evaluation_table(optimum.history, "iteration", parameters)
     tree = xr.DataTree.from_dict(
@@ -80,6 +82,23 @@ def to_datatree(fit: Fit) -> xr.DataTree:
     if hyper.draws is not None:
         tree["chains"] = hyper.draws
     return tree
+
+
+def _weighing_columns(hyper: HyperPosterior) -> dict[str, float]:
+    """What the weights say of themselves, where they say anything; the estimate itself is the log evidence."""
+    if hyper.weighing is None:
+        return {}
+    columns = hyper.weighing._asdict()
+    return columns | {"estimate": hyper.weighing.estimate.value, "standard_error": hyper.weighing.estimate.error}
+
+
+def _weighing_of(nodes: xr.Dataset) -> Weighing | None:
+    if "pareto_k" not in nodes:
+        return None
+    value, error, size, pareto_k = (
+        float(nodes[name]) for name in ("estimate", "standard_error", "effective_size", "pareto_k")
+    )
+    return Weighing(Estimate(value, error), size, pareto_k, int(nodes["draws"]))
 
 
 def observed_data(classifier: GPClassifier, labels: NDArray[np.int64]) -> xr.Dataset:
@@ -157,6 +176,7 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         log_evidence=float(nodes["log_evidence"]),
         converged=bool(attrs["hyper_converged"]),
         message=attrs["hyper_message"],
+        weighing=_weighing_of(nodes),
         draws=tree.children["chains"].load() if "chains" in tree.children else None,
     )
     fit = Fit(log_posterior, optimum, hyper, float(history["seconds"]), float(history.get("compile_seconds", np.nan)))

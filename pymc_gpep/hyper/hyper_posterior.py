@@ -11,6 +11,7 @@ from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.weights import Weighing
 
 __all__ = ["HyperPosterior"]
 
@@ -39,6 +40,9 @@ class HyperPosterior:
         Whether the nodes are those that the method wants.
     message : str
         How it went, in words.
+    weighing : Weighing, optional
+        What the weights say of themselves, where they are those of importance sampling: effective size, Pareto k, and
+        the standard error of log p(y).
     draws : DataTree, optional
         The Markov chains that nodes were taken from.
 
@@ -59,6 +63,7 @@ class HyperPosterior:
         log_evidence: float = np.nan,
         converged: bool = True,
         message: str = "",
+        weighing: Weighing | None = None,
         draws: xr.DataTree | None = None,
     ) -> None:
         self.name = name
@@ -68,6 +73,7 @@ class HyperPosterior:
         self.log_evidence = log_evidence
         self.converged = converged
         self.message = message
+        self.weighing = weighing
         self.draws = draws
         classifier = log_posterior.classifier
         self._kept: dict[bytes, Solution] = {}

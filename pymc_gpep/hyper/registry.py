@@ -7,13 +7,14 @@ from typing import Any
 from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.contract import HyperMethod
 from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
+from pymc_gpep.hyper.importance import ImportanceSampling
 from pymc_gpep.hyper.markov_chain import MarkovChain
 from pymc_gpep.hyper.maximum import Maximum
 
 __all__ = ["HYPER", "hyper_method"]
 
 HYPER: dict[str, type[HyperMethod]] = {
-    method.name: method for method in (Maximum, LaplaceNodes, CentralComposite, MarkovChain)
+    method.name: method for method in (Maximum, LaplaceNodes, CentralComposite, ImportanceSampling, MarkovChain)
 }
 """Names for `pm.fit(hyper=...)` → what they stand for, the default first."""
 

@@ -58,10 +58,10 @@ class GPInference(Inference):
         suggest, and after four of these are draws from the prior.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
-    hyper : {"map", "laplace", "ccd", "nuts"}
+    hyper : {"map", "laplace", "ccd", "importance", "nuts"}
         What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
         integrate over them: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite
-        design, `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
+        design, `"importance"` by weighted draws, `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options

@@ -6,13 +6,13 @@ from pymc_gpep.approximations.registry import approximator
 from pymc_gpep.checks.annealing import (
     Base,
     anneal,
-    importance_estimate,
     importance_weights,
     posterior_base,
     prior_base,
     thermodynamic_estimate,
 )
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from tests.reference.data import random_problem

@@ -12,7 +12,8 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
-from pymc_gpep.checks.annealing import anneal, importance_estimate, importance_weights, posterior_base
+from pymc_gpep.checks.annealing import anneal, importance_weights, posterior_base
+from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.with_parameters import COUNTS, CUTS, EXPOSURE, ORDERED, model_of
 from tests.models import interpreted_sampler

@@ -10,7 +10,7 @@ from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
 from pymc_gpep.checks.importance import importance_check, log_importance_weights, resample
-from pymc_gpep.checks.pareto_smoothing import smooth
+from pymc_gpep.hyper.weights import smooth
 from tests.likelihoods.with_parameters import CASES, model_of
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.elliptical_slices import slices

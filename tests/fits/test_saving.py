@@ -13,6 +13,7 @@ from tests import models
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
 KINDS = {
     "shared, ccd": (models.shared, "nested_ep", {"hyper": "ccd"}),
+    "importance": (models.probit, "nested_ep", {"hyper": "importance", "hyper_options": {"draws": 100}}),
     "per class": (models.per_class, "nested_ep", {}),
     "no hyperparameters": (models.fixed, "vb", {}),
     "softmax, laplace": (models.softmax, "laplace", {"hyper": "laplace", "hyper_options": {"nodes": 4}}),
@@ -72,6 +73,7 @@ def test_round_trip(kind, form, tmp_path):
     xr.testing.assert_allclose(again.predict(again_gp, NEW), fit.predict(gp, NEW), rtol=1e-12, atol=1e-14)
     draws, again_draws = (each.sample(7, chains=2, random_seed=3)["posterior"].to_dataset() for each in (fit, again))
     xr.testing.assert_allclose(again_draws, draws, rtol=1e-12)
+    assert again.hyper_posterior.weighing == fit.hyper_posterior.weighing
     chains, again_chains = fit.hyper_posterior.draws, again.hyper_posterior.draws
     assert (chains is None) == (again_chains is None)
     if chains is not None:

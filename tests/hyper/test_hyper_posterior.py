@@ -29,9 +29,10 @@ OPTIONS = {
     "map": {},
     "laplace": {"nodes": 64},
     "ccd": {},
+    "importance": {"draws": 150},
     "nuts": {"draws": 1000, "tune": 400, "chains": 2, "cores": 1, "nodes": 800},
 }
-kinds = pytest.mark.parametrize("kind", ["laplace", "ccd", pytest.param("nuts", marks=pytest.mark.slow)])
+kinds = pytest.mark.parametrize("kind", ["laplace", "ccd", "importance", pytest.param("nuts", marks=pytest.mark.slow)])
 
 
 def two():
@@ -112,7 +113,12 @@ def theta_moments(fit):
 
 # Largest error of a mean, in standard deviations; of a standard deviation, relative; of a class probability.
 # Those of nuts are Monte Carlo errors of 800 draws.
-CLOSE = {"laplace": (0.15, 0.12, 0.008), "ccd": (0.08, 0.05, 0.006), "nuts": (0.3, 0.25, 0.012)}
+CLOSE = {
+    "laplace": (0.15, 0.12, 0.008),
+    "ccd": (0.08, 0.05, 0.006),
+    "importance": (0.05, 0.05, 0.004),
+    "nuts": (0.3, 0.25, 0.012),
+}
 
 
 @kinds
@@ -128,7 +134,7 @@ def test_moments_against_a_grid(case, kind):
     assert error < 0.5 * np.abs(p["map"] - p["grid"]).max()
 
 
-@pytest.mark.parametrize(("kind", "error"), [("laplace", 0.12), ("ccd", 0.02)])
+@pytest.mark.parametrize(("kind", "error"), [("laplace", 0.12), ("ccd", 0.02), ("importance", 0.02)])
 def test_evidence_against_a_grid(case, kind, error):
     expected = case.fit("grid").hyper_posterior.log_evidence
     assert case.fit(kind).hyper_posterior.log_evidence == pytest.approx(expected, abs=error)
@@ -147,7 +153,10 @@ def test_weights_and_nodes(pair, kind):
     posterior = fit.hyper_posterior
     assert posterior.weights.sum() == pytest.approx(1, abs=1e-12)
     assert (posterior.weights > 0).all()
-    assert len(posterior) == {"laplace": 64, "ccd": 9, "nuts": 800}[kind]
+    if kind == "importance":  # those that weigh next to nothing are left out
+        assert 0.9 * 150 < len(posterior) < 150
+    else:
+        assert len(posterior) == {"laplace": 64, "ccd": 9, "nuts": 800}[kind]
     nodes = fit.nodes
     assert_allclose(
         np.log(nodes["eta"]), posterior.theta[:, [v.name for v in pair.log_posterior.value_vars].index("eta_log__")]
@@ -219,27 +228,40 @@ def test_design_is_of_second_order(d, resolution):
         assert_allclose(pairs @ pairs.T / len(corners), np.eye(len(pairs)), atol=1e-12)
 
 
+class Known:
+    """A log posterior that is −3 at a centre and falls from there as a normal density, or as a t density."""
+
+    root = np.array([[0.5, 0.0, 0.0], [0.3, 0.8, 0.0], [-0.2, 0.1, 1.5]])
+    centre = np.array([1.0, -2.0, 0.5])
+    value_vars = ()
+
+    def __init__(self, pair, dof=np.inf):
+        self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.optimum.best, dof
+
+    def loosely(self, gradients=True):
+        return self
+
+    def each(self, function, items):
+        return [function(item) for item in items]
+
+    def __call__(self, theta, start=None):
+        away = theta - self.centre
+        pull = np.linalg.solve(self.root @ self.root.T, away)
+        value, factor = -3.0 - 0.5 * away @ pull, 1.0
+        if np.isfinite(self._dof):
+            power = 0.5 * (self._dof + theta.size)
+            value, factor = -3.0 - power * np.log1p(away @ pull / self._dof), 2 * power / (self._dof + away @ pull)
+        return self._best._replace(theta=theta, log_posterior=value, gradient=-factor * pull)
+
+    @property
+    def optimum(self):
+        return Optimum(self(self.centre), True, "", ())
+
+
 def test_ccd_is_exact_for_a_gaussian(pair):
     """Weights, mean, covariance, fourth moment of the radius and the integral."""
-    root = np.array([[0.5, 0.0, 0.0], [0.3, 0.8, 0.0], [-0.2, 0.1, 1.5]])
-    centre, precision = np.array([1.0, -2.0, 0.5]), np.linalg.inv(root @ root.T)
-
-    class Gaussian:
-        classifier, value_vars = pair.log_posterior.classifier, ()
-
-        def loosely(self, gradients=True):
-            return self
-
-        def each(self, function, items):
-            return [function(item) for item in items]
-
-        def __call__(self, theta, start=None):
-            away = theta - centre
-            value = -3.0 - 0.5 * away @ precision @ away
-            return pair.optimum.best._replace(theta=theta, log_posterior=value, gradient=-precision @ away)
-
-    gaussian = Gaussian()
-    optimum = Optimum(gaussian(centre), True, "", ())
+    gaussian = Known(pair)
+    root, centre, optimum = gaussian.root, gaussian.centre, gaussian.optimum
     for options, fourth in (({}, 15.0), ({"f0": 1.1}, 1.1**2 * 9)):
         posterior = hyper_method("ccd", options).integrate(gaussian, optimum)
         z = np.linalg.solve(root, (posterior.theta - centre).T)
@@ -248,6 +270,56 @@ def test_ccd_is_exact_for_a_gaussian(pair):
         expected = -3.0 + 1.5 * np.log(2 * np.pi) + np.log(np.linalg.det(root))
         assert posterior.log_evidence == pytest.approx(expected, abs=1e-9)
         assert (z**2).sum(axis=0) ** 2 @ posterior.weights == pytest.approx(fourth, abs=1e-8)
+
+
+@pytest.mark.parametrize("dof", [3.0, 1e6])
+def test_importance_sampling_has_the_integral_of_a_gaussian(pair, dof):
+    gaussian = Known(pair)
+    posterior = hyper_method("importance", {"draws": 1000, "dof": dof}).integrate(gaussian, gaussian.optimum)
+    expected = -3.0 + 1.5 * np.log(2 * np.pi) + np.log(np.linalg.det(gaussian.root))
+    weighing = posterior.weighing
+    assert posterior.log_evidence == weighing.estimate.value
+    assert posterior.log_evidence == pytest.approx(expected, abs=0.02)
+    assert weighing.estimate.error == pytest.approx(
+        np.sqrt((1 / weighing.effective_size - 1e-3) * 1000 / 999), rel=1e-6
+    )
+    assert weighing.draws == 1000
+    assert weighing.pareto_k < 0.5
+    z = np.linalg.solve(gaussian.root, (posterior.theta - gaussian.centre).T)
+    assert_allclose(z @ posterior.weights, 0, atol=0.05)
+    assert_allclose(z * posterior.weights @ z.T, np.eye(3), atol=0.1)
+    if dof == 1e6:  # the Gaussian itself
+        assert weighing.effective_size > 999
+        assert posterior.log_evidence == pytest.approx(expected, abs=1e-4)
+
+
+def test_tails_that_the_proposal_does_not_reach_are_told_of(pair):
+    heavy = Known(pair, dof=0.3)
+    posterior = hyper_method("importance", {"dof": 30}).integrate(heavy, heavy.optimum)
+    assert posterior.weighing.pareto_k > 0.7
+    assert not posterior.converged
+    assert "heavier tails than the proposal" in posterior.message
+    assert "hyper='nuts'" in posterior.message
+    fine = hyper_method("importance", {"dof": 0.3}).integrate(heavy, heavy.optimum)
+    assert fine.converged
+
+
+def test_importance_sampling_says_what_it_is_worth(single):
+    fit = single.fit("importance")
+    weighing = fit.hyper_posterior.weighing
+    assert fit.converged
+    assert f"In hyper='importance', 150 draws are worth {weighing.effective_size:.0f} (Pareto k -" in fit.message
+    assert fit.message.endswith(f"the standard error of log p(y) is {weighing.estimate.error:.3f}.")
+
+
+def test_importance_sampling_follows_the_seed(single):
+    one, again, other = (
+        hyper_method("importance", {"draws": 100}).integrate(single.log_posterior, single.optimum, random_seed=seed)
+        for seed in (1, 1, 2)
+    )
+    np.testing.assert_array_equal(one.theta, again.theta)
+    np.testing.assert_array_equal(one.weights, again.weights)
+    assert np.abs(one.theta[:50] - other.theta[:50]).max() > 1e-3
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])
@@ -420,16 +492,19 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
             return result._replace(status=1, log_posterior=np.nan) if theta[-1] > self.wall else result
 
     top, sd = pair.optimum.best.theta[-1], theta_moments(pair.fit("laplace"))[1][-1]
-    for kind in ("laplace", "ccd"):
+    for kind in ("laplace", "ccd", "importance"):
         fit = pair._updated(hyper_method(kind, OPTIONS[kind]).integrate(Walled(top + sd), pair.optimum))
         assert 1 < len(fit.hyper_posterior) < len(pair.fit(kind).hyper_posterior)
         assert fit.hyper_posterior.weights.sum() == pytest.approx(1)
         assert not fit.converged
-        assert f"In hyper='{kind}', the approximation failed at" in fit.message
+        assert f"In hyper='{kind}', " in fit.message
+        assert "the approximation failed at" in fit.message
 
 
 def test_what_is_wrong_is_said(pair):
-    with pytest.raises(ValueError, match="hyper is 'grid', but must be one of 'map', 'laplace', 'ccd', 'nuts'"):
+    with pytest.raises(
+        ValueError, match="hyper is 'grid', but must be one of 'map', 'laplace', 'ccd', 'importance', 'nuts'"
+    ):
         hyper_method("grid")
     with pytest.raises(TypeError, match="hyper='laplace' has no option draws; it has nodes"):
         hyper_method("laplace", {"draws": 3})

@@ -29,7 +29,7 @@ def fit():
         return pm.fit(method="nested_ep", progressbar=False, random_seed=1)
 
 
-@pytest.mark.parametrize("kind", ["ccd", "laplace"])
+@pytest.mark.parametrize("kind", ["ccd", "laplace", "importance"])
 def test_nodes_do_not_depend_on_the_threads(fit, threads, kind):
     found = []
     for count in (1, 3):

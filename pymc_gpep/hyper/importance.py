@@ -1,0 +1,99 @@
+"""Importance sampling of the posterior of the hyperparameters, from a Student t distribution at its maximum."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import gammaln, ndtri
+from scipy.stats import chi2, qmc
+
+from pymc_gpep.approximations.limits import at_least, positive
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
+from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.weights import Weighing, smooth
+
+__all__ = ["ImportanceSampling"]
+
+_NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
+
+
+@dataclass(frozen=True)
+class ImportanceSampling(HyperMethod):
+    """Draws of a Student t distribution at the maximum, weighted by the posterior density over their own.
+
+    The scale of the proposal is that of the Gaussian with the second derivatives of the log posterior, in the
+    unconstrained space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024); log p(y) is
+    the log of their mean, exact but for Monte Carlo error and what the approximation of the evidence is off. Draws are
+    quasi-random, a scrambled Halton sequence: for a few hyperparameters the error is well below the standard error,
+    which is that of independent draws.
+
+    Parameters
+    ----------
+    draws : int
+        At least 100, for their weights to have a tail.
+    dof : float
+        Degrees of freedom of the proposal. The fewer, the heavier its tails.
+    """
+
+    draws: int = field(default=500, metadata=at_least(100))
+    dof: float = field(default=5.0, metadata=positive())
+
+    name: ClassVar[str] = "importance"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """The draws that weigh anything, with log p(y), its standard error and what the weights say of themselves."""
+        gaussian = gaussian_at(log_posterior, optimum)
+        z = self._standard_draws(optimum.best.theta.size, random_seed)
+        nodes = evaluate_nodes(log_posterior, gaussian.at(z), gaussian.neighbours, progressbar)
+        found = np.array([node is not None for node in nodes])
+        if not found.any():
+            raise ValueError(f"hyper='importance': {failures(nodes)}. Use hyper='map', or other priors.")
+        good = [node for node in nodes if node is not None]
+        logs = np.array([node.log_posterior for node in good]) - self._log_density(z[found], gaussian)
+        smoothed, pareto_k = smooth(logs)
+        # A draw at which the approximation fails counts as one, of no weight.
+        weighing = Weighing.of(np.append(smoothed, np.full((~found).sum(), -np.inf)), pareto_k)
+        weights = np.exp(smoothed - smoothed.max())
+        light_first = np.argsort(weights)
+        kept = np.ones(len(good), dtype=bool)
+        kept[light_first[np.cumsum(weights[light_first]) < _NEGLIGIBLE * weights.sum()]] = False
+        return HyperPosterior(
+            self.name,
+            log_posterior,
+            [node for node, keep in zip(good, kept, strict=True) if keep],
+            weights[kept],
+            log_evidence=weighing.estimate.value,
+            weighing=weighing,
+            converged=bool(found.all()) and weighing.usable,
+            message="; ".join(filter(None, [weighing.about("log p(y)"), self._remedy(weighing), failures(nodes)])),
+        )
+
+    def _remedy(self, weighing: Weighing) -> str:
+        if weighing.usable:
+            return ""
+        return (
+            "the posterior has heavier tails than the proposal, and these estimates cannot be relied on: sample with "
+            "hyper='nuts', or give hyperparameters that the data say little about priors that hold them"
+        )
+
+    def _standard_draws(self, d: int, random_seed: int) -> Array:
+        """Quasi-random draws (draws, d) of the standard t distribution, from the centre outwards.
+
+        In this order each has those before it for neighbours, which its solve starts from.
+        """
+        u = qmc.Halton(d + 1, scramble=True, rng=np.random.default_rng(random_seed)).random(self.draws)
+        z = ndtri(u[:, :d]) * np.sqrt(self.dof / chi2.ppf(u[:, d:], self.dof))
+        return np.asarray(z[np.argsort((z**2).sum(axis=1), kind="stable")])
+
+    def _log_density(self, z: Array, gaussian: Gaussian) -> Array:
+        """Of the proposal at hyperparameters that are z (s, d), standardised."""
+        d, dof = z.shape[1], self.dof
+        constant = gammaln(0.5 * (dof + d)) - gammaln(0.5 * dof) - 0.5 * d * np.log(dof * np.pi)
+        volume = np.linalg.slogdet(gaussian.root)[1]
+        return np.asarray(constant - volume - 0.5 * (dof + d) * np.log1p((z**2).sum(axis=1) / dof))
