@@ -1,0 +1,22 @@
+"""What is wrong with a row, and where that row is."""
+
+from typing import Any
+
+__all__ = ["RowError"]
+
+
+class RowError(ValueError):
+    """A row that cannot be used, found while rows are read.
+
+    Attributes
+    ----------
+    row : int
+        Counted from 0.
+    fit : SparseFit or None
+        What had been learned when the row was met; None if nothing.
+    """
+
+    def __init__(self, what: str, row: int, name: str = "") -> None:
+        super().__init__(f"{f'{name}: ' if name else ''}row {row} {what}")
+        self.row = row
+        self.fit: Any = None

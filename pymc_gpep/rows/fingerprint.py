@@ -1,0 +1,61 @@
+"""What a file of a fit says of rows that it does not hold."""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.contract import Rows
+
+__all__ = ["FormerRows", "fingerprint"]
+
+_LOOKED_AT = 16  # rows
+
+
+def fingerprint(rows: Rows) -> str:
+    """A checksum of inputs and labels of a few rows, the first and the last among them, and of how many there are."""
+    found = hashlib.sha256(f"{rows.n_rows}, {rows.n_inputs}".encode())
+    for row in np.unique(np.linspace(0, rows.n_rows - 1, _LOOKED_AT).astype(np.int64)):
+        here = slice(int(row), int(row) + 1)
+        found.update(np.ascontiguousarray(rows.inputs(here), "<f8").tobytes())
+        found.update(rows.labels(here).astype("<i8").tobytes())
+    return found.hexdigest()
+
+
+class FormerRows(NamedTuple):
+    """Rows that a fit was made with, and that its file does not hold.
+
+    `checksum` is their `fingerprint`, `name` where they were.
+    """
+
+    n_rows: int
+    n_inputs: int
+    checksum: str
+    name: str = ""
+
+    @classmethod
+    def of(cls, rows: Rows) -> "FormerRows":
+        """What remains of some rows."""
+        if isinstance(rows, cls):
+            return rows
+        return cls(rows.n_rows, rows.n_inputs, fingerprint(rows), getattr(rows, "name", ""))
+
+    @property
+    def chunk(self) -> int:
+        """There is nothing to read."""
+        return 1
+
+    def inputs(self, rows: slice) -> Array:
+        """Refused."""
+        raise self._absent()
+
+    def labels(self, rows: slice) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        """Refused."""
+        raise self._absent()
+
+    def _absent(self) -> ValueError:
+        where = f" They were read from {self.name}." if self.name else ""
+        return ValueError(
+            f"The {self.n_rows} rows of this fit came from data=..., and its file does not hold them.{where}"
+        )

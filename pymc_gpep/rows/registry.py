@@ -1,0 +1,94 @@
+"""Data as a user gives them, and the rows that they are."""
+
+from collections.abc import Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+
+from pymc_gpep.rows.array_like import ArrayLike
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.dask_array import DaskArray
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.memory_map import MemoryMap
+from pymc_gpep.rows.parquet import ParquetColumns, column_names, parquet_files
+from pymc_gpep.rows.stored import Stored
+from pymc_gpep.rows.stored_rows import StoredRows
+from pymc_gpep.rows.zarr_array import ZarrArray
+
+__all__ = ["STORED", "rows_of"]
+
+STORED: tuple[type[Stored], ...] = (
+    MemoryMap,
+    ZarrArray,
+    DaskArray,
+    ArrayLike,
+)
+"""Kinds of arrays that are not in memory. The first that takes an array reads it."""
+
+
+def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None = None) -> Rows:
+    """Rows that are read block by block.
+
+    Parameters
+    ----------
+    data : pair of array_like, or path, or Rows
+        Inputs (n, d) and labels (n,): arrays of NumPy, in memory or mapped, of Zarr, Dask or h5py, or anything else
+        that has `shape` and `dtype` and is read by slices. Or the path of a Parquet file, or of a folder of them, or a
+        pair of such a path and the name of the column of labels.
+    label : str, optional
+        Name of the column of labels, for Parquet.
+    columns : sequence of str, optional
+        Names of the columns of inputs, for Parquet; all others if not given.
+
+    Returns
+    -------
+    Rows
+
+    Raises
+    ------
+    TypeError
+        If `data` are nothing of this.
+    ValueError
+        If shapes do not agree, if there are no rows, or if a file has no such column; a `RowError` for a row whose
+        inputs are not finite, or whose label is no whole number, when it is read.
+    """
+    if isinstance(data, tuple | list) and len(data) == 2 and _is_path(data[0]) and isinstance(data[1], str):
+        data, label = data
+    if _is_path(data):
+        return _of_parquet(data, label, columns)
+    if label is not None or columns is not None:
+        raise TypeError("label and columns name columns of a Parquet file, but data are none.")
+    if isinstance(data, Rows):
+        return data
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise TypeError(
+            "data must be a pair (inputs, labels) of arrays, a pair (path, label) of a Parquet file and its column of "
+            f"labels, or rows as pymc_gpep.rows_of makes them, but are a {type(data).__name__}."
+        )
+    inputs, labels = (_stored(each) for each in data)
+    if inputs is None:
+        return InMemory(*data)
+    return StoredRows(inputs, labels or ArrayLike(np.asarray(data[1])))
+
+
+def _stored(array: Any) -> Stored | None:
+    """None for what is in memory."""
+    if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        return None
+    return next((found for kind in STORED if (found := kind.of(array)) is not None), None)
+
+
+def _is_path(data: Any) -> bool:
+    return isinstance(data, str | PathLike)
+
+
+def _of_parquet(path: str | PathLike[str], label: str | None, columns: Sequence[str] | None) -> StoredRows:
+    files = parquet_files(path)
+    names = column_names(files)
+    if label is None:
+        raise ValueError(f"data are {files[0]}: say which column has the labels, data=(path, name). It has {names}.")
+    inputs = [name for name in names if name != label] if columns is None else list(columns)
+    if missing := sorted({label, *inputs} - set(names)):
+        raise ValueError(f"{files[0]} has no column {', '.join(map(repr, missing))}, but {names}.")
+    return StoredRows(ParquetColumns(files, inputs), ParquetColumns(files, [label], flat=True))

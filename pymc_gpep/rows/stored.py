@@ -1,0 +1,41 @@
+"""What rows are read from: an array that is not in memory."""
+
+from typing import Any, Protocol, Self
+
+from numpy.typing import NDArray
+
+__all__ = ["ENTRIES", "Stored", "rows_together"]
+
+ENTRIES = 1_000_000
+"""Numbers that are read together where nothing else says how many: 8 MB."""
+
+
+class Stored(Protocol):
+    """An array (n,) or (n, d) that is read by slices of its rows.
+
+    One file for each kind. A kind that says nothing of where it is read from in a pickle cannot be sent to others.
+    """
+
+    @property
+    def name(self) -> str:
+        """File, or whatever tells a user where it is; empty if nothing does."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n,) or (n, d)."""
+
+    @property
+    def chunk(self) -> int:
+        """Rows that are read as cheaply as any of them alone; 1 where that is any slice."""
+
+    @classmethod
+    def of(cls, array: Any) -> Self | None:
+        """An array as one of this kind; None if it is none."""
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        """The values of rows start to stop, step 1."""
+
+
+def rows_together(stored: int, columns: int) -> int:
+    """Rows to read at a time, a multiple of those that are stored together."""
+    return stored * max(1, ENTRIES // (stored * max(columns, 1)))

@@ -1,0 +1,116 @@
+"""Rows that are read from where they are stored, and looked at before anybody uses them."""
+
+from collections.abc import Callable
+from math import lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.stored import ENTRIES, Stored, rows_together
+
+__all__ = ["StoredRows"]
+
+
+class StoredRows:
+    """Inputs and labels that are stored somewhere.
+
+    Parameters
+    ----------
+    inputs : Stored
+        Of shape (n, d).
+    labels : Stored
+        Of shape (n,).
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree, or if there are no rows. Reading raises a `RowError` where inputs are not finite or
+        labels no whole numbers.
+    """
+
+    def __init__(self, inputs: Stored, labels: Stored) -> None:
+        if len(inputs.shape) != 2 or labels.shape != inputs.shape[:1] or not inputs.shape[0]:
+            raise ValueError(
+                "Inputs must be (n, d) and labels (n,) with n > 0, but these have the shapes "
+                f"{inputs.shape} and {labels.shape}."
+            )
+        self.n_rows, self.n_inputs = inputs.shape
+        self.chunk = min(self.n_rows, rows_together(_together(inputs, labels), self.n_inputs))
+        self._inputs, self._labels = _ByChunks(inputs), _ByChunks(labels)
+
+    @property
+    def name(self) -> str:
+        """Where the inputs are stored; empty if nothing says it."""
+        return self._inputs.stored.name
+
+    def inputs(self, rows: slice) -> Array:
+        """Inputs (B, d) of rows start to stop."""
+        values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)
+        if not np.isfinite(values).all():
+            row, column = np.argwhere(~np.isfinite(values))[0]
+            raise RowError(
+                f"has {values[row, column]} in column {column}, but inputs must be finite. Leave such rows out, of the "
+                "labels as well.",
+                rows.start + int(row),
+                self.name,
+            )
+        return values
+
+    def labels(self, rows: slice) -> NDArray[np.int64]:
+        """What was observed there, (B,)."""
+        found = self._labels.read(rows)
+        if found.dtype.kind not in "biuf":
+            raise TypeError(
+                f"Labels must be whole numbers, but those of {self.label_name or 'data'} are {found.dtype}."
+            )
+        if found.dtype.kind == "f" and (wrong := ~(np.isfinite(found) & (found == np.rint(found)))).any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise RowError(f"has the label {found[row]}, which is no whole number.", rows.start + row, self.label_name)
+        return found.astype(np.int64)
+
+    @property
+    def label_name(self) -> str:
+        """Where the labels are stored; empty if nothing says it."""
+        return self._labels.stored.name
+
+
+class _ByChunks:
+    """Keeps the chunk that was read last: who reads in other steps would read it again and again."""
+
+    def __init__(self, stored: Stored) -> None:
+        self.stored = stored
+        self._step = stored.chunk
+        self._last: tuple[int, NDArray[Any]] | None = None
+
+    def read(self, rows: slice) -> NDArray[Any]:
+        step, n = self._step, self.stored.shape[0]
+        if step == 1 or rows.start >= rows.stop or _is_whole(rows, step, n):
+            return self.stored.read(rows)
+        parts = []
+        for begin in range(rows.start - rows.start % step, rows.stop, step):
+            chunk = slice(max(rows.start - begin, 0), min(rows.stop - begin, step))
+            parts.append(self._chunk(begin)[chunk])
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _chunk(self, begin: int) -> NDArray[Any]:
+        last = self._last
+        if last is None or last[0] != begin:
+            last = begin, self.stored.read(slice(begin, min(begin + self._step, self.stored.shape[0])))
+            self._last = last
+        return last[1]
+
+    def __reduce__(self) -> tuple[Callable[..., "_ByChunks"], tuple[Stored]]:
+        return type(self), (self.stored,)
+
+
+def _is_whole(rows: slice, step: int, n: int) -> bool:
+    return rows.start % step == 0 and (rows.stop % step == 0 or rows.stop == n)
+
+
+def _together(inputs: Stored, labels: Stored) -> int:
+    """Rows that both have in whole chunks; those of the inputs where that would be too many."""
+    both = lcm(inputs.chunk, labels.chunk)
+    return both if both * inputs.shape[1] <= ENTRIES else inputs.chunk

@@ -1,0 +1,222 @@
+"""Rows of every kind: the same values, whatever they are read from, and what is refused, with its place."""
+
+import pickle
+
+import dask.array
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from numpy.testing import assert_array_equal
+
+from pymc_gpep.rows.chunks import chunks
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.fingerprint import FormerRows, fingerprint
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.memory_map import MemoryMap
+from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.rows.stored_rows import StoredRows
+
+N, D = 53, 3
+X = np.random.default_rng(1).normal(size=(N, D))
+Y = np.arange(N) % 4
+
+
+def in_memory(x, y, folder):
+    return x, y
+
+
+def npy_files(x, y, folder):
+    np.save(folder / "x.npy", x)
+    np.save(folder / "y.npy", y.astype(np.int8))
+    return np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r")
+
+
+def memory_maps(x, y, folder):
+    """In the middle of a file, and single precision as it is stored."""
+    mapped = np.memmap(folder / "x.raw", np.float64, "w+", offset=5000, shape=(N + 4, D))
+    mapped[2:-2] = x
+    mapped.flush()
+    return mapped[2:-2], y
+
+
+def maps_by_columns(x, y, folder):
+    mapped = np.memmap(folder / "x.raw", np.float64, "w+", shape=(N, D), order="F")
+    mapped[:] = x
+    return mapped, y
+
+
+def zarr_arrays(x, y, folder):
+    root = zarr.open_group(folder / "rows.zarr", mode="w")
+    inputs = root.create_array("x", shape=x.shape, chunks=(7, 2), dtype=x.dtype)
+    labels = root.create_array("y", shape=y.shape, chunks=(10,), dtype=y.dtype)
+    inputs[:], labels[:] = x, y
+    return zarr.open_array(folder / "rows.zarr", path="x", mode="r"), labels
+
+
+def hdf5(x, y, folder):
+    with h5py.File(folder / "rows.h5", "w") as file:
+        file.create_dataset("x", data=x, chunks=(6, D))
+        file.create_dataset("y", data=y)
+    opened = h5py.File(folder / "rows.h5", "r")
+    return opened["x"], opened["y"]
+
+
+def dask_arrays(x, y, folder):
+    return dask.array.from_array(x, chunks=((20, 13, 20), D)), dask.array.from_array(y, chunks=9)
+
+
+def parquet_file(x, y, folder):
+    table = pa.table({"label": y} | {f"x{j}": column for j, column in enumerate(x.T)})
+    pq.write_table(table, folder / "rows.parquet", row_group_size=11)
+    return folder / "rows.parquet", "label"
+
+
+def parquet_folder(x, y, folder):
+    (folder / "parts").mkdir()
+    for part in range(3):
+        rows = slice(20 * part, 20 * part + 20)
+        table = pa.table({f"x{j}": column for j, column in enumerate(x[rows].T)} | {"label": y[rows]})
+        pq.write_table(table, folder / "parts" / f"{part}.parquet", row_group_size=8)
+    return str(folder / "parts"), "label"
+
+
+KINDS = [
+    in_memory, npy_files, memory_maps, maps_by_columns, zarr_arrays, hdf5, dask_arrays, parquet_file, parquet_folder
+]  # fmt: skip
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+
+
+@every_kind
+def test_values_are_those_that_were_stored(kind, tmp_path):
+    rows = rows_of(kind(X, Y, tmp_path))
+    assert isinstance(rows, Rows)
+    assert isinstance(rows, InMemory) == (kind is in_memory)
+    assert (rows.n_rows, rows.n_inputs) == (N, D)
+    for start, stop in [(0, N), (0, 5), (5, 19), (19, 20), (40, N), (12, 12)]:
+        inputs, labels = rows.inputs(slice(start, stop)), rows.labels(slice(start, stop))
+        assert (inputs.dtype, labels.dtype) == (np.float64, np.int64)
+        assert_array_equal(inputs, X[start:stop])
+        assert_array_equal(labels, Y[start:stop])
+    assert_array_equal(np.concatenate([rows.inputs(chunk) for chunk in chunks(rows)]), X)
+    assert fingerprint(rows) == fingerprint(InMemory(X, Y))
+
+
+@every_kind
+def test_rows_can_be_sent_to_another_process(kind, tmp_path):
+    rows = rows_of(kind(X, Y, tmp_path))
+    sent = pickle.dumps(rows)
+    assert_array_equal(pickle.loads(sent).inputs(slice(3, 30)), X[3:30])
+    assert_array_equal(pickle.loads(sent).labels(slice(3, 30)), Y[3:30])
+
+
+@every_kind
+def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
+    bad = X.copy()
+    bad[37, 1] = np.nan
+    with pytest.raises(ValueError, match="row 37") as raised:
+        rows_of(kind(bad, Y, tmp_path)).inputs(slice(30, 50))
+    if isinstance(raised.value, RowError):
+        assert raised.value.row == 37
+        assert "nan in column 1" in str(raised.value)
+    if kind not in (in_memory, maps_by_columns, dask_arrays):
+        assert str(tmp_path) in str(raised.value)
+
+
+def test_a_label_that_is_none_is_named(tmp_path):
+    bad = Y.astype(float)
+    bad[41] = np.nan
+    rows = rows_of(parquet_file(X, bad, tmp_path))
+    with pytest.raises(RowError, match=r"rows\.parquet: row 41 has the label nan, which is no whole number"):
+        rows.labels(slice(38, 45))
+    halves = dask.array.from_array(np.array([0.5, 1.0]))
+    with pytest.raises(RowError, match=r"the dask array '.*': row 0 has the label 0\.5"):
+        rows_of((dask.array.from_array(X[:2]), halves)).labels(slice(0, 2))
+    with pytest.raises(TypeError, match="Labels must be whole numbers, but those of data are <U1"):
+        rows_of((dask.array.from_array(X[:2]), np.array(["a", "b"]))).labels(slice(0, 2))
+
+
+def test_maps_are_read_from_their_file(tmp_path):
+    inputs, _ = memory_maps(X, Y, tmp_path)
+    found = MemoryMap.of(inputs)
+    assert found is not None
+    assert len(pickle.dumps(found)) < 500
+    assert MemoryMap.of(inputs[:, :2]) is None
+    assert MemoryMap.of(np.load(npy(tmp_path), mmap_mode="c")) is None
+    with open(tmp_path / "x.raw", "r+b") as file:
+        file.truncate(5500)
+    with pytest.raises(ValueError, match="has fewer rows than when it was opened"):
+        found.read(slice(0, N))
+
+
+def npy(folder):
+    np.save(folder / "x.npy", X)
+    return folder / "x.npy"
+
+
+def test_each_chunk_is_read_once(tmp_path):
+    reads = []
+
+    class Counted:
+        shape, dtype, chunks = (N, D), X.dtype, (10, D)
+
+        def __getitem__(self, rows):
+            reads.append((rows.start, rows.stop))
+            return X[rows]
+
+    rows = rows_of((Counted(), Y))
+    for start in range(0, N, 4):
+        rows.inputs(slice(start, min(start + 4, N)))
+    assert reads == [(0, 10), (10, 20), (20, 30), (30, 40), (40, 50), (50, 53)]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "kind", "message"),
+    [
+        (3, {}, TypeError, "data must be a pair .* but are a int"),
+        ((X, Y, Y), {}, TypeError, "data must be a pair .* but are a tuple"),
+        ((X, Y), {"label": "y"}, TypeError, "label and columns name columns of a Parquet file"),
+        ((X, Y[:-1]), {}, ValueError, r"shapes \(53, 3\) and \(52,\)"),
+        ("nowhere.parquet", {"label": "y"}, FileNotFoundError, "no Parquet file at .*nowhere.parquet"),
+        ((dask.array.from_array(X)[:0], Y[:0]), {}, ValueError, r"n > 0, .* \(0, 3\)"),
+        ((dask.array.from_array(X)[dask.array.from_array(X[:, 0]) > 0], Y), {}, ValueError, "compute_chunk_sizes"),
+    ],
+)
+def test_what_are_no_rows_is_refused(data, options, kind, message):
+    with pytest.raises(kind, match=message):
+        rows_of(data, **options)
+
+
+def test_columns_of_parquet(tmp_path):
+    path, _ = parquet_file(X, Y, tmp_path)
+    rows = rows_of(path, label="label", columns=["x2", "x0"])
+    assert_array_equal(rows.inputs(slice(9, 14)), X[9:14][:, [2, 0]])
+    with pytest.raises(ValueError, match="say which column has the labels"):
+        rows_of(path)
+    with pytest.raises(ValueError, match="has no column 'class', but"):
+        rows_of((path, "class"))
+    pq.write_table(pa.table({"x": list("ab"), "y": [0, 1]}), tmp_path / "words.parquet")
+    with pytest.raises(TypeError, match="column 'x' must be of numbers, but is string"):
+        rows_of((tmp_path / "words.parquet", "y")).inputs(slice(0, 2))
+
+
+def test_rows_are_rows():
+    rows = InMemory(X, Y)
+    assert rows_of(rows) is rows
+    assert isinstance(rows_of((X.astype(np.float32), Y)), InMemory)
+
+
+def test_of_rows_that_are_gone_something_remains(tmp_path):
+    rows = rows_of(parquet_file(X, Y, tmp_path))
+    assert isinstance(rows, StoredRows)
+    former = FormerRows.of(rows)
+    assert (former.n_rows, former.n_inputs) == (N, D)
+    assert former.checksum == fingerprint(InMemory(X, Y))
+    changed = Y.copy()
+    changed[-1] += 1
+    assert former.checksum != fingerprint(InMemory(X, changed))
+    with pytest.raises(ValueError, match=r"53 rows of this fit came from data=.* read from .*rows\.parquet"):
+        former.inputs(slice(0, 1))
