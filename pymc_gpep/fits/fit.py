@@ -180,13 +180,15 @@ class Fit:
         point: PointType = self.log_posterior.point(self.optimum.best.theta)
         return Conditional(self.classifier, point, self.solution).draw(draws, rng)
 
-    def cross_covariance(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> CrossCovariance:
-        """Prior moments at new inputs, with the data that was fitted; `gp` is what made the latent values.
+    def cross_covariance(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> CrossCovariance:
+        """Prior moments at new inputs, with the data that was fitted; `gp` is what made the latent values, if given.
 
         Raises
         ------
         TypeError, ValueError
             If `gp` is something else, or did not make the latent values of this model.
+        StructureError
+            If it is not given, and the graph of the model does not say what the prior is at other inputs.
         """
         gps = as_gps(gp)
         if gps not in self._crossings:
@@ -194,5 +196,5 @@ class Fit:
         return self._crossings[gps]
 
     @cached_property
-    def _crossings(self) -> dict[tuple[pm.gp.Latent, ...], CrossCovariance]:
+    def _crossings(self) -> dict[tuple[pm.gp.Latent, ...] | None, CrossCovariance]:
         return {}

@@ -20,10 +20,28 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["held_out", "labelled", "new_inputs", "predict", "predict_at", "predict_given"]
+__all__ = ["held_out", "labelled", "new_inputs", "predict", "predict_at", "predict_given", "process_and_inputs"]
 
 
 _ENTRIES = 4_000_000  # of a cross-covariance matrix, and of covariances between functions, held at a time: 32 MB
+
+
+def process_and_inputs(
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None, Xnew: ArrayLike | None
+) -> tuple[Any, Any]:
+    """What `predict(gp, Xnew)` and `predict(Xnew)` are given: what made the latent values or None, and new inputs.
+
+    Raises
+    ------
+    TypeError
+        If there are no inputs.
+    """
+    if Xnew is not None:
+        return gp, Xnew
+    listed = gp if isinstance(gp, Sequence) else (gp,)
+    if gp is None or any(isinstance(each, pm.gp.Latent) for each in listed):
+        raise TypeError("predict needs new inputs: predict(Xnew), or predict(gp, Xnew).")
+    return None, gp
 
 
 def new_inputs(x: ArrayLike, columns: int) -> Array:
@@ -58,7 +76,7 @@ def _correction(name: str, approximator: Approximator, classifier: GPClassifier)
 
 def predict(
     fit: Fit,
-    gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
     x: ArrayLike,
     *,
     data: Mapping[str, ArrayLike] | None = None,

@@ -15,7 +15,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.mixture import Prediction, assembled
-from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given
+from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given, process_and_inputs
 from pymc_gpep.fits.sparse_saving import sparse_datatree
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
@@ -149,33 +149,34 @@ class SparseFit:
             f"{'converged' if self.converged else 'NOT converged'}. {self.message}"
         )
 
-    def blocks(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> InducingBlocks:
-        """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values."""
+    def blocks(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> InducingBlocks:
+        """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
         gps = as_gps(gp)
         if gps not in self._made:
             self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data)
         return self._made[gps]
 
     @cached_property
-    def _made(self) -> dict[tuple[pm.gp.Latent, ...], InducingBlocks]:
+    def _made(self) -> dict[tuple[pm.gp.Latent, ...] | None, InducingBlocks]:
         return {}
 
     def predict(
         self,
-        gp: pm.gp.Latent | Sequence[pm.gp.Latent],
-        Xnew: ArrayLike,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
+        Xnew: ArrayLike | None = None,
         *,
         probabilities: str | None = None,
         tolerance: float = 5e-5,
         covariances: bool = True,
         dim: str = "new_point",
     ) -> xr.Dataset:
-        """Predict latent functions and class probabilities at new inputs.
+        """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
 
         Parameters
         ----------
-        gp : pm.gp.Latent or sequence of them
-            What made the latent values of the model; a list where classes have their own.
+        gp : pm.gp.Latent or sequence of them, optional
+            What made the latent values of the model; a list where classes have their own. Without it the covariance at
+            new inputs is read from the graph of the model.
         Xnew : array (m, d)
             New inputs, or those of the data; a DataArray gives its first dim and coords to the result.
         probabilities : str, optional
@@ -194,10 +195,13 @@ class SparseFit:
 
         Raises
         ------
+        StructureError
+            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs.
         TypeError, ValueError
-            If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, if there is no such
-            way to compute probabilities, or if the fit has no posterior since EP failed.
+            If `Xnew` is missing, has a wrong shape or values that are not finite, if `gp` is not of this model, if there
+            is no such way to compute probabilities, or if the fit has no posterior since EP failed.
         """
+        gp, Xnew = process_and_inputs(gp, Xnew)
         blocks = self.blocks(gp)
         inputs = new_inputs(Xnew, blocks.rows.n_inputs)
         how = self.classifier.likelihood_model.check_way(probabilities, "probabilities")
@@ -231,18 +235,18 @@ class SparseFit:
         """
         return sparse_datatree(self)
 
-    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
-        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
+    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> Array:
+        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values, if given."""
         rows = self.blocks(gp).rows
         return rows.inputs(slice(0, rows.n_rows))
 
     def sample(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: see the message."""
-        self._refuse("sample", "fit.predict(gp, X) has moments and probabilities at the points of the data and others")
+        self._refuse("sample", "fit.predict(X) has moments and probabilities at the points of the data and others")
 
     def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: see the message."""
-        self._refuse("loo", "hold out rows, and score fit.predict(gp, Xtest) on them")
+        self._refuse("loo", "hold out rows, and score fit.predict(Xtest) on them")
 
     def importance(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: see the message."""

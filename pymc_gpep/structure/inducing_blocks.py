@@ -1,4 +1,4 @@
-"""Prior moments with inducing inputs, block by block, from the `pm.gp.Latent` that made the latent values.
+"""Prior moments with inducing inputs, block by block.
 
 The graph of a model has the prior covariance of all points as one matrix. Here it is never evaluated: covariance and
 mean functions are asked for blocks.
@@ -25,19 +25,20 @@ from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.prior_functions import match_priors
+from pymc_gpep.structure.prior_functions import functions_of
+from pymc_gpep.structure.process_functions import ProcessFunctions
 
 __all__ = ["InducingBlocks", "PriorAt"]
 
 
 class _Moments:
-    """Moments of one `pm.gp.Latent` as functions of hyperparameters, inducing inputs z (M, d) and rows x (B, d)."""
+    """Moments of one prior as functions of hyperparameters, inducing inputs z (M, d) and rows x (B, d)."""
 
     def __init__(
         self,
         classifier: GPClassifier,
         latent: LatentGP,
-        maker: pm.gp.Latent,
+        functions: ProcessFunctions,
         data: Mapping[Variable, Variable],
         compile_kwargs: Mapping[str, Any],
     ) -> None:
@@ -47,10 +48,10 @@ class _Moments:
         self.n_outputs = len(latent.classes)
         self._z, self._x = pt.dmatrix("inducing_inputs"), pt.dmatrix("rows")
         outputs = [
-            maker.cov_func(self._z, self._z),
-            maker.cov_func(self._z, self._x),
-            maker.cov_func(self._x, diag=True),
-            pt.broadcast_to(maker.mean_func(self._x), (self.n_outputs, self._x.shape[0])),
+            functions.covariance(self._z, self._z),
+            functions.covariance(self._z, self._x),
+            functions.variance(self._x),
+            pt.broadcast_to(functions.mean(self._x), (self.n_outputs, self._x.shape[0])),
         ]
         # In this order: a random variable may depend on data itself, and would no longer be the model's.
         outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
@@ -96,8 +97,8 @@ class InducingBlocks:
     Parameters
     ----------
     classifier : GPClassifier
-    gps : sequence of pm.gp.Latent
-        What made the latent values.
+    gps : sequence of pm.gp.Latent, or None
+        What made the latent values; if None, covariance functions are had from the graph of the model.
     data : dict
         Data of the model → constants that take their place.
     compile_kwargs : dict, optional
@@ -115,20 +116,22 @@ class InducingBlocks:
     ValueError
         If `gps` are not what made the latent values, if inputs of the model are not finite, or if `rows` have another
         number of columns than these.
+    StructureError
+        If there are no `gps`, and the graph does not say what the prior is at other inputs.
     """
 
     def __init__(
         self,
         classifier: GPClassifier,
-        gps: Sequence[pm.gp.Latent],
+        gps: Sequence[pm.gp.Latent] | None,
         data: Mapping[Variable, Variable],
         compile_kwargs: Mapping[str, Any] | None = None,
         rows: Rows | None = None,
     ) -> None:
-        matched = match_priors(classifier, gps)
+        matched = functions_of(classifier, gps)
         self._classifier = classifier
         self._names = [classifier.model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
-        observed = [pt.as_tensor_variable(matched[0][1].X), classifier.labels]
+        observed = [matched[0][1].inputs, classifier.labels]
         inputs, labels = evaluate(graph_replace(observed, data, strict=False))
         self.rows: Rows = _rows_of_model(inputs, labels) if rows is None else rows
         if self.rows.n_inputs != inputs.shape[1]:
@@ -136,7 +139,7 @@ class InducingBlocks:
                 f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
                 f"{self.rows.n_inputs}."
             )
-        parts = [_Moments(classifier, latent, maker, data, compile_kwargs or {}) for latent, maker in matched]
+        parts = [_Moments(classifier, latent, functions, data, compile_kwargs or {}) for latent, functions in matched]
         self._of = {  # the part that makes each function, and which of its outputs that is
             k: (part, output)
             for part, (latent, _) in zip(parts, matched, strict=True)

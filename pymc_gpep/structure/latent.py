@@ -25,7 +25,7 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["LatentGP", "is_process", "latents_among", "read_latent"]
+__all__ = ["LatentGP", "is_process", "latents_among", "read_latent", "without_jitter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +78,18 @@ def latents_among(variables: Iterable[Variable], model: pm.Model) -> list[Latent
 
 def is_process(latent: LatentGP) -> bool:
     """Tell a prior made by `pm.gp.Latent` from an ordinary multivariate normal: by the jitter, `K + jitter * eye`."""
-    return any(
-        isinstance(factor.owner.op, Eye)
-        for term in _operands(latent.cov, Add)
-        for factor in _operands(term, Mul)
-        if factor.owner is not None
-    )
+    return any(_is_jitter(term) for term in _operands(latent.cov, Add))
+
+
+def without_jitter(latent: LatentGP) -> TensorVariable:
+    """The prior covariance as the covariance function has it, of a prior that `is_process`."""
+    *terms, last = _operands(latent.cov, Add)
+    return terms[0] if len(terms) == 1 and _is_jitter(last) else latent.cov
+
+
+def _is_jitter(term: TensorVariable) -> bool:
+    factors = _operands(term, Mul)
+    return any(factor.owner is not None and isinstance(factor.owner.op, Eye) for factor in factors)
 
 
 def _read_centred(variable: TensorVariable, model: pm.Model) -> LatentGP | None:

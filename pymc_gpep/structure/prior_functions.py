@@ -19,8 +19,12 @@ from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.process_functions import ProcessFunctions, process_functions
 
-__all__ = ["CrossCovariance", "Moments", "as_gps", "check_moments", "frozen_data", "match_priors", "prior_moments"]
+__all__ = [
+    "CrossCovariance", "Moments", "as_gps", "check_moments", "frozen_data", "functions_of", "match_priors",
+    "prior_moments",
+]  # fmt: skip
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -74,14 +78,16 @@ def check_moments(moments: Moments) -> None:
     likelihood.check(labels, *DensePrior.checked(k, mean).shape)
 
 
-def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...]:
-    """What made the latent values as a user gives it, one `pm.gp.Latent` or several, as a tuple.
+def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
+    """What made the latent values as a user gives it, one `pm.gp.Latent` or several, as a tuple; None stays None.
 
     Raises
     ------
     TypeError
         If it is something else.
     """
+    if gp is None:
+        return None
     gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
     if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
         raise TypeError(
@@ -109,28 +115,44 @@ def match_priors(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[
     return matched
 
 
+def functions_of(
+    classifier: GPClassifier, gps: Sequence[pm.gp.Latent] | None
+) -> list[tuple[LatentGP, ProcessFunctions]]:
+    """Each prior of the model with its covariance and mean functions; from the model's graph where `gps` is None.
+
+    Raises
+    ------
+    ValueError
+        If `gps` are not what made the latent values.
+    StructureError
+        If the graph does not say what they are at other inputs.
+    """
+    makers = None if gps is None else dict(match_priors(classifier, gps))
+    return list(zip(classifier.latents, process_functions(classifier, makers), strict=True))
+
+
 class CrossCovariance:
     """Prior moments at new inputs, compiled once.
 
-    The data of the model are those given, as the fit had them. Calling it with the values of the hyperparameters and
+    Covariance functions are those of `gps`, or where that is None those that the graph of the model has. The data of the model are those given, as the fit had them. Calling it with the values of the hyperparameters and
     inputs (m, d) gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and
     prior mean (c, m).
     """
 
     def __init__(
-        self, classifier: GPClassifier, gps: Sequence[pm.gp.Latent], data: Mapping[Variable, Variable]
+        self, classifier: GPClassifier, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> None:
-        matched = match_priors(classifier, gps)
+        matched = functions_of(classifier, gps)
         model = classifier.model
-        (self._inputs,) = graph_replace([pt.as_tensor_variable(matched[0][1].X)], data, strict=False)
+        (self._inputs,) = graph_replace([matched[0][1].inputs], data, strict=False)
         (columns,) = evaluate([self._inputs.shape[1]])
         self.columns = int(columns)
         x = pt.dmatrix("Xnew")
         rows: dict[int, tuple[Any, Any, Any]] = {}
-        for latent, maker in matched:
-            cross = maker.cov_func(maker.X, x).T
-            variance = maker.cov_func(x, diag=True)
-            mean = pt.broadcast_to(maker.mean_func(x), (len(latent.classes), x.shape[0]))
+        for latent, functions in matched:
+            cross = functions.covariance(functions.inputs, x).T
+            variance = functions.variance(x)
+            mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
             for output, k in enumerate(latent.classes):
                 rows[k] = cross, variance, mean[output]
         ordered = [rows[k] for k in range(classifier.n_functions)]

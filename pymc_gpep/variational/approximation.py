@@ -20,7 +20,7 @@ from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importa
 from pymc_gpep.checks.learned import nothing_learned
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.prediction import predict
+from pymc_gpep.fits.prediction import predict, process_and_inputs
 from pymc_gpep.fits.saving import to_datatree
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -222,7 +222,7 @@ class GPApproximation(SingleGroupApproximation):
     @one_blas_thread()
     def predict(
         self,
-        gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
         Xnew: ArrayLike | None = None,
         *,
         data: Mapping[str, ArrayLike] | None = None,
@@ -233,14 +233,16 @@ class GPApproximation(SingleGroupApproximation):
         covariances: bool = True,
         dim: str = "new_point",
     ) -> xr.Dataset:
-        """Predict latent functions and class probabilities at new inputs.
+        """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
 
         Averaged over the nodes that stand for the hyperparameters.
 
         Parameters
         ----------
-        gp : pm.gp.Latent or sequence of them
-            What made the latent values of the model; a list where classes have their own.
+        gp : pm.gp.Latent or sequence of them, optional
+            What made the latent values of the model; a list where classes have their own. Without it the covariance at
+            new inputs is read from the graph of the model. Columns are then those of its data, in their order; of an
+            array that is no `pm.Data` only those that a covariance uses.
         Xnew : array (m, d)
             New inputs; a DataArray gives its first dim and coords to the result.
         data : dict of str to array, optional
@@ -280,19 +282,15 @@ class GPApproximation(SingleGroupApproximation):
         Raises
         ------
         TypeError
-            If one of `gp` and `Xnew` is missing, or `gp` is something else.
+            If `Xnew` is missing, or `gp` is something else.
+        StructureError
+            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs.
         ValueError
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
             compute the probabilities does not fit the likelihood; if what the likelihood is given besides latent values
             differs between points, and `data` does not say what it is at new ones.
         """
-        if Xnew is None:
-            names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
-            raise TypeError(
-                "predict takes two things, what made the latent values and new inputs: predict(gp, Xnew). The model "
-                f"keeps no record of the pm.gp.Latent whose .prior made {names}, or of the list of them, so gp must be "
-                "given."
-            )
+        gp, Xnew = process_and_inputs(gp, Xnew)
         return predict(
             self._fit,
             gp,
@@ -421,8 +419,8 @@ class GPApproximation(SingleGroupApproximation):
         """
         return to_datatree(self._fit)
 
-    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent]) -> Array:
-        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values."""
+    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> Array:
+        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values, if given."""
         return self._fit.cross_covariance(gp).inputs
 
     @one_blas_thread()

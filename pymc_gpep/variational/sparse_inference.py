@@ -24,7 +24,7 @@ from pymc_gpep.solvers.history import watching
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
@@ -62,8 +62,9 @@ class SparseInference(Inference):
         For the inducing inputs to begin with.
     start : dict, optional
         Initial values of hyperparameters, by name.
-    gp : pm.gp.Latent or sequence of them
-        What made the latent values; the model keeps no record of it.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values. If not given, the covariance between any inputs is read from the graph of the
+        model, which has that of its own.
     inducing : int or array (M, d) or (c, M, d), optional
         How many inducing inputs each function has, rows of the data to begin with (k-means++); or these themselves. 50
         if not given, or as many as rows.
@@ -80,11 +81,12 @@ class SparseInference(Inference):
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier.
+        If the model is no Gaussian process classifier; if `gp` is missing, and the graph of the model does not say what
+        the prior is at other inputs.
     ValueError
         If the method does not fit the model's likelihood, or `inducing` not its inputs; if inputs are not finite.
     TypeError
-        If `gp` is missing or something else, or if there is no such option.
+        If `gp` is something else, or if there is no such option.
     """
 
     def __init__(
@@ -106,15 +108,10 @@ class SparseInference(Inference):
                 raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
         self._approximator = with_options(kind, options, _OF_FIT)
         classifier = read_classifier(pm.modelcontext(model), likelihood)
-        if gp is None:
-            names = ", ".join(repr(latent.f.name) for latent in classifier.latents)
-            raise TypeError(
-                f"{method} needs gp=..., the pm.gp.Latent whose .prior made {names}, or the list of them: it asks its "
-                "covariance function for blocks, and the model keeps no record of it."
-            )
         self._approximator.rule(classifier.likelihood_model)
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)
+        functions_of(classifier, self._gps)  # what cannot be had is refused before any work
         self._seed = whole_seed(random_seed)
         self._first = self._space.initial_point(start, self._seed)
         self._given = inducing

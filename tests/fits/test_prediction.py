@@ -122,8 +122,16 @@ def test_what_is_wrong_is_said(shared, per_class):
         shared.fit.predict(shared.gp, np.zeros((1, 2)), probabilities="guess")
 
 
+def test_what_made_the_latent_values_may_be_left_out(shared, per_class):
+    for fitted in (shared, per_class):
+        new = fitted.X[:4] + 0.3
+        xr.testing.assert_allclose(fitted.fit.predict(new), fitted.fit.predict(fitted.gp, new), rtol=1e-6)
+        assert_allclose(fitted.fit.fitted_inputs(), fitted.X)
+
+
 def test_what_is_no_process_is_refused(shared):
-    with pytest.raises(TypeError, match=r"predict\(gp, Xnew\).*pm\.gp\.Latent whose \.prior made 'f'"):
-        shared.fit.predict(shared.X)
+    for missing in (shared.gp, [shared.gp], None):
+        with pytest.raises(TypeError, match=r"predict needs new inputs: predict\(Xnew\), or predict\(gp, Xnew\)"):
+            shared.fit.predict(missing)
     with pytest.raises(TypeError, match=r"gp must be the pm\.gp\.Latent .*, not a ndarray"):
         shared.fit.predict(shared.X, shared.gp)

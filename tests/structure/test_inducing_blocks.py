@@ -13,15 +13,16 @@ from pymc_gpep.structure.prior_functions import as_gps, prior_moments
 from tests import models
 
 
-def blocks_of(build):
+def blocks_of(build, of_graph=False):
     model, gp = build()
     space = Hyperparameters(read_classifier(model))
-    return space, InducingBlocks(space.classifier, as_gps(gp), space.data)
+    return space, InducingBlocks(space.classifier, None if of_graph else as_gps(gp), space.data)
 
 
+@pytest.mark.parametrize("of_graph", [False, True])
 @pytest.mark.parametrize("build", [models.shared, models.per_class])
-def test_blocks_are_the_models_covariance(build):
-    space, blocks = blocks_of(build)
+def test_blocks_are_the_models_covariance(build, of_graph):
+    space, blocks = blocks_of(build, of_graph)
     point = space.point(space.initial_point())
     inputs = blocks.rows.inputs(slice(0, 30))
     k, mean, *_ = prior_moments(space.classifier, space.data)(point)
@@ -37,12 +38,13 @@ def test_blocks_are_the_models_covariance(build):
         assert_allclose(own[q], k[min(q, len(k) - 1), q : q + 5, rows], atol=2e-6)
 
 
-def test_noise_of_the_latent_values_is_theirs_alone():
+@pytest.mark.parametrize("of_graph", [False, True])
+def test_noise_of_the_latent_values_is_theirs_alone(of_graph):
     X, y = models.data()
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(0.5))
         gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
-    blocks = InducingBlocks(read_classifier(model), (gp,), {})
+    blocks = InducingBlocks(read_classifier(model), None if of_graph else (gp,), {})
     inputs = blocks.rows.inputs(slice(0, 5))
     assert_allclose(blocks.inducing({}, inputs[None])[0].diagonal(), 4.0)
     cross, variance, _ = blocks.block({}, inputs[None], inputs)

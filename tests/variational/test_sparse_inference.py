@@ -140,7 +140,6 @@ def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
 
 
 REFUSED = {
-    "no gp": ({"gp": None}, TypeError, "sparse_ep needs gp=..., the pm.gp.Latent whose .prior made 'f'"),
     "no Latent": ({"gp": 3}, TypeError, "gp must be the pm.gp.Latent"),
     "hyper": ({"hyper": "ccd"}, NotImplementedError, "sparse_ep has no hyper yet: hyperparameters stay"),
     "batches": ({"batch_size": 10}, NotImplementedError, "sparse_ep has no batch_size yet: every step takes all rows"),
@@ -169,6 +168,31 @@ def test_a_likelihood_without_such_sites():
         pm.fit(method="sparse_ep", gp=gp)
 
 
+def test_what_made_the_latent_values_may_be_left_out():
+    model, gp = models.probit()
+    options = {"method": "sparse_ep", "inducing": 5, "learn_inducing": False, "random_seed": 2, "progressbar": False}
+    with model:
+        fit, other = pm.fit(**options), pm.fit(**options, gp=gp)
+    assert_allclose(fit.log_evidence, other.log_evidence, rtol=1e-9)
+    assert_allclose(fit.theta, other.theta, rtol=1e-6)
+    found = fit.predict(NEW)
+    xr.testing.assert_allclose(found, other.predict(gp, NEW), rtol=1e-6)
+    xr.testing.assert_allclose(found, gpep.from_datatree(fit.to_datatree(), model).predict(Xnew=NEW))
+    assert_allclose(fit.fitted_inputs(), X)
+    with pytest.raises(TypeError, match="predict needs new inputs"):
+        fit.predict(gp)
+
+
+def test_a_graph_that_does_not_say_needs_gp():
+    with pm.Model() as model:
+        gp = pm.gp.Latent(
+            cov_func=pm.gp.cov.ExpQuad(2, 1.0, active_dims=[0]) + pm.gp.cov.ExpQuad(2, 1.0, active_dims=[1])
+        )
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=Y)
+    with model, pytest.raises(gpep.StructureError, match="The prior of 'f' cannot be had at other inputs.*Give gp="):
+        pm.fit(method="sparse_ep", inducing=4, progressbar=False)
+
+
 def test_an_interrupt_keeps_the_best_point():
     def stop(fit, losses, i):
         if i == 2:
@@ -192,8 +216,8 @@ def test_no_matrix_has_two_axes_over_points():
         gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=ls))
         gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=inputs.argmax(axis=1))
         with pytest.warns(RuntimeWarning, match="did not converge after 1 iteration "):
-            fit = pm.fit(1, method="sparse_ep", gp=gp, inducing=5, shared_inducing=True, progressbar=False)
-    fit.predict(gp, inputs)
+            fit = pm.fit(1, method="sparse_ep", inducing=5, shared_inducing=True, progressbar=False)
+    fit.predict(inputs)
     str(fit)
     gpep.from_datatree(fit.to_datatree(), model)
     peak = tracemalloc.get_traced_memory()[1]

@@ -1,0 +1,203 @@
+"""Covariance and mean of a Gaussian process prior at any inputs: from the `pm.gp.Latent` that made it, or without.
+
+PyMC keeps no record of a `pm.gp.Latent`. What the model has is the covariance of its own inputs, and the same graph
+over other inputs is the covariance there.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import vectorize_graph
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.errors import StructureError
+from pymc_gpep.structure.latent import LatentGP, without_jitter
+from pymc_gpep.structure.processes import GPModel
+from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplit, Leaves, Role, Walk, named
+
+__all__ = ["ProcessFunctions", "process_functions"]
+
+
+class ProcessFunctions(Protocol):
+    """A Gaussian process prior at inputs (m, d), in terms of the random variables of the model."""
+
+    inputs: TensorVariable
+    """Of the model, (n, d)."""
+
+    def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
+        """Between points (a, b), of which none is another: without what is on the diagonal alone, such as noise."""
+
+    def variance(self, a: TensorVariable) -> TensorVariable:
+        """Of points, (a,)."""
+
+    def mean(self, a: TensorVariable) -> TensorVariable:
+        """At points, (a,) or (outputs, a)."""
+
+
+class OfMaker:
+    """By covariance and mean function of a `pm.gp.Latent`."""
+
+    def __init__(self, gp: pm.gp.Latent) -> None:
+        self._gp = gp
+        self.inputs = pt.as_tensor_variable(gp.X)
+
+    def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
+        """See `ProcessFunctions`."""
+        return self._gp.cov_func(a, b)
+
+    def variance(self, a: TensorVariable) -> TensorVariable:
+        """See `ProcessFunctions`."""
+        return self._gp.cov_func(a, diag=True)
+
+    def mean(self, a: TensorVariable) -> TensorVariable:
+        """See `ProcessFunctions`."""
+        return self._gp.mean_func(a)
+
+
+class OfGraph:
+    """By the graph of the prior in the model."""
+
+    def __init__(self, latent: LatentGP, columns: "_Columns", stop: Sequence[Variable]) -> None:
+        self._covariance = without_jitter(latent)
+        self._mean = latent.mean
+        self._columns = columns
+        self._stop = stop
+        self.inputs = columns.inputs
+
+    def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
+        """See `ProcessFunctions`."""
+        same = pt.zeros((a.shape[0], b.shape[0]))
+        return self._walk(a, b, same)(self._covariance, (ROWS, COLUMNS))
+
+    def variance(self, a: TensorVariable) -> TensorVariable:
+        """See `ProcessFunctions`."""
+        row = pt.tensor("row", dtype=a.dtype, shape=(1, None))
+        column = pt.tensor("column", dtype=a.dtype, shape=(1, None))
+        one = self._walk(row, column, pt.ones((1, 1)))(self._covariance, (ROWS, COLUMNS))
+        each = vectorize_graph(one, {row: a[:, None], column: a[:, None]})
+        return pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
+
+    def mean(self, a: TensorVariable) -> TensorVariable:
+        """See `ProcessFunctions`."""
+        roles = (*[None] * (self._mean.type.ndim - 1), ROWS)
+        return self._walk(a, a, pt.zeros((a.shape[0], a.shape[0])))(self._mean, roles)
+
+    def _walk(self, a: TensorVariable, b: TensorVariable, same: TensorVariable) -> Walk:
+        lengths = {ROWS: a.shape[0], COLUMNS: b.shape[0]}
+        return Walk(_At(self._columns, {ROWS: a, COLUMNS: b}), lengths, same, self._stop)
+
+
+class _Columns:
+    """The inputs that data in graphs are, and which of their columns each of these is.
+
+    Parameters
+    ----------
+    found : iterable of Variable
+        Data over points. The first that has the columns of all others are the inputs.
+
+    Raises
+    ------
+    CannotSplit
+        If there are none, or if they are no columns of one array.
+    """
+
+    def __init__(self, found: Iterable[Variable]) -> None:
+        leaves = sorted(found, key=lambda leaf: (not isinstance(leaf, SharedVariable), -_width(leaf)))
+        if not leaves:
+            raise CannotSplit("depends on no data")
+        base, *others = leaves
+        self._of: dict[Variable, list[int]] = {}
+        if others:
+            place: dict[bytes, list[int]] = {}
+            for number, column in enumerate(_values(base).T):
+                place.setdefault(column.tobytes(), []).append(number)
+            for leaf in others:
+                places = [place.get(column.tobytes(), []) for column in _values(leaf).T]
+                if not all(len(where) == 1 for where in places):
+                    raise CannotSplit(f"depends on {named(leaf)} besides {named(base)}")
+                self._of[leaf] = [number for (number,) in places]
+        self._base = base
+        self.inputs: TensorVariable = base[:, None] if base.type.ndim == 1 else base
+
+    def __contains__(self, variable: Variable) -> bool:
+        return variable is self._base or variable in self._of
+
+    def at(self, leaf: Variable, x: TensorVariable) -> TensorVariable:
+        """Data in the graph at other inputs."""
+        if leaf is not self._base:
+            chosen = x[:, self._of[leaf]]
+            return chosen[:, 0] if leaf.type.ndim == 1 else chosen
+        if leaf.type.ndim == 1:
+            return x[:, 0]
+        return pt.specify_shape(x, (None, leaf.type.shape[1]))
+
+
+class _At:
+    """Data at the inputs of rows and of columns."""
+
+    def __init__(self, columns: _Columns, inputs: Mapping[Role, TensorVariable]) -> None:
+        self._columns = columns
+        self._inputs = inputs
+
+    def __call__(self, data: Variable, role: Role) -> TensorVariable:
+        return self._columns.at(data, self._inputs[role])
+
+    def holds(self, variable: Variable) -> bool:
+        return variable in self._columns
+
+
+def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] | None) -> list[ProcessFunctions]:
+    """Each prior of a model as functions of inputs.
+
+    Parameters
+    ----------
+    processes : GPModel
+    gps : dict of LatentGP to pm.gp.Latent, optional
+        What made the priors; if not given they are read from the model's graph.
+
+    Raises
+    ------
+    StructureError
+        If the graph of a prior cannot be had over other inputs.
+    """
+    if gps is not None:
+        return [OfMaker(gps[latent]) for latent in processes.latents]
+    stop = list(processes.model.basic_RVs)
+    leaves = Leaves()
+    none = pt.zeros((1, 1))
+    latent = processes.latents[0]
+    try:
+        for latent in processes.latents:
+            walk = Walk(leaves, {ROWS: pt.lscalar(), COLUMNS: pt.lscalar()}, none, stop)
+            walk(without_jitter(latent), (ROWS, COLUMNS))
+            walk(latent.mean, (*[None] * (latent.mean.type.ndim - 1), ROWS))
+        columns = _Columns(leaves.found)
+        functions = [OfGraph(latent, columns, stop) for latent in processes.latents]
+        x = pt.dmatrix("inputs")
+        for latent, function in zip(processes.latents, functions, strict=True):
+            function.covariance(x, x)
+            function.mean(x)
+    except CannotSplit as why:
+        raise StructureError(
+            f"The prior of {latent.f.name!r} cannot be had at other inputs from the graph of the model: it {why}. Give "
+            "gp=..., the pm.gp.Latent whose .prior made it, or the list of them; or put all inputs into the model as one "
+            "pm.Data."
+        ) from None
+    return list(functions)
+
+
+def _width(leaf: Variable) -> int:
+    return _values(leaf).shape[1]
+
+
+def _values(leaf: Variable) -> Array:
+    """Data over points as columns, (n, d)."""
+    data = leaf.data if isinstance(leaf, Constant) else leaf.get_value(borrow=True)
+    array = np.asarray(data, dtype=np.float64)
+    return array[:, None] if array.ndim == 1 else array
