@@ -198,8 +198,8 @@ class SparseFit:
         StructureError
             If `gp` is missing, and the graph of the model does not say what the prior is at other inputs.
         TypeError, ValueError
-            If `Xnew` is missing, has a wrong shape or values that are not finite, if `gp` is not of this model, if there
-            is no such way to compute probabilities, or if the fit has no posterior since EP failed.
+            If `Xnew` is missing, has a wrong shape or values that are not finite, if `gp` is not of this model, if
+            there is no such way to compute probabilities, or if the fit has no posterior since EP failed.
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         blocks = self.blocks(gp)

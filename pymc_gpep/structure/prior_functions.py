@@ -134,9 +134,10 @@ def functions_of(
 class CrossCovariance:
     """Prior moments at new inputs, compiled once.
 
-    Covariance functions are those of `gps`, or where that is None those that the graph of the model has. The data of the model are those given, as the fit had them. Calling it with the values of the hyperparameters and
-    inputs (m, d) gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and
-    prior mean (c, m).
+    Covariance functions are those of `gps`, or where that is None those that the graph of the model has. The data of
+    the model are those given, as the fit had them. Calling it with the values of the hyperparameters and inputs (m, d)
+    gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and prior mean
+    (c, m).
     """
 
     def __init__(

@@ -19,7 +19,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP, without_jitter
 from pymc_gpep.structure.processes import GPModel
-from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplit, Leaves, Role, Walk, named
+from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk, named
 
 __all__ = ["ProcessFunctions", "process_functions"]
 
@@ -103,14 +103,14 @@ class _Columns:
 
     Raises
     ------
-    CannotSplit
+    CannotSplitError
         If there are none, or if they are no columns of one array.
     """
 
     def __init__(self, found: Iterable[Variable]) -> None:
         leaves = sorted(found, key=lambda leaf: (not isinstance(leaf, SharedVariable), -_width(leaf)))
         if not leaves:
-            raise CannotSplit("depends on no data")
+            raise CannotSplitError("depends on no data")
         base, *others = leaves
         self._of: dict[Variable, list[int]] = {}
         if others:
@@ -120,7 +120,7 @@ class _Columns:
             for leaf in others:
                 places = [place.get(column.tobytes(), []) for column in _values(leaf).T]
                 if not all(len(where) == 1 for where in places):
-                    raise CannotSplit(f"depends on {named(leaf)} besides {named(base)}")
+                    raise CannotSplitError(f"depends on {named(leaf)} besides {named(base)}")
                 self._of[leaf] = [number for (number,) in places]
         self._base = base
         self.inputs: TensorVariable = base[:, None] if base.type.ndim == 1 else base
@@ -183,11 +183,11 @@ def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] |
         for latent, function in zip(processes.latents, functions, strict=True):
             function.covariance(x, x)
             function.mean(x)
-    except CannotSplit as why:
+    except CannotSplitError as why:
         raise StructureError(
             f"The prior of {latent.f.name!r} cannot be had at other inputs from the graph of the model: it {why}. Give "
-            "gp=..., the pm.gp.Latent whose .prior made it, or the list of them; or put all inputs into the model as one "
-            "pm.Data."
+            "gp=..., the pm.gp.Latent whose .prior made it, or the list of them; or put all inputs into the model as "
+            "one pm.Data."
         ) from None
     return list(functions)
 

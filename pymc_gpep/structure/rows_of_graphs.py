@@ -26,7 +26,7 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["COLUMNS", "ROWS", "CannotSplit", "Leaves", "Role", "Walk", "named"]
+__all__ = ["COLUMNS", "ROWS", "CannotSplitError", "Leaves", "Role", "Walk", "named"]
 
 
 class Role(Enum):
@@ -52,7 +52,7 @@ class Points(Protocol):
         """Whether a variable is known to be such data."""
 
 
-class CannotSplit(Exception):
+class CannotSplitError(Exception):
     """The graph cannot be had over other points. It says what is in the way: "goes through Cholesky"."""
 
 
@@ -88,7 +88,7 @@ class Walk:
 
         Raises
         ------
-        CannotSplit
+        CannotSplitError
             If it cannot be had.
         """
         key = variable, tuple(roles)
@@ -100,16 +100,16 @@ class Walk:
         if not any(roles):
             return self._unchanged(variable)
         if variable in self._stop:
-            raise CannotSplit(f"depends on {variable.name!r}, a random variable with a value for each point")
+            raise CannotSplitError(f"depends on {variable.name!r}, a random variable with a value for each point")
         if any(role and one for role, one in zip(roles, variable.type.broadcastable, strict=True)):
-            raise CannotSplit("has one point only")
+            raise CannotSplitError("has one point only")
         if variable.owner is None:
             if roles[0] is None or any(roles[1:]):
-                raise CannotSplit(f"has the points of {named(variable)} along an axis that is not the first")
+                raise CannotSplitError(f"has the points of {named(variable)} along an axis that is not the first")
             return self._points(variable, roles[0])
         made = through(variable.owner.op, variable.owner, roles, self)
         if made is None:
-            raise CannotSplit(f"goes through {_operation(variable.owner.op)}")
+            raise CannotSplitError(f"goes through {_operation(variable.owner.op)}")
         return made
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:
@@ -117,7 +117,7 @@ class Walk:
         shapes = {v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
         for source in ancestors([variable], blockers=self._stop | shapes):
             if self._points.holds(source):
-                raise CannotSplit(f"takes a number from {named(source)} that is of all points together")
+                raise CannotSplitError(f"takes a number from {named(source)} that is of all points together")
         return variable
 
 
@@ -284,7 +284,7 @@ def _(op: AllocDiag, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | 
 
 def _where_same(roles: Roles, walk: Walk) -> TensorVariable:
     if roles[0] is roles[1]:
-        raise CannotSplit("has a diagonal matrix within its rows")
+        raise CannotSplitError("has a diagonal matrix within its rows")
     return walk.same if roles[0] is ROWS else walk.same.T
 
 

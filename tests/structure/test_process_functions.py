@@ -1,4 +1,4 @@
-"""A prior at other inputs from the graph of its model, against covariance and mean functions; and where it cannot be."""
+"""A prior at other inputs from the graph of its model, against its functions; and where it cannot be had."""
 
 import numpy as np
 import pymc as pm

@@ -189,7 +189,7 @@ def test_a_graph_that_does_not_say_needs_gp():
             cov_func=pm.gp.cov.ExpQuad(2, 1.0, active_dims=[0]) + pm.gp.cov.ExpQuad(2, 1.0, active_dims=[1])
         )
         gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=Y)
-    with model, pytest.raises(gpep.StructureError, match="The prior of 'f' cannot be had at other inputs.*Give gp="):
+    with model, pytest.raises(gpep.StructureError, match=r"The prior of 'f' cannot be had at other inputs.*Give gp="):
         pm.fit(method="sparse_ep", inducing=4, progressbar=False)
 
 
