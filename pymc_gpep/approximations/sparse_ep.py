@@ -119,15 +119,17 @@ class InducedArrays:
 class SparseEP:
     """EP whose sites act on a few inducing values, given which latent values are independent (FITC).
 
-    Time is O(c n M²) an iteration for n points, c functions and M inducing inputs each, and no matrix has two axes over
-    points. The posterior leaves the functions independent.
+    Time is O(c n M²) an iteration for n points, c functions and M inducing inputs each, and O(c² n M² + c³ M³) with
+    `sites="nested"`; no matrix has two axes over points. The posterior leaves the functions independent otherwise.
 
     Parameters
     ----------
-    sites : {"quadrature", "pairwise"}
+    sites : {"quadrature", "nested", "pairwise"}
         How the likelihood of a point is taken apart. `"quadrature"`: not at all; with all points as inducing inputs
-        the method is then `"qiep"`, or `"ep"` for a likelihood of one function. `"pairwise"`: the paper's product over
-        the other classes, whose evidence is a lower bound factor by factor and cannot be compared with any other.
+        the method is then `"qiep"`, or `"ep"` for a likelihood of one function. `"nested"`: not at all either, with
+        sites that couple the functions of a point; with all points it is `"nested_ep"`. `"pairwise"`: the paper's
+        product over the other classes, whose evidence is a lower bound factor by factor and cannot be compared with any
+        other.
     tolerance : float
         For the largest change of a site in units of its marginal, and the relative change of the evidence.
     max_iterations : int

@@ -184,7 +184,8 @@ class SparseFit:
         tolerance : float
             Error allowed in probabilities that have to be integrated by sampling.
         covariances : bool
-            Whether to return `cov`, which is diagonal: the functions are independent given the data.
+            Whether to return `cov`, which is diagonal but for `sites="nested"`: other sites leave the functions
+            independent given the data.
         dim : str
             Name of the new dimension.
 

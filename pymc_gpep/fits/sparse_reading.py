@@ -14,6 +14,7 @@ from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Whitening
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 from pymc_gpep.structure import read_classifier
@@ -43,12 +44,13 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     approximator = SparseEP(**json.loads(attrs["options"]))
     sweeps = tree["sweeps"].to_dataset()
     likelihood = space.classifier.likelihood_model
+    whitened = WhitenedPosterior if stored["root"].ndim == 3 else CoupledWhitened
     solution = SparseSolution(
         evidence=float(sweeps.attrs["value"]),
         exact=approximator.rule(likelihood).exact,
         posterior=InducingPosterior(
             Whitening(stored["factor"].values, float(stored.attrs["jitter"])),
-            WhitenedPosterior(stored["mean"].values, stored["root"].values, float(stored.attrs["log_normaliser"])),
+            whitened(stored["mean"].values, stored["root"].values, float(stored.attrs["log_normaliser"])),
         ),
         labels=labels,
         likelihood=likelihood,

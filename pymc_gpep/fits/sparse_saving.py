@@ -23,6 +23,7 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
         raise ValueError(f"There is no posterior to store: EP {fit.convergence}.")
     whitening, whitened = solution.posterior.whitening, solution.posterior.whitened
     square = "inducing", "inducing_other"
+    coupled = "function_and_inducing", "function_and_inducing_other"
     learned = optimum.best.theta.size - fit.theta.size
     names = [*fit.space.parameters, *(f"inducing[{i}]" for i in range(learned))]
     tree = xr.DataTree.from_dict(
@@ -33,7 +34,7 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
                     "inputs": (("set_of_inputs", "inducing", "column"), fit.inducing_inputs),
                     "factor": (("set", *square), whitening.factor),
                     "mean": (("function", "inducing"), whitened.mean),
-                    "root": (("function", *square), whitened.root),
+                    "root": (("function", *square) if whitened.root.ndim == 3 else coupled, whitened.root),
                 },
                 attrs={"jitter": whitening.jitter, "log_normaliser": whitened.log_normaliser},
             ),

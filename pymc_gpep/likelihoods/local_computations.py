@@ -19,6 +19,7 @@ __all__ = [
     "DifferenceQuadrature",
     "GaussianAverage",
     "IndependentQuadrature",
+    "NoisyDifferenceFactors",
     "PairFactors",
     "ParameterSlopes",
     "PointFactor",
@@ -81,6 +82,15 @@ class DifferenceFactors(NamedTuple):
     """What the sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
     average: Kernel
     """As `terms` of `GaussianAverage`, for a factor of one g, which has the label 1."""
+
+
+class NoisyDifferenceFactors(NamedTuple):
+    """The same where latent values have independent normal noise of their own."""
+
+    update: Kernel
+    """New scalar sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
+    site_parameters: Kernel
+    """What sites they imply, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
 
 
 class IndependentQuadrature(NamedTuple):

@@ -10,6 +10,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.solvers import coupled_whitened as coupled_whitened_module
 from pymc_gpep.solvers import inducing as inducing_module
 from pymc_gpep.solvers import sparse_sweeps as sparse_sweeps_module
 from pymc_gpep.solvers.inducing import Block
@@ -20,6 +21,7 @@ from tests.reference.sparse_ep import sparse_ep
 
 EXACT = {"tolerance": 1e-11, "jitter": 1e-14}
 both_sites = pytest.mark.parametrize("sites", ["quadrature", "pairwise"])
+all_sites = pytest.mark.parametrize("sites", ["quadrature", "pairwise", "nested"])
 whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
 
 
@@ -89,7 +91,7 @@ def test_with_all_points_as_inducing_inputs_it_is_qiep(per_class):
     assert_allclose(bars.mean, dense.weights, atol=1e-8)
 
 
-@both_sites
+@all_sites
 @whose
 def test_derivatives_are_those_of_the_evidence(sites, own):
     problem = random_sparse(5, 15, 3, 4, own=own)
@@ -111,22 +113,24 @@ def test_derivatives_are_those_of_the_evidence(sites, own):
             assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
 
 
+@pytest.mark.parametrize("sites", ["quadrature", "nested"])
 @whose
-def test_rows_may_come_in_blocks_and_threads(own, monkeypatch):
+def test_rows_may_come_in_blocks_and_threads(sites, own, monkeypatch):
     problem = random_sparse(6, 23, 3, 4, own=own)
-    whole, slopes = solved(problem)
+    whole, slopes = solved(problem, sites=sites)
     monkeypatch.setattr(inducing_module, "_ENTRIES", 120)
     monkeypatch.setattr(inducing_module, "_KEPT", 0)
     monkeypatch.setattr(sparse_sweeps_module, "_PART", 3)
     monkeypatch.setattr(sparse_sweeps_module, "_PARTS", 2)
+    monkeypatch.setattr(coupled_whitened_module, "_ENTRIES", 80)
     monkeypatch.setattr("pymc_gpep.approximations.sparse_ep.gather", lambda n: Team(2))
-    solution, in_blocks = solved(problem)
+    solution, in_blocks = solved(problem, sites=sites)
     assert_allclose(solution.evidence, whole.evidence, rtol=1e-12)
     for a, b in zip(in_blocks, slopes, strict=True):
         assert_allclose(a, b, atol=1e-8)
 
 
-@both_sites
+@all_sites
 @whose
 def test_what_all_classes_share_is_no_drift(sites, own):
     """Without a step of its own it takes hundreds of sweeps, the more the larger the prior variance is."""
@@ -153,6 +157,8 @@ DEGENERATE = {
     "one inducing input": lambda p: p._replace(z=p.z[:, :1]),
     "more inducing inputs than points": lambda p: p._replace(z=np.random.default_rng(0).normal(size=(1, 50, 2))),
     "an absent class": lambda p: p._replace(y=np.minimum(p.y, 1)),
+    "two classes": lambda p: p._replace(mean=p.mean[:2], y=p.y % 2),
+    "a constant column": lambda p: p._replace(x=p.x * [1.0, 0.0], z=p.z * [1.0, 0.0]),
     "points that coincide": lambda p: p._replace(x=np.zeros_like(p.x)),
     "a tiny magnitude": lambda p: p._replace(log_scales=np.log([[1e-8, 1.0]])),
     "a long scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e6]])),
@@ -160,7 +166,7 @@ DEGENERATE = {
 }
 
 
-@both_sites
+@all_sites
 @pytest.mark.parametrize("change", DEGENERATE.values(), ids=DEGENERATE)
 def test_degenerate_problems_are_solved(sites, change):
     problem = change(random_sparse(9, 30, 3, 6))
@@ -210,8 +216,8 @@ def test_arrays_that_do_not_go_together_are_refused(change, message):
 
 
 def test_options_are_checked():
-    with pytest.raises(ValueError, match="sites must be one of 'quadrature', 'pairwise'"):
-        SparseEP(sites="nested")
+    with pytest.raises(ValueError, match="sites must be one of 'quadrature', 'nested', 'pairwise'"):
+        SparseEP(sites="none")
     with pytest.raises(ValueError, match="jitter must be positive"):
         SparseEP(jitter=0.0)
     problem = random_sparse(13, 6, 1, 2, classes=2)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import QIEP, SparseEP
+from pymc_gpep.approximations import QIEP, NestedEP, SparseEP
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -29,6 +29,7 @@ def log_posterior(build, learn=True, inducing=4, shared=False, **options):
     [
         (models.per_class, False, "quadrature"),
         (models.shared, True, "pairwise"),
+        (models.shared, False, "nested"),
         (models.bernoulli_probit, True, "quadrature"),
     ],
 )
@@ -39,16 +40,18 @@ def test_gradient(build, shared, sites):
     assert here.usable
     count = len(posterior.hyperparameters.parameters)
     assert here.gradient.size == count + posterior.split(flat)[1].size
-    for i in [*range(count), count, count + 3, flat.size - 1]:
+    of_inducing = np.linspace(count, flat.size - 1, 10 if sites == "nested" else 3, dtype=int)
+    for i in [*range(count), *of_inducing]:
         h = 1e-5 * (np.arange(flat.size) == i)
         slope = (posterior(flat + h, here.start).log_posterior - posterior(flat - h, here.start).log_posterior) / 2e-5
         assert_allclose(here.gradient[i], slope, rtol=1e-6, atol=1e-7)
 
 
-def test_with_the_data_for_inducing_inputs_it_is_the_dense_one():
+@pytest.mark.parametrize(("sites", "dense"), [("quadrature", QIEP), ("nested", NestedEP)])
+def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
     X, _ = models.data()
-    sparse = log_posterior(models.shared, learn=False, inducing=X, shared=True, jitter=1e-10)
-    dense = LogPosterior(read_classifier(models.shared()[0]), QIEP(tolerance=1e-11))
+    sparse = log_posterior(models.shared, learn=False, inducing=X, shared=True, jitter=1e-10, sites=sites)
+    dense = LogPosterior(read_classifier(models.shared()[0]), dense(tolerance=1e-11))
     theta = dense.initial_point()
     ours, theirs = sparse(theta), dense(theta)
     assert_allclose(ours.log_posterior, theirs.log_posterior, rtol=1e-5)

@@ -37,6 +37,16 @@ def pairwise():
     return model, gp, fit, seen
 
 
+@pytest.fixture(scope="module")
+def nested():
+    """Sites that couple the functions, and a covariance for each."""
+    model, gp = models.per_class()
+    with model:
+        fit = pm.fit(method="sparse_ep", gp=gp, inducing=6, sites="nested", learn_inducing=False, random_seed=1,
+                     progressbar=False)  # fmt: skip
+    return model, gp, fit
+
+
 def test_with_all_rows_it_is_qiep(whole):
     model, gp, fit = whole
     with model:
@@ -89,7 +99,23 @@ def test_predictions(pairwise):
         fit.predict(pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)), NEW)
 
 
-@pytest.mark.parametrize("which", ["whole", "pairwise"])
+def test_functions_may_stay_coupled(nested):
+    model, gp, fit = nested
+    assert fit.converged
+    assert "sparse_ep (sites='nested', 6 inducing inputs for each function): log evidence" in str(fit)
+    assert_allclose(fit.log_evidence, fit.objective)
+    with model:
+        dense = pm.fit(method="nested_ep", progressbar=False)
+    assert abs(fit.log_evidence - dense.log_evidence) < 1.0
+    ours, theirs = fit.predict(gp, NEW), dense.predict(gp, NEW)
+    assert_allclose(ours.p, theirs.p, atol=0.05)
+    assert_allclose(ours.p.sum(axis=1), 1.0, atol=1e-9)
+    off = ~np.eye(3, dtype=bool)
+    assert (np.abs(ours.cov.values[:, off]) > 0.01).all()
+    assert_allclose(ours.cov, theirs.cov, atol=0.1 * float(theirs.cov.max()))
+
+
+@pytest.mark.parametrize("which", ["whole", "pairwise", "nested"])
 def test_a_file_and_back(which, request, tmp_path):
     model, gp, fit, *_ = request.getfixturevalue(which)
     fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
@@ -144,7 +170,7 @@ REFUSED = {
     "hyper": ({"hyper": "ccd"}, NotImplementedError, "sparse_ep has no hyper yet: hyperparameters stay"),
     "batches": ({"batch_size": 10}, NotImplementedError, "sparse_ep has no batch_size yet: every step takes all rows"),
     "unknown": ({"colour": 1}, TypeError, "sparse_ep has no option colour; it has sites, tolerance"),
-    "sites": ({"sites": "nested"}, ValueError, "sites must be one of"),
+    "sites": ({"sites": "none"}, ValueError, "sites must be one of"),
     "too many": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
     "start": (
         {"start": {"rho": 1.0}},

@@ -1,6 +1,7 @@
 """The rules by name, and which of them fits a likelihood."""
 
 from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.nested import Nested
 from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
@@ -8,7 +9,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 
 __all__ = ["RULES", "RULE_NAMES", "site_rule"]
 
-RULES: tuple[type[SiteRule], ...] = (WholePoint, OneFunctionSite, Pairs)
+RULES: tuple[type[SiteRule], ...] = (WholePoint, OneFunctionSite, Nested, Pairs)
 """All there are; those of one name are for different likelihoods."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))

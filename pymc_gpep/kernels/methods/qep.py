@@ -33,7 +33,7 @@ def qep_update(hermite, rule, orders, mean, cov, y, sites, target, scale):
     residual = 0.0
     for i in range(n):
         alpha, xi = sites[0, i], sites[1, i]
-        difference_moments(mean[:, i], cov[i], y[i], alpha, xi, m, s, work)
+        difference_moments(mean[:, i], cov[i], y[i], 1.0, alpha, xi, m, s, work)
         for j in range(d):
             scale[i, j] = s[j, j]
         new_alpha, new_xi = target[0, i], target[1, i]

@@ -20,6 +20,7 @@ __all__ = [
     "inner_ep_update",
     "inner_sweep",
     "matched_site",
+    "point_update",
     "site_terms",
     "tilted_log_normaliser",
 ]
@@ -48,13 +49,14 @@ def matched_site(cavity_mean, cavity_variance):
 
 
 @kernel
-def difference_moments(mean, cov, y, alpha, beta, m, s, work):
+def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
     """Moments of g under q(f, u), from those of f_i under q: into `m` (c − 1) and `s` (c − 1, c − 1).
 
-    Given f, the sites leave u with precision 1ᵀπ = 1 + 1ᵀα and mean (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
+    `noise_precision` is that of u, 1 for unit noise. Given f, the sites leave u with the precision 1ᵀπ, which is this
+    and 1ᵀα, and mean (1ᵀβ − Σ α_j (f_y − f_j)) / 1ᵀπ.
     """
     others = m.shape[0]
-    total = 1.0
+    total = noise_precision
     location = 0.0
     for j in range(others):
         total += alpha[j]
@@ -139,6 +141,23 @@ def site_terms(m, s, alpha, beta):
 
 
 @kernel
+def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale, work):
+    """The new sites of one point from the moments of its g, which are overwritten; see `inner_ep_update`."""
+    terms = site_terms(m, s, alpha, beta)
+    for j in range(m.shape[0]):
+        scale[j] = s[j, j]
+        new_alpha[j] = alpha[j]
+        new_beta[j] = beta[j]
+    _, residual = inner_sweep(m, s, new_alpha, new_beta, work)
+    change = residual
+    for _ in range(1, max_sweeps):
+        if change <= tolerance:
+            break
+        _, change = inner_sweep(m, s, new_alpha, new_beta, work)
+    return terms, residual
+
+
+@kernel
 def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
     """One outer update of all sites from the marginals of the posterior they are part of.
 
@@ -153,18 +172,12 @@ def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha,
     terms = 0.0
     residual = 0.0
     for i in range(n):
-        difference_moments(mean[:, i], cov[i], y[i], alpha[i], beta[i], m, s, work)
-        terms += site_terms(m, s, alpha[i], beta[i])
-        for j in range(others):
-            scale[i, j] = s[j, j]
-            new_alpha[i, j] = alpha[i, j]
-            new_beta[i, j] = beta[i, j]
-        _, change = inner_sweep(m, s, new_alpha[i], new_beta[i], work)
+        difference_moments(mean[:, i], cov[i], y[i], 1.0, alpha[i], beta[i], m, s, work)
+        gained, change = point_update(
+            m, s, alpha[i], beta[i], max_sweeps, tolerance, new_alpha[i], new_beta[i], scale[i], work
+        )
+        terms += gained
         residual = max(residual, change)
-        for _ in range(1, max_sweeps):
-            if change <= tolerance:
-                break
-            _, change = inner_sweep(m, s, new_alpha[i], new_beta[i], work)
     return terms, residual
 
 
@@ -176,7 +189,7 @@ def flat_moments(mean, cov, y, sites, moments):
     s = np.empty((others, others))
     work = np.empty(others)
     for i in range(n):
-        difference_moments(mean[:, i], cov[i], y[i], sites[0, i], sites[1, i], m, s, work)
+        difference_moments(mean[:, i], cov[i], y[i], 1.0, sites[0, i], sites[1, i], m, s, work)
         for j in range(others):
             moments[0, i, j] = m[j]
             moments[1, i, j] = s[j, j]
@@ -199,7 +212,7 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
         for k in range(c):
             alpha[:] = 0.0
             beta[:] = 0.0
-            difference_moments(mean[i], cov[i], k, alpha, beta, m, s, work)
+            difference_moments(mean[i], cov[i], k, 1.0, alpha, beta, m, s, work)
             total = 0.0
             for _ in range(max_sweeps):
                 gained, change = inner_sweep(m, s, alpha, beta, work)

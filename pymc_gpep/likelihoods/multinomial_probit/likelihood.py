@@ -18,6 +18,7 @@ from pymc_gpep.kernels.methods.qep import qep_update
 from pymc_gpep.kernels.methods.qiep import qiep_update
 from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
+from pymc_gpep.kernels.moments.noisy_inner_ep import noisy_inner_ep_update, noisy_site_parameters
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
@@ -27,6 +28,7 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceFactors,
     DifferenceQuadrature,
     IndependentQuadrature,
+    NoisyDifferenceFactors,
     PairFactors,
     PointFactor,
     Utilities,
@@ -55,6 +57,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
         DifferenceFactors(inner_ep_update, iep_update, site_energies, probit.average),
+        NoisyDifferenceFactors(noisy_inner_ep_update, noisy_site_parameters),
         DifferenceQuadrature(qep_update, full_qep_update),
         IndependentQuadrature(qiep_update),
         PointFactor(point_derivatives),

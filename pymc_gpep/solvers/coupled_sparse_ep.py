@@ -1,0 +1,170 @@
+"""Nested EP whose sites act on projections of whitened inducing values: what couples the functions is kept.
+
+A point's site acts on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form that nested EP gives it, with all noise that is
+around the x: the likelihood's own, and what features leave unsaid of latent values. It follows from d scalar inner
+sites of the likelihood's factors. The posterior of v couples all functions. The functions of a point enter by their
+differences, and what all have in common stays as it is in the prior.
+
+Derivatives: with the sites held as functions of x, features are in the posterior of v alone, and at a fixed point that
+is the derivative of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features and ρ in the prior mean; a
+point's log normaliser depends on its cavity's variance of x_k and on s_k by their sum, so that it is
+½(ρ_k² − (Π − Π Cov[x] Π)_kk) in s_k.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.moments.coupled_sites import relative_location
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_precision, coupled_whitened
+from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
+from pymc_gpep.solvers.sparse_contract import Pull
+from pymc_gpep.solvers.sparse_sweeps import parts
+from pymc_gpep.solvers.team import ALONE, Team
+
+__all__ = ["CoupledFactors", "CoupledSparseSweeps"]
+
+
+class CoupledFactors(NamedTuple):
+    """The likelihood as factors of differences of utilities."""
+
+    labels: NDArray[np.int64]
+    """(n,)."""
+    n_functions: int
+    update: Callable[..., tuple[float, float]]
+    """New inner sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
+    site_parameters: Callable[..., float]
+    """The sites that inner ones imply, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, c − 1)."""
+        return len(self.labels), self.n_functions - 1
+
+    def sweeps(self, features: RowFeatures, team: Team) -> "CoupledSparseSweeps":
+        """What an iteration over the inner sites is made of."""
+        return CoupledSparseSweeps(features, self, team)
+
+
+class _Rows(NamedTuple):
+    """Some of the rows, and their sites."""
+
+    rows: slice
+    features: Features
+    w: list[Array]
+    """Features of each function, (M, B)."""
+    rest: Array
+    """s of each function, (c, B)."""
+    pi: Array
+    """Π = diag(π) − ππᵀ / 1ᵀπ, (c, B)."""
+    nu: Array
+    """Location relative to the prior mean, (c, B)."""
+    constant: float
+    """Log of the sites at x = 0, where the inner variable u is integrated out."""
+
+
+class CoupledSparseSweeps:
+    """What an iteration is made of, for one prior.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    factors : CoupledFactors
+    team : Team
+        Who works on it. Results do not depend on how many there are.
+    """
+
+    def __init__(self, features: RowFeatures, factors: CoupledFactors, team: Team = ALONE) -> None:
+        self._features = features
+        self._factors = factors
+        self._team = team
+        self._owner = features.owner
+
+    def posterior(self, sites: Array) -> CoupledWhitened:
+        """The posterior that inner sites (2, n, c − 1) imply. See `coupled_whitened` for what it raises."""
+        return self._posterior(sites)[0]
+
+    def _posterior(self, sites: Array) -> tuple[CoupledWhitened, float]:
+        """The same, and the log of all sites at x = 0."""
+        c, size = len(self._owner), self._features.whitening.size
+        precision, location, constant = np.zeros((c * size, c * size)), np.zeros((c, size)), 0.0
+
+        def part(at: _Rows) -> tuple[Array, Array, float]:
+            return (
+                coupled_precision(at.w, at.pi),
+                np.stack([w @ nu for w, nu in zip(at.w, at.nu, strict=True)]),
+                at.constant,
+            )
+
+        for of_precision, of_location, of_constant in self._each(sites, part):
+            precision += of_precision
+            location += of_location
+            constant += of_constant
+        return coupled_whitened(precision, location), constant
+
+    def _each[R](self, sites: Array, work: Callable[[_Rows], R]) -> Iterator[R]:
+        """What `work` makes of all rows, part by part in their order."""
+
+        def one(part: tuple[slice, Features]) -> R:
+            rows, features = part
+            rest = features.rest[self._owner]
+            pi, nu = np.empty((2, *rest.shape))
+            with np.errstate(all="ignore"):  # which each thread has for itself
+                constant = self._factors.site_parameters(self._factors.labels[rows], rest, *sites[:, rows], pi, nu)
+                constant += relative_location(features.mean, pi, nu)
+                w = [features.w[own] for own in self._owner]
+                return work(_Rows(rows, features, w, rest, pi, nu, constant))
+
+        for rows, features in self._features.blocks():
+            yield from self._team.each(one, parts(rows, features))
+
+    def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
+        try:
+            posterior, evidence = self._posterior(sites)
+        except (LinAlgError, ValueError):
+            return False, np.nan, np.nan
+
+        def part(at: _Rows) -> tuple[float, float]:
+            rows, (mean, cov) = at.rows, posterior.moments(at.w)
+            mean += at.features.mean
+            given: Any = self._factors.labels[rows], at.rest, *sites[:, rows], 1, 0.0
+            return self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
+
+        terms, residuals = np.array(list(self._each(sites, part))).T
+        return True, posterior.log_normaliser + evidence + float(terms.sum()), float(residuals.max())
+
+    def derivatives(self, sites: Array, pull: Pull) -> Array:
+        """Give derivatives of the evidence to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
+        posterior, whitening = self.posterior(sites), self._features.whitening
+        product = np.zeros_like(whitening.factor)
+
+        def part(at: _Rows) -> tuple[slice, Block, Array]:
+            features = at.features
+            rho, of_rest = _point_slopes(*posterior.moments(at.w), at.pi, at.nu)
+            of_w = posterior.mean[:, :, None] * rho[:, None] - posterior.smoothed(at.w, at.pi)
+            w_bar = np.zeros_like(features.w)
+            rest_bar = np.zeros_like(features.rest)
+            for k, own in enumerate(self._owner):
+                w_bar[own] += of_w[k]
+                rest_bar[own] += of_rest[k]
+            cross_bar, variance_bar, of_factor = whitening.pull_back(features, w_bar, rest_bar)
+            return at.rows, Block(cross_bar, variance_bar, rho), of_factor
+
+        for rows, bars, of_factor in self._each(sites, part):
+            product += of_factor
+            pull(rows, bars)
+        return whitening.pull_factor(product)
+
+
+def _point_slopes(mean: Array, cov: Array, pi: Array, nu: Array) -> tuple[Array, Array]:
+    """ρ, and derivatives in the s, (c, B), from moments (c, B), (B, c, c) of the x relative to the prior mean."""
+    total = pi.sum(axis=0)
+    rho = nu - pi * (mean - (pi * mean).sum(axis=0) / total)
+    average = np.einsum("kb,bkl->lb", pi, cov) / total
+    within = np.einsum("bkk->kb", cov) - 2.0 * average + (pi * average).sum(axis=0) / total
+    return rho, 0.5 * (rho * rho - pi + pi * pi * (1.0 / total + within))

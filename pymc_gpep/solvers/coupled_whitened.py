@@ -1,0 +1,98 @@
+"""The posterior of whitened inducing values under sites that couple the functions of a point.
+
+With v of all functions one vector of cM numbers, the site of a point acts on its c projections x_k = w_kᵀv_k, with a
+precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), of products of matrices.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from pymc_gpep.array_types import Array
+
+__all__ = ["CoupledWhitened", "coupled_precision", "coupled_whitened"]
+
+_ENTRIES = 4_000_000  # of the products of R with features that are held at a time: 32 MB
+
+
+class CoupledWhitened(NamedTuple):
+    """q(v) = N(μ, Σ), Σ = (I + S)⁻¹ = Rᵀ R, μ = Σ h."""
+
+    mean: Array
+    """μ, (c, M)."""
+    root: Array
+    """R, lower triangular, (cM, cM)."""
+    log_normaliser: float
+    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv."""
+
+    def moments(self, w: list[Array]) -> tuple[Array, Array]:
+        """Means (c, B) and covariances (B, c, c) of the projections; see `Whitened.moments`."""
+        c, columns = len(w), w[0].shape[1]
+        cov = np.empty((columns, c, c))
+        for some, halves in self._halves(w):
+            for k, half in enumerate(halves):
+                for other in range(k + 1):
+                    product = np.einsum("ij,ij->j", half, halves[other][-len(half) :])
+                    cov[some, k, other] = cov[some, other, k] = product
+        return np.stack([mean @ own for mean, own in zip(self.mean, w, strict=True)]), cov
+
+    def smoothed(self, w: list[Array], pi: Array) -> Array:
+        """Of Σ W Π what belongs to the features of each function, (c, M, B), for π (c, B)."""
+        c, size = self.mean.shape
+        found = np.empty((c, size, pi.shape[1]))
+        for some, halves in self._halves(w):
+            weights = pi[:, some]
+            total = np.zeros_like(halves[0])
+            for half, own in zip(halves, weights, strict=True):
+                half *= own
+                total[-len(half) :] += half
+            total /= weights.sum(axis=0)
+            for k, (half, own) in enumerate(zip(halves, weights, strict=True)):
+                found[k, :, some] = self._rows(k).T @ (half - total[k * size :] * own)
+        return found
+
+    def _halves(self, w: list[Array]) -> Iterator[tuple[slice, list[Array]]]:
+        """For some points at a time, the rows of R W that are not zero for each function."""
+        c, size = self.mean.shape
+        step = max(1, _ENTRIES // (c * c * size))
+        for start in range(0, w[0].shape[1], step):
+            some = slice(start, start + step)
+            yield some, [self._rows(k) @ np.ascontiguousarray(w[k][:, some]) for k in range(c)]
+
+    def _rows(self, k: int) -> Array:
+        """Of the columns of R for v_k the rows that are not zero, ((c − k)M, M)."""
+        size = self.mean.shape[1]
+        return self.root[k * size :, k * size : (k + 1) * size]
+
+
+def coupled_precision(w: list[Array], pi: Array) -> Array:
+    """S (cM, cM) of the sites of B points, from the features (M, B) of each function and π (c, B)."""
+    size = len(w[0])
+    shared = np.concatenate([own * weights for own, weights in zip(w, pi / np.sqrt(pi.sum(axis=0)), strict=True)])
+    precision: Array = shared @ shared.T
+    np.negative(precision, out=precision)
+    for k, own in enumerate(w):
+        block = slice(k * size, (k + 1) * size)
+        root = own * np.sqrt(pi[k])
+        precision[block, block] += root @ root.T
+    return precision
+
+
+def coupled_whitened(precision: Array, location: Array) -> CoupledWhitened:
+    """The posterior for S (cM, cM), whose lower triangle counts, and h (c, M).
+
+    Raises
+    ------
+    LinAlgError
+        If I + S has no Cholesky factor, ValueError if it is not finite.
+    """
+    every = np.arange(len(precision))
+    total = precision.copy()
+    total[every, every] += 1.0
+    factor = cholesky(total, lower=True, overwrite_a=True)
+    root = solve_triangular(factor, np.eye(len(factor)), lower=True, overwrite_b=True)
+    half = root @ location.ravel()
+    log_normaliser = 0.5 * float(half @ half) - float(np.log(factor.diagonal()).sum())
+    return CoupledWhitened((root.T @ half).reshape(location.shape), root, log_normaliser)
