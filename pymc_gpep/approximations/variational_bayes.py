@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.linear_response import curvature_response
@@ -58,6 +61,20 @@ class VariationalBayes(Approximator):
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from."""
         return n_functions * n_points
+
+    def bound(
+        self, posterior: DensePosterior, labels: NDArray[np.int64], likelihood: Likelihood
+    ) -> tuple[float, Array]:
+        """The bound with q(f) a posterior whose sites have precision 1, and mean utilities (c, n) under the best q(v).
+
+        The posterior with these in the place of what was observed, with unit noise, is the paper's next one (4.6).
+        """
+        mean, weights = (np.ascontiguousarray(each) for each in (posterior.mean, posterior.weights))
+        c, n = mean.shape
+        slope, curvature = np.empty((c, n)), np.empty((n, c, c))
+        terms = likelihood.computation(UtilityBound).terms
+        value = terms(labels, mean, weights, posterior.prior.mean, slope, curvature)
+        return float(value) - 0.5 * posterior.log_determinant, mean + slope + weights
 
     def response(self, solution: Solution) -> DensePosterior:
         """Laplace's posterior: the means are the mode of the posterior of the latent values, and move as that does."""

@@ -55,7 +55,6 @@ def to_datatree(fit: Fit) -> xr.DataTree:
         start=(("node", "site"), np.array([node.start for node in hyper.nodes])),
         weight=("node", hyper.weights),
         log_evidence=hyper.log_evidence,
-        **_weighing_columns(hyper),
     )
     history = evaluation_table(optimum.history, "iteration", parameters)
     tree = xr.DataTree.from_dict(
@@ -69,7 +68,7 @@ def to_datatree(fit: Fit) -> xr.DataTree:
                 compile_seconds=fit.compile_seconds,
             ),
             "starts": evaluation_table(optimum.ends, "start", parameters),
-            "nodes": nodes,
+            "nodes": nodes.assign(_weighing_columns(hyper)),
             "observed_data": observed_data(classifier, fit.solution.labels),
         }
     )

@@ -113,6 +113,32 @@ class DensePrior(Prior):
         """The derivative Lᵀ s with respect to z of what has the derivative s (c, n) with respect to f."""
         return np.asarray(np.matmul(self.roots.swapaxes(1, 2), slope[..., None])[..., 0])
 
+    def expected_log_density(self, mean: Array, roots: Array | None = None) -> float:
+        """The average of log p(f) over independent functions f_k that are Gaussian.
+
+        Parameters
+        ----------
+        mean : array (c, n)
+        roots : array (1 or c, n, n), optional
+            R_k, one for all functions or one for each, with covariance R_k R_kᵀ; without them f is the mean.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If the prior covariance has no Cholesky factor.
+        """
+        c, n = self.shape
+        each = c // len(self.k)  # functions that a covariance is of
+        log_det = 2.0 * each * np.log(self.roots.diagonal(axis1=1, axis2=2)).sum()
+        quadratic = (self.whitened(mean) ** 2).sum()
+        if roots is not None:
+            distinct = max(len(roots), len(self.k))
+            for a in range(distinct):
+                own, root = self.roots[a % len(self.k)], roots[a % len(roots)]
+                spread = solve_triangular(own, root, lower=True, check_finite=False)
+                quadratic += c // distinct * (spread**2).sum()
+        return float(-0.5 * (c * n * np.log(2 * np.pi) + log_det + quadratic))
+
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         return self.latent(rng.standard_normal((count, *self.shape)))
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
+from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
@@ -34,9 +35,19 @@ class HyperMethod(ABC):
 
     name: ClassVar[str]
     """What `pm.fit(hyper=...)` calls it."""
+    only_for: ClassVar[tuple[type[Approximator], str]] = (Approximator, "all of them")
+    """The approximations that it is for, and what these are in words."""
 
     def __post_init__(self) -> None:
         check_limits(self)
+
+    def check(self, approximator: Approximator) -> None:
+        """Raise a ValueError if this is not for an approximation."""
+        if not isinstance(approximator, self.only_for[0]):
+            raise ValueError(
+                f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={approximator.name!r} as it "
+                "is here. Take that, or hyper='importance', which is for every method."
+            )
 
     @abstractmethod
     def integrate(

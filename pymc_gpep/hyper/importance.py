@@ -14,11 +14,9 @@ from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.weights import Weighing, smooth
+from pymc_gpep.hyper.weights import Weighing, smooth, worth_keeping
 
 __all__ = ["ImportanceSampling"]
-
-_NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
 
 
 @dataclass(frozen=True)
@@ -60,9 +58,7 @@ class ImportanceSampling(HyperMethod):
         # A draw at which the approximation fails counts as one, of no weight.
         weighing = Weighing.of(np.append(smoothed, np.full((~found).sum(), -np.inf)), pareto_k)
         weights = np.exp(smoothed - smoothed.max())
-        light_first = np.argsort(weights)
-        kept = np.ones(len(good), dtype=bool)
-        kept[light_first[np.cumsum(weights[light_first]) < _NEGLIGIBLE * weights.sum()]] = False
+        kept = worth_keeping(weights)
         return HyperPosterior(
             self.name,
             log_posterior,

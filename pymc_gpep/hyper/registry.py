@@ -10,11 +10,13 @@ from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
 from pymc_gpep.hyper.importance import ImportanceSampling
 from pymc_gpep.hyper.markov_chain import MarkovChain
 from pymc_gpep.hyper.maximum import Maximum
+from pymc_gpep.hyper.mean_field import MeanField
 
 __all__ = ["HYPER", "hyper_method"]
 
 HYPER: dict[str, type[HyperMethod]] = {
-    method.name: method for method in (Maximum, LaplaceNodes, CentralComposite, ImportanceSampling, MarkovChain)
+    method.name: method
+    for method in (Maximum, LaplaceNodes, CentralComposite, ImportanceSampling, MeanField, MarkovChain)
 }
 """Names for `pm.fit(hyper=...)` → what they stand for, the default first."""
 

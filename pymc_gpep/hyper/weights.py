@@ -7,10 +7,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["ENOUGH_ALIKE", "USABLE", "Estimate", "Weighing", "importance_estimate", "smooth", "stand_for_posterior"]
+__all__ = [
+    "ENOUGH_ALIKE",
+    "USABLE",
+    "Estimate",
+    "Weighing",
+    "importance_estimate",
+    "smooth",
+    "stand_for_posterior",
+    "worth_keeping",
+]
 
 USABLE = 0.7
 """Pareto k below which smoothing makes up for a variance that is not finite."""
@@ -18,6 +28,7 @@ USABLE = 0.7
 ENOUGH_ALIKE = 0.9
 """Share of the draws that those are worth whose weights hardly vary."""
 
+_NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
 _CONSTANT = 1e-8  # a spread of log weights that is rounding
 
 
@@ -92,3 +103,11 @@ def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limi
     number a tail of any finite mean (k below 1) carries little.
     """
     return pareto_k < limit or (pareto_k < 1.0 and effective_size > ENOUGH_ALIKE * draws)
+
+
+def worth_keeping(weights: Array) -> NDArray[np.bool_]:
+    """Which draws are worth keeping by their weights (draws,): all but the lightest, a ten thousandth together."""
+    light_first = np.argsort(weights, kind="stable")
+    kept = np.ones(len(weights), dtype=bool)
+    kept[light_first[np.cumsum(weights[light_first]) < _NEGLIGIBLE * weights.sum()]] = False
+    return kept

@@ -58,10 +58,11 @@ class GPInference(Inference):
         suggest, and after four of these are draws from the prior.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
-    hyper : {"map", "laplace", "ccd", "importance", "nuts"}
+    hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
         What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
         integrate over them: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite
-        design, `"importance"` by weighted draws, `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
+        design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"` alone, by variational Bayes, `"nuts"` by Markov
+        chains. See `pymc_gpep.hyper`.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
@@ -93,6 +94,7 @@ class GPInference(Inference):
         self._classifier = read_classifier(model, likelihood)
         self._approximator = approximator(method, self._classifier.likelihood_model, options, _OF_FIT)
         self._hyper = hyper_method(hyper, hyper_options)
+        self._hyper.check(self._approximator)
         self._start = dict(start or {})
         check_whole("starts", starts)
         if starts < 1:

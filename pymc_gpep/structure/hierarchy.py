@@ -1,0 +1,129 @@
+"""Hyperparameters by what they are of: the prior of the latent values, or the priors of other hyperparameters."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.logprob.basic import transformed_conditional_logp
+from pymc.pytensorf import compile as compile_random
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.interpreted import INTERPRETED, graph_function
+
+__all__ = ["Hierarchy"]
+
+
+class Hierarchy:
+    """Children, on which the prior of the latent values depends, and their parents: all other hyperparameters.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    data : mapping
+        Data of the model → constants that take their place.
+
+    Attributes
+    ----------
+    children, parents : list of str
+        Names of the hyperparameters.
+
+    Raises
+    ------
+    StructureError
+        If there are no children, or if the model has terms besides the priors of the hyperparameters and the
+        likelihood, which draws from the priors know nothing of.
+    """
+
+    def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:
+        model = classifier.model
+        others = [*model.potentials, *(rv for rv in model.observed_RVs if rv is not classifier.likelihood)]
+        if others:
+            raise StructureError(
+                f"The model has terms besides the likelihood and the priors of the hyperparameters, {listing(others)}, "
+                "and draws from these priors know nothing of them. Take another hyper."
+            )
+        rvs = classifier.hyperparameters
+        direct = set(ancestors([classifier.covariances(), classifier.mean(), classifier.parameters], blockers=rvs))
+        self._children = [rv for rv in rvs if rv in direct]
+        self._parents = [rv for rv in rvs if rv not in direct]
+        self.children, self.parents = ([rv.name for rv in of] for of in (self._children, self._parents))
+        if not self._children:
+            raise StructureError(
+                f"The prior of the latent values depends on no hyperparameter, of {', '.join(self.parents) or 'none'}."
+            )
+        self._model, self._data = model, data
+        self._conditional = self._compile_conditional()
+
+    def sampler(self, random_seed: int) -> "ChildSampler":
+        """Draws of the children given their parents."""
+        given = {rv: rv.type(rv.name) for rv in self._parents}
+        outputs = graph_replace(self._children, {**given, **self._data}, strict=False)
+        function = compile_random(
+            list(given.values()), outputs, random_seed=random_seed, mode=INTERPRETED, on_unused_input="ignore"
+        )
+        return ChildSampler(function, self.parents, self.children)
+
+    def _compile_conditional(self) -> Any:
+        model = self._model
+        natural = {rv: rv.type(rv.name) for rv in self._children}
+        unconstrained = {rv: model.rvs_to_values[rv] for rv in self._parents}
+        terms = transformed_conditional_logp(
+            [*natural, *unconstrained],
+            rvs_to_values={**natural, **unconstrained},
+            rvs_to_transforms=dict.fromkeys(natural) | {rv: model.rvs_to_transforms[rv] for rv in unconstrained},
+        )
+        value = pt.add(pt.constant(0.0), *(term.sum() for term in terms))
+        inputs = list(unconstrained.values())
+        slopes = pytensor.grad(value, inputs, disconnected_inputs="ignore") if inputs else []
+        flat = pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)
+        outputs = graph_replace([value, flat], dict(self._data), strict=False)
+        return graph_function(model, [*inputs, *natural.values()], outputs)
+
+    @property
+    def parent_values(self) -> list[str]:
+        """Names of the parents' value variables."""
+        return [self._model.rvs_to_values[rv].name for rv in self._parents]
+
+    def conditional(self, parents: Sequence[Any], children: Mapping[str, Any]) -> tuple[float, Array]:
+        """Log density of the parents, unconstrained, given the children, up to a constant; and its gradient, flat.
+
+        Parameters
+        ----------
+        parents : sequence of array
+            Values of the parents' value variables.
+        children : mapping
+            Children by name, on their natural scale.
+        """
+        value, slopes = self._conditional(*parents, *(children[name] for name in self.children))
+        return float(value), np.asarray(slopes)
+
+
+class ChildSampler:
+    """Draws children from their priors given their parents, each call the next draws of one stream."""
+
+    def __init__(self, function: Any, parents: Sequence[str], children: Sequence[str]) -> None:
+        self._function, self._parents, self._children = function, parents, children
+
+    def __call__(self, parents: Mapping[str, Any], count: int) -> list[dict[str, Array]]:
+        """Children by name, `count` times, on their natural scale.
+
+        Raises
+        ------
+        StructureError
+            If a prior is improper.
+        """
+        given = [np.asarray(parents[name], dtype=np.float64) for name in self._parents]
+        try:
+            return [dict(zip(self._children, self._function(*given), strict=True)) for _ in range(count)]
+        except NotImplementedError:
+            raise StructureError(
+                f"One of the priors of {', '.join(self._children)} cannot be drawn from. Give them proper priors, or "
+                "take another hyper."
+            ) from None

@@ -1,0 +1,258 @@
+"""Variational Bayes of latent values, hyperparameters and their parents, against q(φ) on a grid."""
+
+from itertools import islice
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize_scalar
+from scipy.special import softmax
+from scipy.stats import expon, halfnorm
+
+import pymc_gpep as gpep
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.hyper import hyper_method
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.mean_field_steps import mean_field_steps
+from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.hyper.parents import most_probable_parents
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.hierarchy import Hierarchy
+from tests import models
+from tests.reference.data import random_problem
+from tests.reference.mean_field import grid_posterior
+from tests.reference.variational_bayes import bound, mean_utilities, variational_bayes
+
+SIGMA, TAU = 0.5, 0.8
+VARIANCE, JITTER = 2.0, 1e-2
+PRIOR_MEAN = 0.3
+
+
+def inputs(d):
+    X, y = models.data(10)
+    return X[:, :d], y
+
+
+def conjugate(d):
+    """φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma, and the paper's covariance, exp{−Σ_d φ_d (x_d − x'_d)²}, times a number."""
+    X, y = inputs(d)
+    with pm.Model() as model:
+        psi = pm.Gamma("psi", SIGMA, TAU, shape=d)
+        phi = pm.Exponential("phi", psi, shape=d)
+        covariance = VARIANCE * pm.gp.cov.ExpQuad(d, ls=1 / pm.math.sqrt(2 * phi))
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(PRIOR_MEAN), cov_func=covariance)
+        f = gp.prior("f", X=X, n_outputs=3, jitter=JITTER)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    return model
+
+
+def covariance(phi):
+    X, _ = inputs(phi.size)
+    squared = (X[:, None] - X) ** 2 @ phi
+    return VARIANCE * np.exp(-squared) + JITTER * np.eye(len(X))
+
+
+@pytest.fixture(scope="module", params=[1, 2])
+def log_posterior(request):
+    return LogPosterior(read_classifier(conjugate(request.param)), gpep.VariationalBayes())
+
+
+def start(log_posterior):
+    """φ and ψ to begin at, flat and on the natural scale."""
+    theta = log_posterior.initial_point({"phi": np.full(len(log_posterior.parameters) // 2, 0.4)})
+    values = log_posterior.natural(theta[None])
+    return theta, values["phi"][0], values["psi"][0]
+
+
+def latent_values(phi):
+    """q(f) at φ, and the prior mean."""
+    _, y = inputs(phi.size)
+    prior_mean = np.full((3, y.size), PRIOR_MEAN)
+    return variational_bayes(covariance(phi), y, prior_mean), prior_mean, y
+
+
+@pytest.mark.parametrize("trace", [True, False])
+def test_a_step_against_a_grid(log_posterior, trace):
+    theta, phi, psi = start(log_posterior)
+    step = next(mean_field_steps(log_posterior, theta, draws=1500, trace=trace, random_seed=2))
+    found, prior_mean, y = latent_values(phi)
+    axis = np.linspace(-10, 3, 131 if phi.size == 1 else 40)
+    grid = grid_posterior(covariance, psi, prior_mean, found.mean, found.covariance if trace else None, axis)
+    weights, drawn = softmax(step.log_weights), log_posterior.natural(step.draws)["phi"]
+    mean = log_posterior.natural(step.theta[None])["phi"][0]
+    error = np.sqrt(weights**2 @ (drawn - mean) ** 2)
+    assert (error < 0.2 * grid.mean).all()
+    assert_allclose((mean - grid.mean) / error, 0, atol=3)
+    assert_allclose(step.latent.bound, found.bound, atol=1e-7)
+    if trace:
+        by_terms = bound(covariance(phi), y, prior_mean, found.mean, found.covariance)
+        roots = np.linalg.cholesky(found.covariance)
+        of_prior = DensePrior(covariance(phi)[None], prior_mean).expected_log_density(found.mean, roots)
+        expected = by_terms - of_prior + grid.log_normaliser
+        effective = 1 / (weights**2).sum()
+        assert step.joint_bound == pytest.approx(expected, abs=3 / np.sqrt(effective))
+
+
+def test_average_log_density_against_dense_algebra():
+    rng = np.random.default_rng(3)
+    problem = random_problem(4, 5, 3, per_class=True, with_mean=True)
+    k, prior_mean = problem.K, problem.m
+    for own in (k[:1], k):
+        prior = DensePrior(own, prior_mean)
+        mean, roots = rng.normal(size=(3, 5)), rng.normal(size=(3, 5, 5))
+        for given in (None, roots[:1], roots):
+            spread = np.zeros((3, 5, 5)) if given is None else np.broadcast_to(given @ given.swapaxes(1, 2), (3, 5, 5))
+            expected = 0.0
+            for a, (f, s) in enumerate(zip(mean - prior_mean, spread, strict=True)):
+                precision = np.linalg.inv(own[a % len(own)])
+                expected -= 0.5 * (f @ precision @ f + np.trace(precision @ s) + 5 * np.log(2 * np.pi))
+                expected += 0.5 * np.linalg.slogdet(precision)[1]
+            assert prior.expected_log_density(mean, given) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_roots_of_the_posterior_covariance(alike):
+    problem = random_problem(4, 5, 3, with_mean=True)
+    k, prior_mean = problem.K.reshape(-1, 5, 5)[:1], problem.m
+    precision = np.full((3, 5), 0.7) if alike else np.random.default_rng(1).uniform(0.1, 3, size=(3, 5))
+    posterior = IndependentPosterior(DensePrior(k, prior_mean), precision, np.zeros((3, 5)))
+    roots = posterior.covariance_roots()
+    assert len(roots) == (1 if alike else 3)
+    joint = posterior.joint_covariance(k, k)
+    for a in range(3):
+        root = roots[a % len(roots)]
+        assert_allclose(root @ root.T, joint[a, :, a], atol=1e-10)
+
+
+def test_the_parents_of_a_conjugate_pair(log_posterior):
+    hierarchy = Hierarchy(log_posterior.classifier, log_posterior.data)
+    assert (hierarchy.children, hierarchy.parents) == (["phi"], ["psi"])
+    theta, phi, _ = start(log_posterior)
+    for children in (phi, 1e-7 * phi, 300 * phi + 1):
+        found = most_probable_parents(hierarchy, log_posterior.point(theta), {"phi": children})
+        assert_allclose(np.exp(found["psi_log__"]), (SIGMA + 1) / (TAU + children), rtol=1e-12)
+    step = next(mean_field_steps(log_posterior, theta, draws=100))
+    values = log_posterior.natural(step.theta[None])
+    assert_allclose(values["psi"], (SIGMA + 1) / (TAU + values["phi"]), rtol=1e-12)
+
+
+def test_parents_of_any_kind():
+    """A scale of two length scales, with a prior of its own that has a parameter: against a search along each."""
+    X, y = inputs(2)
+    with pm.Model() as model:
+        rate = pm.Exponential("rate", 2.0)
+        scale = pm.Exponential("scale", rate)
+        ls = pm.HalfNormal("ls", scale, shape=2)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
+    hierarchy = Hierarchy(posterior.classifier, posterior.data)
+    assert set(hierarchy.parents) == {"rate", "scale"}
+    children = np.array([0.7, 1.9])
+    found = most_probable_parents(hierarchy, posterior.point(posterior.initial_point()), {"ls": children})
+
+    def negative(log_rate, log_scale):
+        rate, scale = np.exp(log_rate), np.exp(log_scale)
+        own = expon(scale=0.5).logpdf(rate) + expon(scale=1 / rate).logpdf(scale) + log_rate + log_scale
+        return -own - halfnorm(scale=scale).logpdf(children).sum()
+
+    at = {name: float(value) for name, value in found.items()}
+    by_rate = minimize_scalar(lambda u: negative(u, at["scale_log__"]), bracket=(-1, 1), tol=1e-10).x
+    by_scale = minimize_scalar(lambda u: negative(at["rate_log__"], u), bracket=(-1, 1), tol=1e-10).x
+    assert at["rate_log__"] == pytest.approx(by_rate, abs=1e-6)
+    assert at["scale_log__"] == pytest.approx(by_scale, abs=1e-6)
+
+
+def test_one_update_a_step_is_the_papers(log_posterior):
+    theta, _, _ = start(log_posterior)
+    mean = None
+    for step in islice(mean_field_steps(log_posterior, theta, draws=100, inner=1), 3):
+        phi = log_posterior.natural(theta[None])["phi"][0]
+        k, (_, y) = covariance(phi), inputs(phi.size)
+        prior_mean = np.full((3, y.size), PRIOR_MEAN)
+        utilities = mean_utilities(prior_mean if mean is None else mean, y)
+        smoother = k @ np.linalg.inv(k + np.eye(y.size))
+        mean = prior_mean + (utilities - prior_mean) @ smoother.T
+        assert_allclose(step.latent.mean, mean, atol=1e-8)
+        assert step.latent.bound == pytest.approx(bound(k, y, prior_mean, mean, np.stack([smoother] * 3)), abs=1e-7)
+        theta = step.theta
+
+
+def fitted(log_posterior, seed=1, **options):
+    optimum = maximise(log_posterior, log_posterior.initial_point(), 100)
+    return hyper_method("mean_field", options).integrate(log_posterior, optimum, random_seed=seed)
+
+
+def test_seeds():
+    log_posterior = LogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
+    one, again, other = (fitted(log_posterior, seed, draws=100, steps=2) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one.theta, again.theta)
+    np.testing.assert_array_equal(one.weights, again.weights)
+    assert one.log_evidence == again.log_evidence
+    assert one.log_evidence != other.log_evidence
+
+
+def test_what_it_returns():
+    options = {"draws": 150, "tolerance": 0.05}
+    with conjugate(1):
+        fit = pm.fit(method="vb", hyper="mean_field", hyper_options=options, progressbar=False, random_seed=1)
+    posterior = fit.hyper_posterior
+    assert fit.converged
+    assert posterior.weighing.draws == 150
+    assert f"150 draws are worth {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
+    assert "the standard error of the lower bound is" in fit.message
+    assert posterior.log_evidence == posterior.weighing.estimate.value
+    nodes = fit.nodes
+    assert np.ptp(nodes["psi"].values) < 1e-12  # drawn for these parents
+    assert np.ptp(nodes["phi"].values) > 0.01
+    s = int(posterior.weights.argmax())
+    assert posterior.solution(s).evidence == pytest.approx(float(nodes["evidence"][s]), abs=1e-6)
+    # What is integrated over lies below what the best hyperparameters give.
+    assert posterior.log_evidence < fit.log_evidence
+
+
+def test_few_draws_that_count_are_told_of():
+    X, y = models.data()
+    with pm.Model() as model:
+        phi = pm.Exponential("phi", 1e-4, shape=2)  # most draws are far too large
+        f = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1 / pm.math.sqrt(phi))).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
+    found = fitted(posterior, draws=100, steps=1, trace=False)
+    assert not found.converged
+    assert "too few: give it more draws, or take hyper='importance'" in found.message
+    assert "after 1 steps the bound still rises" in found.message
+    assert np.isnan(found.log_evidence)
+
+
+def test_what_is_wrong_is_said():
+    model = conjugate(1)
+    wanted = r"hyper='mean_field' is only for method='vb' of a gpep.MultinomialProbit, and not for method='nested_ep'"
+    with model, pytest.raises(ValueError, match=wanted):
+        pm.fit(method="nested_ep", hyper="mean_field", progressbar=False)
+    with (
+        models.bernoulli_probit()[0],
+        pytest.raises(ValueError, match=r"mean_field' is only for.*method='vb' as it is"),
+    ):
+        pm.fit(method="vb", hyper="mean_field", progressbar=False)
+    with model:
+        pm.Potential("more", -model["phi"].sum())
+    with pytest.raises(gpep.StructureError, match=r"terms besides the likelihood and the priors .*more"):
+        fitted(LogPosterior(read_classifier(model), gpep.VariationalBayes()))
+    X, y = inputs(1)
+    with pm.Model() as improper:
+        ls = pm.HalfFlat("ls")
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    posterior = LogPosterior(read_classifier(improper), gpep.VariationalBayes())
+    with pytest.raises(gpep.StructureError, match=r"priors of ls cannot be drawn from\. Give them proper priors"):
+        next(mean_field_steps(posterior, posterior.initial_point(), draws=100))
+
+
+def test_without_hyperparameters_there_is_nothing_to_do():
+    with models.fixed()[0]:
+        fit = pm.fit(method="vb", hyper="mean_field", progressbar=False)
+    assert len(fit.hyper_posterior) == 1
+    assert fit.converged
