@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import cached_property
+from threading import Lock
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -28,6 +29,8 @@ from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
+
+_one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
 
 
 class Evaluation(NamedTuple):
@@ -102,6 +105,11 @@ class LogPosterior(Hyperparameters):
         """Of the approximation."""
         return self.approximator.name
 
+    @property
+    def compiled(self) -> bool:
+        """Whether it is evaluated by compiled code, and not interpreted."""
+        return "mode" in self._kwargs
+
     def prepare(self, threads: int = 1) -> None:
         """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""
         while len(self._idle) < threads:
@@ -112,8 +120,8 @@ class LogPosterior(Hyperparameters):
 
         They are shared out over as many threads as BLAS was allowed. Results are the same for any number of them.
         """
-        compiled = "mode" in self._kwargs  # takes too long to have it twice
-        with one_blas_thread(), ALONE if compiled else self._team() as team:
+        # What is compiled takes too long to have it twice.
+        with one_blas_thread(), ALONE if self.compiled else self._team() as team:
             self.prepare(team.size)
             return team.each(function, items)
 
@@ -174,7 +182,8 @@ class LogPosterior(Hyperparameters):
 
     def moments(self, theta: Array) -> Moments:
         """What the approximation is of at one point."""
-        return self._moments(self.point(theta))
+        with _one_at_a_time:
+            return self._moments(self.point(theta))
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""

@@ -1,30 +1,44 @@
-"""The best of several optimisations of the hyperparameters' log posterior."""
+"""The best of several optimisations of the hyperparameters' log posterior, side by side after the first."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.listening import Listener
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import AGREE, Optimum, maximise
 from pymc_gpep.kernels.status import NOT_FINITE
+from pymc_gpep.solvers.history import watching
 
 __all__ = ["maximise_from"]
 
 _CLOSE = 0.2  # largest difference of a hyperparameter at which a search has come to the end of an earlier one
+_TOGETHER = 8  # searches that do not wait for each other, with any number of processors: results must not depend on it
+
+type Callback = Callable[[tuple[Evaluation, ...], int], None]
+
+
+class _Search(NamedTuple):
+    optimum: Optimum | None
+    """None where it could not begin."""
+    end: Evaluation
 
 
 def maximise_from(
     log_posterior: LogPosterior,
     points: Sequence[Array] | Array,
     max_iterations: int,
-    callback: Callable[[tuple[Evaluation, ...], int], None] = lambda history, which: None,
+    callback: Callback = lambda history, which: None,
     start: Array | None = None,
 ) -> Optimum:
-    """Find the maximum from each of several points, one after the other; the best is kept, and where all of them ended.
+    """Find the maximum from each of several points; the best is kept, and where all of them ended.
 
-    A search that comes near the end of an earlier one is over, and counts as ended there.
+    The first search is alone. Those that follow run side by side, eight at a time, on the threads that there are. One
+    that comes near where another had ended before these began is over, and counts as ended there. So what is found does
+    not depend on the number of threads.
 
     Parameters
     ----------
@@ -34,8 +48,8 @@ def maximise_from(
     max_iterations : int
         Of each search.
     callback : callable
-        Called with the history of a search and its number after each iteration; StopIteration or KeyboardInterrupt from
-        it end all of them, and the best point so far is kept.
+        Called with the history of a search and its number after each iteration, in this thread; StopIteration or
+        KeyboardInterrupt from it end all of them, and the best point so far is kept. So does an interrupt.
     start : array, optional
         `Evaluation.start` of a point near the first of `points`.
 
@@ -44,45 +58,79 @@ def maximise_from(
     ValueError
         If the approximation fails at the first point. Others at which it does count as failed searches.
     """
-    optima: list[Optimum] = []
-    ends: list[Evaluation] = []
-    ended: Optimum | None = None  # by what ended one search and so all
-    for which, theta in enumerate(points):
-        stopped = False
+    first, ended_by = _first(log_posterior, points[0], max_iterations, callback, start)
+    searches = [first]
+    for batch in range(1, len(points), _TOGETHER):
+        if ended_by is not None:
+            break
+        together = range(batch, min(batch + _TOGETHER, len(points)))
+        found, ended_by = _side_by_side(log_posterior, points, together, max_iterations, callback, searches)
+        searches += found
+    best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
+    if ended_by is not None:
+        message = str(ended_by) or "Interrupted."
+        best = replace(best, converged=False, message=message, interrupted=isinstance(ended_by, KeyboardInterrupt))
+    return replace(best, ends=tuple(search.end for search in searches))
+
+
+def _first(
+    log_posterior: LogPosterior, theta: Array, max_iterations: int, callback: Callback, start: Array | None
+) -> tuple[_Search, BaseException | None]:
+    """The search from the first point, and what ended it before its end."""
+    ended_by: BaseException | None = None
+
+    def follow(history: tuple[Evaluation, ...]) -> None:
+        nonlocal ended_by
+        try:
+            callback(history, 0)
+        except StopIteration as stopped:
+            ended_by = stopped
+            raise
+
+    found = maximise(log_posterior, theta, max_iterations, follow, start)
+    return _Search(found, found.best), KeyboardInterrupt() if found.interrupted else ended_by
+
+
+def _side_by_side(
+    log_posterior: LogPosterior,
+    points: Sequence[Array] | Array,
+    which: Sequence[int],
+    max_iterations: int,
+    callback: Callback,
+    before: Sequence[_Search],
+) -> tuple[list[_Search], BaseException | None]:
+    """Searches from some of the points, those that began, and what ended them before their ends."""
+    listener = Listener(callback)
+
+    def search(number: int) -> _Search | None:
         arrived: Evaluation | None = None
 
-        def follow(history: tuple[Evaluation, ...], which: int = which) -> None:
-            nonlocal stopped, arrived
-            try:
-                callback(history, which)
-            except StopIteration:
-                stopped = True
-                raise
-            arrived = next((end for end in ends if _near(history[-1], end)), None)
+        def follow(history: tuple[Evaluation, ...]) -> None:
+            nonlocal arrived
+            listener.call(history, number)
+            arrived = next((each.end for each in before if _near(history[-1], each.end)), None)
             if arrived is not None:
                 raise StopIteration
 
+        def watch(*_: object) -> None:
+            if not log_posterior.compiled:  # through compiled code nothing can be raised
+                listener.check()
+
         try:
-            found = maximise(log_posterior, theta, max_iterations, follow, None if which else start)
+            listener.check()
+            with watching(watch):
+                found = maximise(log_posterior, points[number], max_iterations, follow)
         except ValueError:
-            if not which:
-                raise
-            ends.append(_failed(theta))
-            continue
-        except KeyboardInterrupt:  # before the search had anything to keep
-            if not which:
-                raise
-            ended = replace(optima[-1], message="Interrupted.", interrupted=True)
-            break
-        optima.append(found)
-        ends.append(arrived or found.best)
-        if stopped or found.interrupted:
-            ended = found
-            break
-    best = max(optima, key=lambda optimum: optimum.best.log_posterior)
-    if ended is not None:
-        best = replace(best, converged=False, message=ended.message, interrupted=ended.interrupted)
-    return replace(best, ends=tuple(ends))
+            return _Search(None, _failed(points[number]))
+        except KeyboardInterrupt as interrupt:  # before the search had anything to keep
+            listener.end(interrupt)
+            return None
+        if found.interrupted:
+            listener.end(KeyboardInterrupt())
+        return _Search(found, arrived or found.best)
+
+    found = listener.during(lambda: log_posterior.each(search, which))
+    return [each for each in found if each is not None], listener.ended_by
 
 
 def _near(here: Evaluation, end: Evaluation) -> bool:

@@ -22,7 +22,35 @@ __all__ = ["ALONE", "Team", "gather", "gather_for_solves", "one_blas_thread"]
 
 _SMALL = 200  # points; below, handing work over takes longer than the work
 _MEMORY = 2e9  # bytes that the matrices of solves side by side may take
-_at_work: ContextVar[bool] = ContextVar("at_work", default=False)  # whether this thread does its part of a team's work
+
+
+class _Shift:
+    """Threads that share out a list of work, and how many of them still have some.
+
+    Parameters
+    ----------
+    busy : int
+    threads : int
+        That they may have together, themselves among them.
+    """
+
+    def __init__(self, busy: int, threads: int) -> None:
+        self._lock = threading.Lock()
+        self._busy = busy
+        self._threads = threads
+
+    def leave(self) -> None:
+        """One of them has no more to do."""
+        with self._lock:
+            self._busy -= 1
+
+    @property
+    def share(self) -> int:
+        """Threads for each of those still at work: who is left has those of the others."""
+        return self._threads // self._busy
+
+
+_shift: ContextVar[_Shift | None] = ContextVar("shift", default=None)  # that this thread has a part in
 
 
 class Team:
@@ -52,18 +80,21 @@ class Team:
             return [function(item) for item in listed]
         results: list[Any] = [None] * len(listed)
         left = iter(enumerate(listed))  # taking the next one is atomic
+        together = min(self.size, len(listed))
+        shift = _Shift(together, max(_allowed(), together))
 
         def work() -> None:
-            before = _at_work.set(True)
+            before = _shift.set(shift)
             try:
                 for place, item in left:
                     results[place] = function(item)
             finally:
-                _at_work.reset(before)
+                _shift.reset(before)
                 for _ in left:  # nobody waits for the rest of what has failed
                     pass
+                shift.leave()
 
-        helping = [self._pool.submit(work) for _ in range(min(self.size, len(listed)) - 1)]
+        helping = [self._pool.submit(work) for _ in range(together - 1)]
         try:
             work()
         finally:
@@ -79,18 +110,21 @@ ALONE = Team()
 
 def gather(n: int) -> Team:
     """A team for work on n × n matrices: of as many threads as BLAS was allowed, for large matrices."""
-    return Team(_limit.allowed - 1) if n >= _SMALL and _may_share() else ALONE
+    return Team(_allowed() - 1) if n >= _SMALL else ALONE
 
 
 def gather_for_solves(c: int, n: int) -> Team:
-    """A team for whole solves side by side, of c functions at n points; none of them has a team of its own then."""
+    """A team for whole solves side by side, of c functions at n points; they share the threads that are left."""
     together = int(_MEMORY / (8 * (2 * c + 4) * n * n))
-    return Team(max(min(_limit.allowed, together) - 1, 0)) if _may_share() else ALONE
+    return Team(max(min(_allowed(), together) - 1, 0))
 
 
-def _may_share() -> bool:
-    # A process that was made to run a chain has neighbours that run the others.
-    return parent_process() is None and not _at_work.get()
+def _allowed() -> int:
+    """Threads that this one may have, itself among them."""
+    if parent_process() is not None:  # made to run a chain, beside neighbours that run the others
+        return 1
+    shift = _shift.get()
+    return _limit.allowed if shift is None else shift.share
 
 
 class _Library(NamedTuple):

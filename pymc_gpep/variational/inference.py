@@ -55,7 +55,8 @@ class GPInference(Inference):
     starts : int
         From how many points the maximum of the hyperparameters is looked for; the best is kept. The first is the
         model's initial point, or `start`. Others have length scales and magnitudes that the covariances of the data
-        suggest, and after four of these are draws from the prior.
+        suggest, and after four of these are draws from the prior. Searches from these share the processors that BLAS
+        may use; what they find does not depend on how many that are.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
@@ -135,7 +136,8 @@ class GPInference(Inference):
             Taken for compatibility: the loss, the negative log posterior, is always recorded.
         callbacks : list of functions of (approximation, losses, iteration), optional
             Called after each iteration; StopIteration ends the fit and keeps the best point so far. With several starts
-            the losses are those since the present one, and iterations are counted on.
+            the losses are those of the search that has come a step further, of which the later ones run side by side,
+            and iterations are counted on. Callbacks are always called in the thread of the fit, one at a time.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         backend : str, optional

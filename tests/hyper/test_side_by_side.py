@@ -1,6 +1,7 @@
 """Evaluations on several threads: those of one, digit for digit."""
 
 import threading
+import time
 
 import numpy as np
 import pymc as pm
@@ -9,17 +10,6 @@ import pytest
 from pymc_gpep.hyper import hyper_method
 from pymc_gpep.solvers import team
 from tests import models
-
-
-@pytest.fixture
-def threads(monkeypatch):
-    """Sets how many threads BLAS is said to have been allowed."""
-
-    def allow(count):
-        monkeypatch.setattr(team, "_processors", lambda: count)
-        monkeypatch.setattr(team, "_libraries", lambda: [team._Library(lambda: count, lambda count: None)])
-
-    return allow
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +49,39 @@ def test_threads_evaluate_at_the_same_time(fit, threads):
     assert [value for _, value in met] == [fit.log_posterior(theta + step).log_posterior for step in (0.0, 0.1)]
 
 
-def test_solves_side_by_side_have_no_team_of_their_own(threads):
-    threads(3)
+def test_solves_side_by_side_share_the_threads(threads):
+    """All have begun when one looks at its team, and the last one looks when the others are done."""
+    threads(5)
+    begun, looked = threading.Barrier(2, timeout=10), threading.Barrier(2, timeout=10)
+
+    def sizes(item):
+        begun.wait()
+        early = team.gather(1000).size
+        looked.wait()
+        if item:
+            return early, None
+        deadline = time.monotonic() + 10
+        while team.gather(1000).size == early and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return early, team.gather(1000).size
+
     with team.one_blas_thread(), team.gather_for_solves(3, 300) as together:
-        assert together.size == 3
-        assert together.each(lambda n: team.gather(n).size, [1000, 1000]) == [1, 1]
-        assert team.gather(1000).size == 3
+        assert together.size == 5
+        assert together.each(sizes, [0, 1]) == [(2, 5), (2, None)]
+        assert together.each(lambda n: team.gather(n).size, [1000] * 5) != [5] * 5
+        assert team.gather(1000).size == 5
+
+
+def test_teams_in_teams_are_no_more_threads(threads):
+    threads(4)
+
+    def inner(_):
+        with team.gather(1000) as own:
+            return own.size, own.each(lambda n: (meeting.wait(), team.gather(n).size, meeting.wait())[1], [1000, 1000])
+
+    meeting = threading.Barrier(4, timeout=10)
+    with team.one_blas_thread(), team.Team(1) as together:
+        assert together.each(inner, range(2)) == [(2, [1, 1])] * 2
 
 
 def test_solves_side_by_side_fit_the_memory(threads):
