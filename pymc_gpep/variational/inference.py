@@ -62,8 +62,8 @@ class GPInference(Inference):
     hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
         What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
         integrate over them: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite
-        design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"` alone, by variational Bayes, `"nuts"` by Markov
-        chains. See `pymc_gpep.hyper`.
+        design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"` alone, by variational Bayes,
+        `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
