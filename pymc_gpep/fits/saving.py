@@ -198,9 +198,11 @@ def check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
         )
 
 
-def check_model(space: Hyperparameters, theta: Array, log_prior: float, labels: NDArray[np.int64]) -> None:
-    """Raise a ValueError if labels, or priors by their log density at θ, are not those that a fit had."""
+def check_model(space: Hyperparameters, theta: Array, log_prior: float, labels: NDArray[np.int64] | None) -> None:
+    """Raise a ValueError if labels, where given, or priors by their log density at θ, are not those that a fit had."""
     (observed,) = evaluate([space.classifier.labels])
+    if labels is None:
+        labels = observed
     if observed.shape != labels.shape or (differ := np.count_nonzero(observed != labels)):
         what = f"{differ} labels differ" if observed.shape == labels.shape else f"the model has {observed.size} points"
         raise ValueError(f"The model is not the one that was fitted to {labels.size} points: {what}.")

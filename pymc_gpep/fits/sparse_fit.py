@@ -19,6 +19,7 @@ from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given, proce
 from pymc_gpep.fits.sparse_saving import sparse_datatree
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -50,6 +51,9 @@ class SparseFit:
         Time that the fit took, without `compile_seconds`; NaN if unknown.
     compile_seconds : float
         Time that numba took to compile meanwhile: much in the first fit on a machine, little later. NaN if unknown.
+    rows : Rows or None
+        What was fitted, where that were not the rows of the model; without any values, `FormerRows`, in a fit that was
+        read from a file.
     """
 
     space: Hyperparameters
@@ -60,6 +64,7 @@ class SparseFit:
     solve: Callable[[], SparseSolution] = field(repr=False)
     seconds: float = np.nan
     compile_seconds: float = np.nan
+    rows: Rows | None = field(default=None, repr=False)
 
     @cached_property
     def solution(self) -> SparseSolution:
@@ -153,7 +158,7 @@ class SparseFit:
         """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
         gps = as_gps(gp)
         if gps not in self._made:
-            self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data)
+            self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data, rows=self.rows)
         return self._made[gps]
 
     @cached_property
@@ -227,7 +232,8 @@ class SparseFit:
         Returns
         -------
         DataTree
-            With groups `hyperparameters`, `inducing`, `history`, `best`, `sweeps` and `observed_data`.
+            With groups `hyperparameters`, `inducing`, `history`, `best`, `sweeps` and `observed_data`; the last one is
+            empty where rows came from `data=...`, and says where they were and what checksum a few of them have.
 
         Raises
         ------
@@ -237,7 +243,10 @@ class SparseFit:
         return sparse_datatree(self)
 
     def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> Array:
-        """Inputs (n, d) that the model had when it was fitted; `gp` is what made its latent values, if given."""
+        """Inputs (n, d) that were fitted; `gp` is what made the latent values of the model, if given.
+
+        A ValueError if they came from `data=...` and this fit from a file, which does not hold them.
+        """
         rows = self.blocks(gp).rows
         return rows.inputs(slice(0, rows.n_rows))
 

@@ -14,6 +14,7 @@ from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Whitening
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
@@ -37,8 +38,10 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     hyperparameters = [name for name in parameters if not name.startswith(f"{INDUCING}[")]
     check_hyperparameters(space, hyperparameters)
     theta = best.theta[: len(hyperparameters)]
-    labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values
-    check_model(space, theta, best.log_posterior - best.evidence, labels)
+    observed = tree["observed_data"].to_dataset()
+    rows = _former_rows(observed)
+    labels = observed[attrs["likelihood"]].values if rows is None else np.empty(0, np.int64)
+    check_model(space, theta, best.log_posterior - best.evidence, None if rows else labels)
     if (own := named_classes(space.classifier)) != attrs["classes"]:
         raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
     approximator = SparseEP(**json.loads(attrs["options"]))
@@ -76,4 +79,12 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
         lambda: solution,
         float(attrs["seconds"]),
         float(attrs["compile_seconds"]),
+        rows,
     )
+
+
+def _former_rows(observed: xr.Dataset) -> FormerRows | None:
+    if "checksum" not in observed.attrs:
+        return None
+    n_rows, n_inputs, checksum, name = (observed.attrs[field] for field in FormerRows._fields)
+    return FormerRows(int(n_rows), int(n_inputs), str(checksum), str(name))

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import xarray as xr
 
 from pymc_gpep.fits.saving import described, evaluation_table, observed_data
+from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
                 {name: ("sweep", getattr(fit.convergence, name)) for name in ("evidence", "residual")},
                 attrs={"status": fit.convergence.status, "scheme": fit.convergence.scheme, "value": solution.evidence},
             ),
-            "observed_data": observed_data(fit.classifier, solution.labels),
+            "observed_data": _observed(fit),
         }
     )
     tree.attrs = described(fit.approximator, fit.classifier, fit.converged, optimum) | {
@@ -53,6 +54,12 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
         "compile_seconds": fit.compile_seconds,
     }
     return tree
+
+
+def _observed(fit: "SparseFit") -> xr.Dataset:
+    if fit.rows is None:
+        return observed_data(fit.classifier, fit.solution.labels)
+    return xr.Dataset(attrs=FormerRows.of(fit.rows)._asdict())
 
 
 def named_classes(classifier: GPClassifier) -> str:

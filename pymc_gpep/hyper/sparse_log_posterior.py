@@ -14,6 +14,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
@@ -55,7 +56,7 @@ class SparseLogPosterior:
         deviations = column_deviations(blocks.rows)
         self._units = np.where(deviations > 0.0, deviations, 1.0)
         self._count = len(hyperparameters.parameters)
-        self._labels = blocks.rows.labels(slice(0, blocks.rows.n_rows))
+        self._labels = checked_labels(blocks.rows, hyperparameters.classifier.likelihood_model, blocks.n_functions)
 
     @property
     def name(self) -> str:

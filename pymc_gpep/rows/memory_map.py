@@ -29,7 +29,7 @@ class MemoryMap(NamedTuple):
         """A map as it stands in its file; None for what was written to the map alone, or has other strides."""
         if not isinstance(array, np.memmap) or not array.flags.c_contiguous or array.mode == "c":
             return None
-        filename, mapped = array.filename, array._mmap
+        filename, mapped = array.filename, getattr(array, "_mmap", None)
         if filename is None or mapped is None:
             return None
         first = array.offset - array.offset % mmap.ALLOCATIONGRANULARITY  # where the map begins

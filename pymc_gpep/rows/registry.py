@@ -12,13 +12,13 @@ from pymc_gpep.rows.dask_array import DaskArray
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.memory_map import MemoryMap
 from pymc_gpep.rows.parquet import ParquetColumns, column_names, parquet_files
-from pymc_gpep.rows.stored import Stored
+from pymc_gpep.rows.stored import Stored, StoredKind
 from pymc_gpep.rows.stored_rows import StoredRows
 from pymc_gpep.rows.zarr_array import ZarrArray
 
 __all__ = ["STORED", "rows_of"]
 
-STORED: tuple[type[Stored], ...] = (
+STORED: tuple[StoredKind, ...] = (
     MemoryMap,
     ZarrArray,
     DaskArray,

@@ -1,10 +1,10 @@
 """What rows are read from: an array that is not in memory."""
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["ENTRIES", "Stored", "rows_together"]
+__all__ = ["ENTRIES", "Stored", "StoredKind", "rows_together"]
 
 ENTRIES = 1_000_000
 """Numbers that are read together where nothing else says how many: 8 MB."""
@@ -28,12 +28,15 @@ class Stored(Protocol):
     def chunk(self) -> int:
         """Rows that are read as cheaply as any of them alone; 1 where that is any slice."""
 
-    @classmethod
-    def of(cls, array: Any) -> Self | None:
-        """An array as one of this kind; None if it is none."""
-
     def read(self, rows: slice) -> NDArray[Any]:
         """The values of rows start to stop, step 1."""
+
+
+class StoredKind(Protocol):
+    """A kind of arrays that are not in memory."""
+
+    def of(self, array: Any) -> Stored | None:
+        """An array as one of this kind; None if it is none."""
 
 
 def rows_together(stored: int, columns: int) -> int:

@@ -29,7 +29,7 @@ class SiteSweeps(Protocol):
         Raises
         ------
         LinAlgError
-            If its precision has no Cholesky factor, ValueError if that is not finite.
+            If its precision has no Cholesky factor, or is not finite.
         """
 
     def derivatives(self, sites: Array, pull: Pull) -> Array:

@@ -137,7 +137,7 @@ class SparseSweeps(ABC):
         """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
         try:
             posterior, shift = self._shifted(sites)
-        except (LinAlgError, ValueError):
+        except LinAlgError:  # and nothing else: rows may be such that they cannot be read
             return False, np.nan, np.nan
 
         def part(rows: slice, block: SiteSums) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
@@ -62,8 +62,10 @@ def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
     Raises
     ------
     LinAlgError
-        If I + S has no Cholesky factor, ValueError if it is not finite.
+        If I + S has no Cholesky factor, or is not finite.
     """
+    if not np.isfinite(precision).all():
+        raise LinAlgError("S is not finite")
     mean, root = np.empty_like(location), np.empty_like(precision)
     total = 0.0
     identity = np.eye(precision.shape[-1])

@@ -78,6 +78,11 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
             "all priors the same X."
         )
     n = sizes[0]
+    if n == 0:
+        raise StructureError(
+            f"The latent functions of {likelihood.name!r} have no points. Declare the model with one row at least; a "
+            "fit with inducing inputs takes others in its place, data=(inputs, labels)."
+        )
 
     # Number the cells: cell i of function r, counted over all outputs of all priors, is r * n + i.
     ends = np.cumsum([np.prod(shape) for shape in shapes])

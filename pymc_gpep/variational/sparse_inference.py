@@ -20,6 +20,8 @@ from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import FLAT, Optimum, maximise
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.registry import rows_of
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import check_installed
@@ -37,7 +39,7 @@ SPARSE_METHODS = {SparseEP.name: SparseEP}
 
 _INDUCING = 50  # inducing inputs where their number is not given
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
-_OF_FIT = ", gp, inducing, learn_inducing, shared_inducing and likelihood, besides pm.fit's own"
+_OF_FIT = ", gp, inducing, learn_inducing, shared_inducing, likelihood and data, besides pm.fit's own"
 _NOT_YET = {
     "hyper": "hyperparameters stay at their maximum, which is what hyper='map' means for other methods",
     "hyper_options": "hyperparameters stay at their maximum",
@@ -75,6 +77,9 @@ class SparseInference(Inference):
         with the number of functions but for the algebra of the sites.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
+    data : pair of array_like, or path, or Rows, optional
+        Rows to fit in place of those of the model, which may then have few or none; as `rows_of` takes them. They are
+        read block by block, in every sweep, and never held together.
     **options
         Of the approximation: the parameters of `SparseEP`.
 
@@ -84,7 +89,8 @@ class SparseInference(Inference):
         If the model is no Gaussian process classifier; if `gp` is missing, and the graph of the model does not say what
         the prior is at other inputs.
     ValueError
-        If the method does not fit the model's likelihood, or `inducing` not its inputs; if inputs are not finite.
+        If the method does not fit the model's likelihood, or `inducing` or `data` not its inputs; if inputs are not
+        finite. A `RowError` has what had been learned when the row was met in its attribute `fit`.
     TypeError
         If `gp` is something else, or if there is no such option.
     """
@@ -100,6 +106,7 @@ class SparseInference(Inference):
         learn_inducing: bool = True,
         shared_inducing: bool = False,
         likelihood: str | None = None,
+        data: Any = None,
         **options: Any,
     ) -> None:
         kind = SPARSE_METHODS[method]
@@ -112,11 +119,18 @@ class SparseInference(Inference):
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)
         functions_of(classifier, self._gps)  # what cannot be had is refused before any work
+        self._rows = None if data is None else rows_of(data)
+        if data is not None and classifier.likelihood_model.has_parameters:
+            raise NotImplementedError(
+                f"A {classifier.likelihood_model.name} likelihood is given more than latent values at each row, which "
+                "data=(inputs, labels) do not have. Put the rows into the model."
+            )
         self._seed = whole_seed(random_seed)
         self._first = self._space.initial_point(start, self._seed)
         self._given = inducing
         self._learn = learn_inducing
         self._shared = shared_inducing
+        self._so_far: SparseFit | None = None
         self.hist: Array = np.empty(0)
         self.state = None
 
@@ -165,7 +179,7 @@ class SparseInference(Inference):
             compilation(progress.compiling) as compiled,
         ):
             progress.stage("making the graphs of the covariances")
-            blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs)
+            blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs, self._rows)
             given = min(_INDUCING, blocks.rows.n_rows) if self._given is None else self._given
             inducing = initial_inducing(given, blocks.rows, blocks.n_functions, self._shared, self._seed)
             log_posterior = SparseLogPosterior(self._space, self._approximator, blocks, inducing, self._learn)
@@ -175,12 +189,15 @@ class SparseInference(Inference):
             def report(history: tuple[Evaluation, ...]) -> None:
                 last, iterations = history[-1], len(history) - 1
                 progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
-                if callbacks:
-                    so_far = self._result(log_posterior, Optimum(last, False, "Still running.", history))
-                    for callback in callbacks:
-                        callback(so_far, so_far.hist, iterations)
+                so_far = self._so_far = self._result(log_posterior, Optimum(last, False, "Still running.", history))
+                for callback in callbacks or ():
+                    callback(so_far, so_far.hist, iterations)
 
-            optimum = maximise(log_posterior, first, n, report, flat=_FLAT if self._learn else FLAT)
+            try:
+                optimum = maximise(log_posterior, first, n, report, flat=_FLAT if self._learn else FLAT)
+            except RowError as error:
+                error.fit = self._so_far
+                raise
             if optimum.interrupted:
                 progress.stage("interrupted: keeping the best point so far")
             seconds = time.perf_counter() - began - compiled.seconds
@@ -210,4 +227,5 @@ class SparseInference(Inference):
             lambda: log_posterior.solve(best.theta, best.start),
             seconds,
             compile_seconds,
+            self._rows,
         )
