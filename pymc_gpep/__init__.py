@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
     from pymc_gpep.likelihoods.probit.distribution import Probit
     from pymc_gpep.priors import default_priors
+    from pymc_gpep.rows.errors import RowError
+    from pymc_gpep.rows.registry import rows_of
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
@@ -81,6 +83,7 @@ _HOME = {
     "QEP": "approximations",
     "QIEP": "approximations",
     "QuadraticVB": "approximations",
+    "RowError": "rows.errors",
     "ScalarLaplace": "approximations",
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "SparseEP": "approximations",
@@ -99,6 +102,7 @@ _HOME = {
     "predict_draws": "comparison.draw_prediction",
     "read_classifier": "structure",
     "recover": "fits.recover",
+    "rows_of": "rows.registry",
 }
 """Public name → the module that defines it, or that it is."""
 
@@ -129,6 +133,7 @@ __all__ = [
     "ProbitGibbs",
     "PseudoMarginal",
     "QuadraticVB",
+    "RowError",
     "ScalarLaplace",
     "ScaledMetropolis",
     "SparseEP",
@@ -147,6 +152,7 @@ __all__ = [
     "predict_draws",
     "read_classifier",
     "recover",
+    "rows_of",
 ]
 
 __version__ = version("pymc_gpep")
