@@ -1,8 +1,8 @@
 """EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), for more points than matrices can have rows."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.approximations.accelerated_ep import sites_between
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of, positive
 from pymc_gpep.approximations.site_rules.contract import SiteRule
-from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, site_rule
+from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, chosen_rule, site_rule
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -124,12 +124,13 @@ class SparseEP:
 
     Parameters
     ----------
-    sites : {"quadrature", "nested", "pairwise"}
-        How the likelihood of a point is taken apart. `"quadrature"`: not at all; with all points as inducing inputs
-        the method is then `"qiep"`, or `"ep"` for a likelihood of one function. `"nested"`: not at all either, with
-        sites that couple the functions of a point; with all points it is `"nested_ep"`. `"pairwise"`: the paper's
-        product over the other classes, whose evidence is a lower bound factor by factor and cannot be compared with any
-        other.
+    sites : {"nested", "quadrature", "pairwise"}, optional
+        How the likelihood of a point is taken apart. If not given, `"nested"` for three functions or more that have up
+        to 4000 inducing inputs together, and `"quadrature"` for others. `"nested"`: not at all, with sites that couple
+        the functions of a point; with all points as inducing inputs the method is then `"nested_ep"`. `"quadrature"`:
+        not at all either, with sites that leave them independent; with all points it is `"qiep"`, or `"ep"` for a
+        likelihood of one function. `"pairwise"`: the paper's product over the other classes, whose evidence is a lower
+        bound factor by factor and cannot be compared with any other.
     tolerance : float
         For the largest change of a site in units of its marginal, and the relative change of the evidence.
     max_iterations : int
@@ -147,7 +148,7 @@ class SparseEP:
         hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
     """
 
-    sites: str = field(default="quadrature", metadata=one_of(*RULE_NAMES))
+    sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES))
     tolerance: float = field(default=1e-6, metadata=positive())
     max_iterations: int = field(default=500, metadata=at_least(1))
     memory: int = field(default=3, metadata=at_least(0))
@@ -161,9 +162,21 @@ class SparseEP:
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def rule(self, likelihood: Likelihood) -> SiteRule:
+    def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
+        """The same with `sites` chosen for c functions of so many inducing inputs each, if they are not given.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood has no such sites.
+        """
+        sites = chosen_rule(likelihood, c, size) if self.sites is None else self.sites
+        site_rule(sites, likelihood)
+        return replace(self, sites=sites)
+
+    def rule(self, likelihood: Likelihood, c: int, size: int) -> SiteRule:
         """How a likelihood is taken apart; a ValueError if it cannot be."""
-        return site_rule(self.sites, likelihood)
+        return site_rule(self.sites or chosen_rule(likelihood, c, size), likelihood)
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """A start from those of neighbouring problems, see `Approximator.between`."""
@@ -199,7 +212,9 @@ class SparseEP:
             If labels are no classes, the start has another size, or the likelihood has no such sites.
         """
         likelihood = likelihood or MultinomialProbitLikelihood()
-        rule = self.rule(likelihood)
+        with np.errstate(all="ignore"):
+            covariance = prior.inducing()
+        rule = self.rule(likelihood, prior.n_functions, covariance.shape[-1])
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)
         factors = rule.factors(likelihood, observed, prior.n_functions)
         shape = (2, *factors.shape)
@@ -211,7 +226,7 @@ class SparseEP:
         history = History(self.max_iterations)
         evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
-            if (white := whitening(prior.inducing(), self.jitter)) is not None:
+            if (white := whitening(covariance, self.jitter)) is not None:
                 sweeps = factors.sweeps(RowFeatures(prior, white), team)
                 evidence, status, rung = self._iterate(sweeps.sweep, begin, history, likelihood)
                 if np.isfinite(evidence):

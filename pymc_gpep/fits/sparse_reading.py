@@ -50,7 +50,7 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     whitened = WhitenedPosterior if stored["root"].ndim == 3 else CoupledWhitened
     solution = SparseSolution(
         evidence=float(sweeps.attrs["value"]),
-        exact=approximator.rule(likelihood).exact,
+        exact=approximator.rule(likelihood, *stored["mean"].shape).exact,
         posterior=InducingPosterior(
             Whitening(stored["factor"].values, float(stored.attrs["jitter"])),
             whitened(stored["mean"].values, stored["root"].values, float(stored.attrs["log_normaliser"])),

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cholesky
+from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 
@@ -92,7 +93,7 @@ def coupled_whitened(precision: Array, location: Array) -> CoupledWhitened:
     total = precision.copy()
     total[every, every] += 1.0
     factor = cholesky(total, lower=True, overwrite_a=True)
-    root = solve_triangular(factor, np.eye(len(factor)), lower=True, overwrite_b=True)
+    root, _ = dtrtri(factor, lower=1)
     half = root @ location.ravel()
     log_normaliser = 0.5 * float(half @ half) - float(np.log(factor.diagonal()).sum())
     return CoupledWhitened((root.T @ half).reshape(location.shape), root, log_normaliser)

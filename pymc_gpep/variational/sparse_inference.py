@@ -115,7 +115,7 @@ class SparseInference(Inference):
                 raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
         self._approximator = with_options(kind, options, _OF_FIT)
         classifier = read_classifier(pm.modelcontext(model), likelihood)
-        self._approximator.rule(classifier.likelihood_model)
+        self._approximator.named(classifier.likelihood_model, classifier.n_functions, 1)
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)
         functions_of(classifier, self._gps)  # what cannot be had is refused before any work
@@ -182,7 +182,10 @@ class SparseInference(Inference):
             blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs, self._rows)
             given = min(_INDUCING, blocks.rows.n_rows) if self._given is None else self._given
             inducing = initial_inducing(given, blocks.rows, blocks.n_functions, self._shared, self._seed)
-            log_posterior = SparseLogPosterior(self._space, self._approximator, blocks, inducing, self._learn)
+            approximator = self._approximator.named(
+                self._space.classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
+            )
+            log_posterior = SparseLogPosterior(self._space, approximator, blocks, inducing, self._learn)
             first = log_posterior.flat(self._first)
             progress.stage("first solve")
 
@@ -220,7 +223,7 @@ class SparseInference(Inference):
         theta, inducing = log_posterior.split(best.theta)
         return SparseFit(
             self._space,
-            self._approximator,
+            log_posterior.approximator,
             theta,
             inducing,
             optimum,

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.approximations import SparseEP
 from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.approximations.site_rules.pairs import Pairs
-from pymc_gpep.approximations.site_rules.registry import RULES
+from pymc_gpep.approximations.site_rules.registry import RULES, chosen_rule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.reference.independent_ep import quadrature_moments
 
@@ -91,3 +93,20 @@ def test_pairs_of_equal_classes_are_far_below():
     labels, c = np.zeros(1, np.int64), 10
     log_z = Pairs().tilted(PROBIT, np.zeros((1, 18)), np.zeros((1, 18)), labels).log_z
     assert_allclose(np.exp(log_z), 2.0 ** -(c - 1))
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "c", "size", "name"),
+    [
+        (PROBIT, 3, 50, "nested"),
+        (PROBIT, 10, 400, "nested"),
+        (PROBIT, 10, 401, "quadrature"),
+        (PROBIT, 2, 50, "quadrature"),
+        (ProbitLikelihood(), 1, 50, "quadrature"),
+    ],
+)
+def test_the_rule_that_is_taken_if_none_is_named(likelihood, c, size, name):
+    assert chosen_rule(likelihood, c, size) == name
+    assert SparseEP().named(likelihood, c, size).sites == name
+    assert SparseEP(sites="quadrature").named(likelihood, c, size).sites == "quadrature"
+    assert SparseEP().rule(likelihood, c, size).name == name

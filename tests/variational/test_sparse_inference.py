@@ -22,7 +22,7 @@ def whole():
     model, gp = models.shared()
     with model:
         fit = pm.fit(method="sparse_ep", gp=gp, inducing=X, shared_inducing=True, learn_inducing=False, jitter=1e-9,
-                     progressbar=False)  # fmt: skip
+                     sites="quadrature", progressbar=False)  # fmt: skip
     return model, gp, fit
 
 
@@ -42,7 +42,7 @@ def nested():
     """Sites that couple the functions, and a covariance for each."""
     model, gp = models.per_class()
     with model:
-        fit = pm.fit(method="sparse_ep", gp=gp, inducing=6, sites="nested", learn_inducing=False, random_seed=1,
+        fit = pm.fit(method="sparse_ep", gp=gp, inducing=6, learn_inducing=False, random_seed=1,
                      progressbar=False)  # fmt: skip
     return model, gp, fit
 

@@ -32,6 +32,11 @@ class SiteRule(ABC):
         follows = cls.follows_parameters or not likelihood.has_parameters
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
+    @classmethod
+    def suits(cls, c: int, size: int) -> bool:
+        """Whether it is to be taken, if none is named, for c functions with so many inducing inputs each."""
+        return False
+
     @abstractmethod
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointSites:
         """The likelihood of all points of c functions as the solver wants it."""

@@ -12,6 +12,8 @@ from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 
 __all__ = ["Nested"]
 
+_LARGEST = 4000  # matrix to factorise in each sweep where nobody has asked for it
+
 
 class Nested(SiteRule):
     """The sites of nested EP (Riihimäki, Jylänki and Vehtari 2013), of which a point has one, on all its functions."""
@@ -19,6 +21,10 @@ class Nested(SiteRule):
     name: ClassVar[str] = "nested"
     needs: ClassVar[tuple[type, ...]] = (NoisyDifferenceFactors,)
     exact: ClassVar[bool] = True
+
+    @classmethod
+    def suits(cls, c: int, size: int) -> bool:
+        return c > 2 and c * size <= _LARGEST
 
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> CoupledFactors:
         local = likelihood.computation(NoisyDifferenceFactors)

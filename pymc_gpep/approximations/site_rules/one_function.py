@@ -22,6 +22,10 @@ class OneFunctionSite(ScalarSites):
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
     exact: ClassVar[bool] = True
 
+    @classmethod
+    def suits(cls, c: int, size: int) -> bool:
+        return True
+
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
         return np.zeros((labels.size, 1), np.int64)
 

@@ -7,10 +7,10 @@ from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.contract import Likelihood
 
-__all__ = ["RULES", "RULE_NAMES", "site_rule"]
+__all__ = ["RULES", "RULE_NAMES", "chosen_rule", "site_rule"]
 
-RULES: tuple[type[SiteRule], ...] = (WholePoint, OneFunctionSite, Nested, Pairs)
-"""All there are; those of one name are for different likelihoods."""
+RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs)
+"""All there are, the first choice first; those of one name are for different likelihoods."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
 
@@ -23,8 +23,32 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
     ValueError
         If there is none.
     """
-    fitting = {rule.name: rule for rule in RULES if rule.fits(likelihood)}
+    fitting = _fitting(likelihood)
     if name not in fitting:
-        known = f"has {' and '.join(map(repr, fitting))}" if fitting else "has none"
-        raise ValueError(f"sites is {name!r}, but of rules for inducing inputs a {likelihood.name} likelihood {known}.")
+        known = " and ".join(map(repr, fitting))
+        raise ValueError(
+            f"sites is {name!r}, but of rules for inducing inputs a {likelihood.name} likelihood has {known}."
+        )
     return fitting[name]()
+
+
+def chosen_rule(likelihood: Likelihood, c: int, size: int) -> str:
+    """The name of the rule for c functions with so many inducing inputs each, if none is given.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    fitting = _fitting(likelihood)
+    return next((name for name, rule in fitting.items() if rule.suits(c, size)), next(iter(fitting)))
+
+
+def _fitting(likelihood: Likelihood) -> dict[str, type[SiteRule]]:
+    fitting = {rule.name: rule for rule in RULES if rule.fits(likelihood)}
+    if not fitting:
+        raise ValueError(
+            "EP with inducing inputs cannot take its likelihood apart: of rules for inducing inputs a "
+            f"{likelihood.name} likelihood has none."
+        )
+    return fitting

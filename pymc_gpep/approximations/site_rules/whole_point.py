@@ -22,6 +22,10 @@ class WholePoint(ScalarSites):
     follows_parameters: ClassVar[bool] = True
     exact: ClassVar[bool] = True
 
+    @classmethod
+    def suits(cls, c: int, size: int) -> bool:
+        return True
+
     def functions(self, labels: NDArray[np.int64], c: int) -> NDArray[np.int64]:
         return np.tile(np.arange(c), (labels.size, 1))
 
