@@ -48,11 +48,12 @@ calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour o
 	$(TWO) $(BIN)/python -m pytest -n 2 -m calibration $(PYTEST)
 
 # Results that are there are not computed again, whatever has changed in the code since.
-paper: $(VENV)/.with-test ## run the experiments of both papers in their quick forms, with DATA=FOLDER
+paper: $(VENV)/.with-test ## run the experiments of the papers in their quick forms, with DATA=FOLDER
 	@test -d "$(DATA)" || { echo "There is no folder '$(DATA)' of data sets; name one: make paper DATA=FOLDER (see docs/paper.md)." >&2; exit 1; }
-	rm -rf output/paper/quick output/binary_paper/quick
+	rm -rf output/paper/quick output/binary_paper/quick output/active_sets/quick
 	$(TWO) $(BIN)/python -m benchmarks.paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 	$(TWO) $(BIN)/python -m benchmarks.binary_paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
+	$(TWO) $(BIN)/python -m benchmarks.active_sets all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 
 lint: $(VENV)/.with-lint ## check style and format
 	$(BIN)/ruff check .

@@ -312,6 +312,17 @@ def test_importance_sampling_says_what_it_is_worth(single):
     assert fit.message.endswith(f"the standard error of log p(y) is {weighing.estimate.error:.3f}.")
 
 
+@pytest.mark.parametrize(("build", "method"), [(models.bernoulli_logit, "ep"), (models.probit, "vb")])
+def test_importance_sampling_is_for_every_method(build, method):
+    model, _ = build()
+    with model:
+        fit = pm.fit(method=method, hyper="importance", hyper_options={"draws": 150}, progressbar=False, random_seed=1)
+    assert fit.converged
+    posterior = fit.hyper_posterior
+    expected = hyper_method("ccd").integrate(fit.log_posterior, fit.optimum).log_evidence
+    assert posterior.log_evidence == pytest.approx(expected, abs=0.03)
+
+
 def test_importance_sampling_follows_the_seed(single):
     one, again, other = (
         hyper_method("importance", {"draws": 100}).integrate(single.log_posterior, single.optimum, random_seed=seed)

@@ -1,0 +1,8 @@
+"""Run experiments of the active-set papers: `python -m benchmarks.active_sets toy --data FOLDER`, or `all` of them."""
+
+from benchmarks.command import run_paper
+
+EXPERIMENTS = ("toy",)
+
+if __name__ == "__main__":
+    run_paper("active_sets", EXPERIMENTS, "Girolami and Rogers (2006), variational multinomial probit regression")
