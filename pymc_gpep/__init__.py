@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
     from pymc_gpep.likelihoods.probit.distribution import Probit
+    from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
     from pymc_gpep.priors import default_priors
     from pymc_gpep.rows.errors import RowError
     from pymc_gpep.rows.registry import rows_of
@@ -83,6 +84,7 @@ _HOME = {
     "QEP": "approximations",
     "QIEP": "approximations",
     "QuadraticVB": "approximations",
+    "RobustMax": "likelihoods.robust_max.distribution",
     "RowError": "rows.errors",
     "ScalarLaplace": "approximations",
     "ScaledMetropolis": "sampling.scaled_metropolis",
@@ -133,6 +135,7 @@ __all__ = [
     "ProbitGibbs",
     "PseudoMarginal",
     "QuadraticVB",
+    "RobustMax",
     "RowError",
     "ScalarLaplace",
     "ScaledMetropolis",

@@ -23,7 +23,7 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
-__all__ = ["APPROXIMATIONS", "METHODS", "approximator", "with_options"]
+__all__ = ["APPROXIMATIONS", "METHODS", "SPARSE_APPROXIMATIONS", "approximator", "with_options"]
 
 APPROXIMATIONS: tuple[type[Approximator], ...] = (
     NestedEP,
@@ -42,6 +42,9 @@ APPROXIMATIONS: tuple[type[Approximator], ...] = (
     NaiveTAP,
 )
 """All there are; those of one name are for different likelihoods."""
+
+SPARSE_APPROXIMATIONS: tuple[type[SparseEP], ...] = (SparseEP,)
+"""Those with inducing inputs."""
 
 METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))
 """Names for `pm.fit(method=...)`."""
@@ -70,10 +73,16 @@ def approximator(
     TypeError
         If an option is not one of the approximation's.
     """
+    fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
+    if not fitting:
+        sparse = " | ".join(f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood))
+        raise ValueError(
+            f"The model has a {likelihood.name} likelihood, which no method approximates that works on all latent "
+            f"values together. With inducing inputs there is pm.fit(method={sparse}, gp=gp, inducing=...)."
+        )
     method = (method or likelihood.method).lower()
     if method not in METHODS:
         raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
-    fitting = {kind.name: kind for kind in APPROXIMATIONS if kind.approximates(likelihood)}
     if method not in fitting:
         named = [kind for kind in APPROXIMATIONS if kind.name == method]
         theirs = ", ".join(each.name for each in LIKELIHOODS if any(kind.approximates(each) for kind in named))

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.approximations.accelerated_ep import sites_between
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of, positive
 from pymc_gpep.approximations.site_rules.contract import SiteRule
-from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, chosen_rule, site_rule
+from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, RULES, chosen_rule, site_rule
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -46,6 +46,9 @@ class SparseSolution:
     convergence : Convergence
     inducing_slope : array (q, M, M)
         Derivative in the prior covariance of the inducing values; empty where it was not asked for.
+    floored : int
+        How many sites match the mean of their tilted distribution alone, which is wider than their cavity; 0 for
+        log-concave likelihoods.
     """
 
     evidence: float
@@ -56,6 +59,7 @@ class SparseSolution:
     start: Array
     convergence: Convergence
     inducing_slope: Array
+    floored: int = 0
 
 
 class InducedArrays:
@@ -162,6 +166,11 @@ class SparseEP:
     def __post_init__(self) -> None:
         check_limits(self)
 
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether it has sites for a likelihood."""
+        return any(rule.fits(likelihood) for rule in RULES)
+
     def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
         """The same with `sites` chosen for c functions of so many inducing inputs each, if they are not given.
 
@@ -225,12 +234,14 @@ class SparseEP:
             begin[:] = np.reshape(start, shape)
         history = History(self.max_iterations)
         evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
+        floored = 0
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
             if (white := whitening(covariance, self.jitter)) is not None:
                 sweeps = factors.sweeps(RowFeatures(prior, white), team)
                 evidence, status, rung = self._iterate(sweeps.sweep, begin, history, likelihood)
                 if np.isfinite(evidence):
                     posterior = InducingPosterior(white, sweeps.posterior(begin))
+                    floored = sweeps.floored(begin)
                 if pull is not None and status == CONVERGED:
                     slope = sweeps.derivatives(begin, pull)
         evidences, residuals = history.array.T.copy()
@@ -243,6 +254,7 @@ class SparseEP:
             start=begin.ravel(),
             convergence=Convergence(status, len(history), evidences, residuals, self.tolerance, SCHEMES[rung]),
             inducing_slope=slope,
+            floored=floored,
         )
 
     def _iterate(

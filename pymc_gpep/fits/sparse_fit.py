@@ -23,6 +23,7 @@ from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["SparseFit"]
@@ -142,6 +143,8 @@ class SparseFit:
 
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""
+        floored = self.solution.floored
+        widened = f", {floored} sites match a mean alone" if floored else ""
         number = (
             f"log evidence {self.objective:.4f} (of the model with inducing inputs)"
             if self.solution.exact
@@ -151,7 +154,7 @@ class SparseFit:
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return (
             f"{self.approximator.name} (sites={self.approximator.sites!r}, {size} inducing inputs{shared}): {number}, "
-            f"{'converged' if self.converged else 'NOT converged'}. {self.message}"
+            f"{'converged' if self.converged else 'NOT converged'}{widened}. {self.message}"
         )
 
     def blocks(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> InducingBlocks:
@@ -211,16 +214,17 @@ class SparseFit:
         blocks = self.blocks(gp)
         inputs = new_inputs(Xnew, blocks.rows.n_inputs)
         how = self.classifier.likelihood_model.check_way(probabilities, "probabilities")
-        posterior, likelihood = self.solution.posterior, self.solution.likelihood
+        posterior = self.solution.posterior
         if posterior is None:
             raise ValueError(f"There is no posterior to predict from: EP {self.convergence}.")
         point = self.space.point(self.theta)
         m, c = len(inputs), self.classifier.n_functions
+        likelihood = LikelihoodElsewhere(self.classifier, m, self.space.data)(point)
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
             for rows in row_blocks(max(m, 1), c * max(posterior.whitening.size, c)):
                 mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
-                part = predict_given(likelihood, mean.T, cov, how=how, tolerance=tolerance)
+                part = predict_given(likelihood.at(rows), mean.T, cov, how=how, tolerance=tolerance)
                 yield rows, part if covariances else part._replace(cov=None)
 
         found = assembled(parts(), m)

@@ -67,6 +67,7 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
             sweeps.attrs["scheme"],
         ),
         inducing_slope=np.empty(0),
+        floored=int(sweeps.attrs["floored"]),
     )
     history = evaluations_of(tree["history"].to_dataset(), "iteration")
     optimum = Optimum(best, bool(attrs["optimum_converged"]), attrs["optimum_message"], history)

@@ -43,7 +43,12 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
             "best": evaluation_table([optimum.best], "iteration", names),
             "sweeps": xr.Dataset(
                 {name: ("sweep", getattr(fit.convergence, name)) for name in ("evidence", "residual")},
-                attrs={"status": fit.convergence.status, "scheme": fit.convergence.scheme, "value": solution.evidence},
+                attrs={
+                    "status": fit.convergence.status,
+                    "scheme": fit.convergence.scheme,
+                    "value": solution.evidence,
+                    "floored": solution.floored,
+                },
             ),
             "observed_data": _observed(fit),
         }

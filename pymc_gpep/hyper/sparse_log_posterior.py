@@ -17,6 +17,7 @@ from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.interpreted import graph_function
 
@@ -56,7 +57,9 @@ class SparseLogPosterior:
         deviations = column_deviations(blocks.rows)
         self._units = np.where(deviations > 0.0, deviations, 1.0)
         self._count = len(hyperparameters.parameters)
-        self._labels = checked_labels(blocks.rows, hyperparameters.classifier.likelihood_model, blocks.n_functions)
+        classifier = hyperparameters.classifier
+        self._labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
+        self._likelihood = classifier.likelihood_model.given(*evaluate([classifier.parameters]))
 
     @property
     def name(self) -> str:
@@ -145,9 +148,8 @@ class SparseLogPosterior:
         self, prior: PriorAt, start: Array | None, pull: Callable[[slice, Block], None] | None = None
     ) -> SparseSolution:
         """From a start, and where that does not converge from none."""
-        likelihood = self.hyperparameters.classifier.likelihood_model
         for begin in (None,) if start is None else (start, None):
-            solution = self.approximator.solve(prior, self._labels, begin, likelihood=likelihood, pull=pull)
+            solution = self.approximator.solve(prior, self._labels, begin, likelihood=self._likelihood, pull=pull)
             if solution.convergence.converged:
                 break
         return solution

@@ -14,14 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.inducing import Features, RowFeatures
 from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
 __all__ = ["Factors", "SparseEPSweeps", "Tilted", "site_terms"]
-
-_KEEP = 0.01  # 1 − t v at least, where sites may widen
 
 
 class Tilted(NamedTuple):
@@ -44,8 +43,8 @@ class Factors(NamedTuple):
     """Of some rows, from means and variances (B, d) of the latent values that the factor of each site sees."""
     shifts: bool
     """Whether they see differences of functions only."""
-    narrows: bool = True
-    """Whether they are log-concave, so that sites have no negative precisions."""
+    log_concave: bool = True
+    """Whether sites that match moments have no negative precisions."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -74,8 +73,10 @@ class _Cavities(NamedTuple):
 class SparseEPSweeps(SparseSweeps):
     """What an iteration of EP is made of, for one prior.
 
-    Where factors are not log-concave, sites may have negative precisions, and take so much from a marginal that a
-    cavity has no variance. Such a cavity gets a hundred times the variance of the marginal.
+    Where factors are not log-concave, moments of a tilted distribution may be matched by a site with a negative
+    precision only: it is wider than its cavity. Such a site gets the precision 0 and matches the mean alone. With
+    negative ones posteriors have no variance on the way to a fixed point, or there is none. The derivatives are still
+    those of the evidence, which is stationary in all that sites may do.
 
     Parameters
     ----------
@@ -93,14 +94,12 @@ class SparseEPSweeps(SparseSweeps):
         at = self._cavities(rows, features, posterior, t, nu)
         if not (at.keep > 0.0).all():
             return Matched(t, nu, at.variance, np.nan)
-        narrower = 1.0 - at.tilted.gamma * at.cavity_variance
+        rho, gamma = at.tilted.rho, at.tilted.gamma
+        if not self._factors.log_concave:
+            gamma = np.maximum(gamma, 0.0)
+        narrower = 1.0 - gamma * at.cavity_variance
         terms = float(at.tilted.log_z.sum()) - site_terms(at.cavity_mean, at.cavity_variance, nu, t)
-        return Matched(
-            at.tilted.gamma / narrower,
-            (at.tilted.rho + at.tilted.gamma * at.cavity_mean) / narrower,
-            at.variance,
-            terms,
-        )
+        return Matched(gamma / narrower, (rho + gamma * at.cavity_mean) / narrower, at.variance, terms)
 
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         at = self._cavities(rows, features, posterior, t, nu)
@@ -110,16 +109,16 @@ class SparseEPSweeps(SparseSweeps):
         return Slopes(*(self._by_function(rows, values) for values in (rho, of_covariance, delta)))
 
     def floored(self, sites: Array) -> int:
-        """How many sites (2, n, d) have a cavity without a variance of its own."""
+        """How many sites (2, n, d) match a mean alone."""
+        if self._factors.log_concave:
+            return 0
         posterior = self.posterior(sites)
-        return sum(
-            self._each(
-                sites,
-                lambda rows, block: int(
-                    (self._cavities(rows, block.features, posterior, *sites[:, rows]).keep <= _KEEP).sum()
-                ),
-            )
-        )
+
+        def part(rows: slice, block: SiteSums) -> int:
+            at = self._cavities(rows, block.features, posterior, *sites[:, rows])
+            return int((at.tilted.gamma < 0.0).sum())
+
+        return sum(self._each(sites, part))
 
     def _cavities(
         self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
@@ -127,8 +126,6 @@ class SparseEPSweeps(SparseSweeps):
         mean, variance = (self._by_site(rows, each) for each in self._marginals(features, posterior))
         prior_mean, rest = self._by_site(rows, features.mean), self._by_site(rows, self._rest(features))
         keep = 1.0 - t * variance
-        if not self._factors.narrows:
-            keep = np.maximum(keep, _KEEP)
         without = (t * mean - nu) / keep
         cavity_mean, cavity_variance = mean + variance * without, variance / keep
         tilted = self._factors.tilted(rows, prior_mean + cavity_mean, rest + cavity_variance)

@@ -11,8 +11,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 
-from pymc_gpep.approximations.registry import with_options
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -34,7 +33,7 @@ from pymc_gpep.variational.inference import check_whole, whole_seed
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
 
-SPARSE_METHODS = {SparseEP.name: SparseEP}
+SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
 """Names for `pm.fit(method=...)`, and what they stand for."""
 
 _INDUCING = 50  # inducing inputs where their number is not given

@@ -9,7 +9,9 @@ from pymc_gpep.approximations.sparse_ep import InducedArrays
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from pymc_gpep.solvers import coupled_whitened as coupled_whitened_module
 from pymc_gpep.solvers import inducing as inducing_module
 from pymc_gpep.solvers import sparse_sweeps as sparse_sweeps_module
@@ -111,6 +113,62 @@ def test_derivatives_are_those_of_the_evidence(sites, own):
                 float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
             )
             assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
+
+
+def with_unit_noise(problem):
+    """The problem with unit noise in the prior variances."""
+    inducing, cross, variance, mean = problem.moments
+    return InducedArrays(inducing, cross, variance + 1.0, mean)
+
+
+@both_sites
+@whose
+@pytest.mark.parametrize("epsilon", [0.0, 0.05])
+def test_a_step_of_utilities_is_the_probit(sites, own, epsilon):
+    """The noise of the probit may as well be that of the functions."""
+    problem = random_sparse(14, 25, 3, 5, own=own)
+    noise = np.full((1, 25), epsilon)
+    step = SparseEP(**EXACT, sites=sites).solve(
+        with_unit_noise(problem), problem.y, likelihood=RobustMaxLikelihood().given(noise)
+    )
+    noisy = NoisyMultinomialProbitLikelihood().given(noise)
+    probit = noisy if epsilon and sites == "quadrature" else MultinomialProbitLikelihood()
+    expected = SparseEP(**EXACT, sites=sites).solve(problem.prior, problem.y, likelihood=probit)
+    assert step.convergence.converged
+    assert_allclose(step.evidence, expected.evidence, rtol=1e-10)
+    assert_allclose(step.posterior.inducing_mean, expected.posterior.inducing_mean, atol=1e-8)
+    assert step.floored == expected.floored
+
+
+def outliers(problem):
+    """Every fifth label is wrong, and functions are large, so that some sites would widen."""
+    x = problem.x
+    y = np.where(x[:, 0] > 0, 0, np.where(x[:, 1] > 0, 1, 2))
+    return problem._replace(x=x, y=np.where(np.arange(len(y)) % 5 == 0, (y + 1) % 3, y), mean=0.0 * problem.mean)
+
+
+@pytest.mark.parametrize(
+    "likelihood", [NoisyMultinomialProbitLikelihood(), RobustMaxLikelihood()], ids=lambda x: x.name
+)
+def test_derivatives_with_label_noise_are_those_of_the_evidence(likelihood):
+    problem = outliers(random_sparse(5, 40, 3, 6))
+    problem = problem._replace(log_scales=np.log([[9.0, 2.0]]))
+    likelihood = likelihood.given(np.full((1, 40), 0.1))
+    solution, slopes = solved(problem, likelihood)
+    assert solution.floored > 0
+    step = 1e-5
+    for name, place in (("z", (0, 1, 0)), ("log_scales", (0, 0)), ("log_scales", (0, 1)), ("mean", (1, 3))):
+        ends = []
+        for sign in (1, -1):
+            moved = getattr(problem, name).copy()
+            moved[place] += sign * step
+            there = problem._replace(**{name: moved})
+            ends.append((solved(there, likelihood)[0].evidence, there.moments))
+        (up, moments_up), (down, moments_down) = ends
+        expected = sum(
+            float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
+        )
+        assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
 
 
 @pytest.mark.parametrize("sites", ["quadrature", "nested"])

@@ -13,10 +13,12 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
+from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes, shape_text
 
-__all__ = ["MultinomialProbit", "MultinomialProbitRV", "multinomial_probit"]
+__all__ = ["MultinomialProbit", "MultinomialProbitRV", "as_labels", "as_latent", "multinomial_probit"]
 
 
 class MultinomialProbitRV(RandomVariable):
@@ -70,14 +72,20 @@ class MultinomialProbit(Discrete):
     f : tensor_like, (..., c)
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
+    epsilon : float
+        Part of the labels that have nothing to do with `f`, but are drawn from all classes, from 0 to below 1: the
+        probability is then :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. Such a model is fitted by
+        ``pm.fit(method="sparse_ep" | "sparse_vi")`` and sampled by NUTS.
 
     Raises
     ------
     ValueError
-        If `f` has no class axis or fewer than two classes, or if `observed` labels are missing, not whole numbers,
-        not among 0 ... c−1, or of a shape that does not fit `f`. Labels in ``pm.Data`` are checked by their present
-        values, those in other symbolic expressions (``pm.Minibatch``) by their shape only. Nothing has been added to
-        the model then.
+        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1, or if `observed`
+        labels are missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Labels in
+        ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
+        shape only. Nothing has been added to the model then.
+    TypeError
+        If `epsilon` is a variable of the model.
 
     Notes
     -----
@@ -95,17 +103,22 @@ class MultinomialProbit(Discrete):
 
     rv_op = multinomial_probit
 
-    def __new__(cls, name: str, f: Any, *args: Any, observed: Any = None, **kwargs: Any) -> TensorVariable:
-        """Check `f` and the labels, then add the variable to the model on the context stack."""
-        f = _as_latent(f, name)
+    def __new__(
+        cls, name: str, f: Any, *args: Any, epsilon: Any = 0.0, observed: Any = None, **kwargs: Any
+    ) -> TensorVariable:
+        """Check `f`, `epsilon` and the labels, then add the variable to the model on the context stack."""
+        f, epsilon = as_latent(f, name), as_epsilon(epsilon, name)
         if observed is not None:
-            observed = _as_labels(observed, f, name)
+            observed = as_labels(observed, f, name)
+        if epsilon:
+            return NoisyMultinomialProbit(name, f, epsilon, *args, observed=observed, **kwargs)
         return super().__new__(cls, name, f, *args, observed=observed, **kwargs)
 
     @classmethod
-    def dist(cls, f: Any, **kwargs: Any) -> TensorVariable:
+    def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model; arguments as for the class."""
-        return super().dist([_as_latent(f, "MultinomialProbit")], **kwargs)
+        f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
+        return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if epsilon else super().dist([f], **kwargs)
 
     def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
         """The label of the largest latent value."""
@@ -117,7 +130,8 @@ class MultinomialProbit(Discrete):
         return multinomial_probit_log_probability(value, f)
 
 
-def _as_latent(f: Any, name: str) -> TensorVariable:
+def as_latent(f: Any, name: str) -> TensorVariable:
+    """`f` with its class axis, checked; errors call the variable by `name`."""
     f = pt.as_tensor_variable(f)
     if f.ndim == 0:
         raise ValueError(f"{name}: f is a scalar, but needs a class axis, the last one")
@@ -132,7 +146,7 @@ def _as_latent(f: Any, name: str) -> TensorVariable:
     return f
 
 
-def _as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Variable:
+def as_labels(observed: Any, f: TensorVariable, name: str) -> np.ndarray | Variable:
     """`observed`, checked against `f`."""
     *batch, c = known_shape(f)
     return observed_classes(

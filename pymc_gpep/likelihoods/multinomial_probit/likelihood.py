@@ -39,10 +39,10 @@ from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabi
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 
-__all__ = ["MultinomialProbitLikelihood"]
+__all__ = ["INNER_SWEEPS", "INNER_TOLERANCE", "MultinomialProbitLikelihood"]
 
 
-_INNER_SWEEPS, _INNER_TOLERANCE = 200, 1e-10
+INNER_SWEEPS, INNER_TOLERANCE = 200, 1e-10
 
 
 @dataclass(frozen=True)
@@ -85,5 +85,5 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
 
     def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
         # With two classes there is one factor, and inner EP is exact.
-        log_z: Array = tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE)
+        log_z: Array = tilted_log_normaliser(mean, cov, INNER_SWEEPS, INNER_TOLERANCE)
         return log_z[range(len(observed)), observed]

@@ -1,0 +1,55 @@
+"""ε as distributions take it, and what it makes of probabilities and of draws."""
+
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Constant, Variable
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["as_epsilon", "with_label_noise", "with_random_labels"]
+
+
+def as_epsilon(epsilon: Any, name: str) -> float:
+    """ε as a number.
+
+    Raises
+    ------
+    TypeError
+        If it is a variable of a model, or no number at all.
+    ValueError
+        If it is not from 0 to below 1.
+    """
+    if isinstance(epsilon, Constant):
+        epsilon = epsilon.data
+    if isinstance(epsilon, Variable):
+        raise TypeError(
+            f"{name}: epsilon must be a number, but is the variable {epsilon}. Approximations hold it fixed: fit the "
+            "model with a few numbers, and compare what they predict."
+        )
+    try:
+        value = float(epsilon)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name}: epsilon must be a number, but is {epsilon!r}.") from None
+    if not 0.0 <= value < 1.0:
+        raise ValueError(
+            f"{name}: epsilon must be from 0 to below 1, but is {value}: it is the part of labels that are drawn from "
+            "all classes alike."
+        )
+    return value
+
+
+def with_label_noise(log_p: TensorVariable, epsilon: TensorVariable, c: TensorVariable) -> TensorVariable:
+    """log((1 − ε) p + ε / c), −∞ where p is that of no class."""
+    noisy = pt.logaddexp(pt.log1p(-epsilon) + log_p, pt.log(epsilon / c))
+    return pt.switch(pt.eq(epsilon, 0.0), log_p, noisy)
+
+
+def with_random_labels(
+    rng: np.random.Generator, labels: NDArray[np.int64], epsilon: np.ndarray, c: int
+) -> NDArray[np.int64]:
+    """Labels, a part ε of them drawn anew from c classes."""
+    anew = rng.random(labels.shape) < epsilon
+    drawn: NDArray[np.int64] = np.where(anew, rng.integers(c, size=labels.shape), labels)
+    return drawn

@@ -1,0 +1,71 @@
+"""What likelihoods with label noise have in common: a part of the labels is drawn from all classes alike."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
+
+__all__ = ["LabelNoise"]
+
+
+@dataclass(frozen=True)
+class LabelNoise(OneFunctionPerClass, ABC):
+    """p(y | f) = (1 − ε) p₀(y | f) + ε / c; the parameter is ε, (1, n), a number in all models."""
+
+    method: ClassVar[str] = "sparse_ep"
+    guide: ClassVar[str] = "prior"
+    has_parameters: ClassVar[bool] = True
+    log_concave: ClassVar[bool] = False
+    largest_precision: ClassVar[float]
+    distribution: ClassVar[type[RandomVariable]]
+    """The random variable that it is read from."""
+
+    @abstractmethod
+    def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        """log p₀(y_i | f_i) (..., n) of each observation, for latent values (..., c, n)."""
+
+    @abstractmethod
+    def probabilities_without(self, mean: Array, cov: Array, how: str | None, tolerance: float) -> tuple[Array, Array]:
+        """Predictive probabilities and errors, as of `probabilities`, without label noise."""
+
+    @abstractmethod
+    def log_tail_without(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        """As of `log_tail`, without label noise."""
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        op = variable.owner.op
+        if not isinstance(op, self.distribution):
+            return None
+        latent, epsilon = op.dist_params(variable.owner)
+        return Reading(cast(TensorVariable, latent), pt.atleast_2d(epsilon))
+
+    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        noisy: Array = self._with_noise(self.log_density_without(f, observed), f.shape[-2]).sum(axis=-1)
+        return noisy
+
+    def probabilities(
+        self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5
+    ) -> tuple[Array, Array]:
+        p, error = self.probabilities_without(mean, cov, self.check_way(how), tolerance)
+        epsilon = self.parameters[0]
+        return (1.0 - epsilon[:, None]) * p + epsilon[:, None] / p.shape[1], (1.0 - epsilon) * error
+
+    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+        return self._with_noise(self.log_tail_without(mean, cov, observed), mean.shape[1])
+
+    def _with_noise(self, log_p: Array, c: int) -> Array:
+        epsilon = self.parameters[0]
+        with np.errstate(divide="ignore"):
+            noisy: Array = np.logaddexp(np.log1p(-epsilon) + log_p, np.log(epsilon / c))
+        return noisy

@@ -1,0 +1,182 @@
+"""Likelihoods with label noise: distributions, densities, predictive probabilities, and what is refused."""
+
+import copy
+import pickle
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+
+EPSILON, C, N = 0.1, 3, 5
+RNG = np.random.default_rng(1)
+F, Y = RNG.normal(size=(N, C)), np.array([0, 2, 1, 1, 0])
+STEP = (np.arange(C) == F.argmax(axis=1)[:, None]).astype(float)
+PROBIT = np.exp(np.stack([pm.logp(gpep.MultinomialProbit.dist(F), k).eval() for k in range(C)], axis=1))
+
+
+def noisy_probit(f, epsilon=EPSILON, **options):
+    return gpep.MultinomialProbit.dist(f, epsilon=epsilon, **options)
+
+
+def robust_max(f, epsilon=EPSILON, **options):
+    return gpep.RobustMax.dist(f, epsilon, **options)
+
+
+both = pytest.mark.parametrize(
+    ("make", "likelihood", "without"),
+    [(noisy_probit, NoisyMultinomialProbitLikelihood(), PROBIT), (robust_max, RobustMaxLikelihood(), STEP)],
+    ids=["noisy_multinomial_probit", "robust_max"],
+)
+
+
+def bound(likelihood, n=N, epsilon=EPSILON):
+    return likelihood.given(np.full((1, n), epsilon))
+
+
+def model_of(likelihood, epsilon=EPSILON, f=None):
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=2 * pm.gp.cov.ExpQuad(1, ls=1.0) + pm.gp.cov.WhiteNoise(0.1))
+        f = gp.prior("f", X=np.arange(float(N))[:, None], n_outputs=C).T
+        if likelihood.name == "robust_max":
+            gpep.RobustMax("y", f, epsilon, observed=Y)
+        else:
+            gpep.MultinomialProbit("y", f, epsilon=epsilon, observed=Y)
+    return model, gp
+
+
+@both
+def test_log_probabilities(make, likelihood, without):
+    log_p = np.stack([pm.logp(make(F), k).eval() for k in range(-1, C + 1)], axis=1)
+    expected = (1 - EPSILON) * without + EPSILON / C
+    assert_allclose(np.exp(log_p[:, 1:-1]), expected, rtol=1e-12)
+    assert np.isneginf(log_p[:, [0, -1]]).all()
+    for y in range(C):
+        found = [bound(likelihood, 1).log_density(F[i][:, None], np.array([y])) for i in range(N)]
+        assert_allclose(np.exp(found), expected[:, y], rtol=1e-12)
+    every = bound(likelihood).log_density(np.stack([F.T, F.T + 1.0]), Y)
+    assert_allclose(every, np.log(expected[np.arange(N), Y]).sum(), rtol=1e-12)
+
+
+@both
+@pytest.mark.parametrize("mode", ["FAST_COMPILE", pytest.param("NUMBA", marks=pytest.mark.slow)])
+def test_draws(make, likelihood, without, mode):
+    draws = pm.draw(make(F, size=(20_000, N)), random_seed=1, mode=mode)
+    frequencies = np.stack([(draws == k).mean(axis=0) for k in range(C)], axis=1)
+    assert_allclose(frequencies, (1 - EPSILON) * without + EPSILON / C, atol=4 * np.sqrt(0.25 / 20_000))
+
+
+@both
+def test_gradients(make, likelihood, without):
+    f = pt.dmatrix("f")
+    slope = pytensor.grad(pm.logp(make(f), Y).sum(), f).eval({f: F})
+    if likelihood.name == "robust_max":
+        assert_allclose(slope, 0.0)
+    else:
+        value = pm.logp(make(f), Y).sum()
+        for i, k in ((0, 0), (1, 2), (4, 1)):
+            h = np.zeros_like(F)
+            h[i, k] = 1e-5
+            expected = (value.eval({f: F + h}) - value.eval({f: F - h})) / 2e-5
+            assert_allclose(slope[i, k], expected, rtol=1e-7, atol=1e-9)
+
+
+def test_no_label_noise_is_none():
+    plain = gpep.MultinomialProbit.dist(F, epsilon=0.0)
+    assert type(plain.owner.op) is type(gpep.MultinomialProbit.dist(F).owner.op)
+    log_p = pm.logp(robust_max(F, 0.0), F.argmax(axis=1)).eval()
+    assert_allclose(log_p, 0.0)
+    assert np.isneginf(pm.logp(robust_max(F, 0.0), F.argmin(axis=1)).eval()).all()
+
+
+@both
+def test_it_is_read(make, likelihood, without):
+    model, _ = model_of(likelihood)
+    assert [each for each in LIKELIHOODS if each.read(model["y"]) is not None] == [likelihood]
+    classifier = gpep.read_classifier(model)
+    assert classifier.likelihood_model == likelihood
+    assert_allclose(classifier.parameters.eval(), np.full((1, N), EPSILON))
+    given = bound(likelihood)
+    assert pickle.loads(pickle.dumps(given)) == copy.deepcopy(given) == likelihood
+
+
+@both
+@pytest.mark.parametrize("coupled", [False, True])
+def test_probabilities_are_averages(make, likelihood, without, coupled):
+    rng = np.random.default_rng(2)
+    root = rng.normal(size=(N, C, C))
+    cov = root @ root.swapaxes(1, 2) if coupled else np.stack([np.diag(each) for each in rng.uniform(0.1, 2, (N, C))])
+    mean = rng.normal(size=(N, C))
+    p, error = bound(likelihood).probabilities(mean, cov)
+    assert (error < 1e-9).all()
+    assert_allclose(p.sum(axis=1), 1.0, rtol=1e-12)
+    noise = float(likelihood.name != "robust_max")
+    draws = rng.normal(size=(100_000, 2, C))
+    for i in range(N):
+        utilities = mean[i] + draws[:, 0] @ np.linalg.cholesky(cov[i]).T + noise * draws[:, 1]
+        expected = np.bincount(utilities.argmax(axis=1), minlength=C) / len(draws)
+        assert_allclose(p[i], (1 - EPSILON) * expected + EPSILON / C, atol=4 * np.sqrt(0.25 / len(draws)))
+    for y in range(C):
+        labels = np.full(N, y)
+        assert_allclose(log_predictive(bound(likelihood), mean, cov, labels), np.log(p[:, y]), atol=1e-12)
+        assert_allclose(bound(likelihood).log_tail(mean, cov, labels), np.log(p[:, y]), atol=0.05)
+
+
+def test_steps_of_values_that_are_known():
+    likelihood = bound(RobustMaxLikelihood(), 2)
+    p, _ = likelihood.probabilities(np.array([[1.0, 2.0, 0.0], [0.0, -1e3, 1e3]]), np.zeros((2, 3, 3)))
+    rest = EPSILON / C
+    assert_allclose(p, [[rest, 1 - 2 * rest, rest], [rest, rest, 1 - 2 * rest]], rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "kind", "message"),
+    [
+        (-0.1, ValueError, "y: epsilon must be from 0 to below 1, but is -0.1"),
+        (1.0, ValueError, "y: epsilon must be from 0 to below 1, but is 1.0"),
+        (np.nan, ValueError, "y: epsilon must be from 0 to below 1, but is nan"),
+        ("a", TypeError, "y: epsilon must be a number, but is 'a'"),
+        ([0.1, 0.2], TypeError, "y: epsilon must be a number"),
+        (pt.dscalar("e"), TypeError, "y: epsilon must be a number, but is the variable e. Approximations hold it"),
+    ],
+)
+def test_epsilons_that_are_refused(epsilon, kind, message):
+    for make in (gpep.RobustMax, gpep.MultinomialProbit):
+        with pm.Model() as model, pytest.raises(kind, match=message):
+            make("y", F, epsilon=epsilon, observed=Y)
+        assert not model.basic_RVs
+
+
+@both
+def test_other_methods_say_which_there_are(make, likelihood, without):
+    model, _ = model_of(likelihood)
+    advice = (
+        rf"a {likelihood.name} likelihood, which no method .* With inducing inputs there is pm.fit\(method=\"sparse"
+    )
+    for method in (None, "nested_ep", "vb"):
+        with pytest.raises(ValueError, match=advice):
+            approximator(method, gpep.read_classifier(model).likelihood_model, {})
+    with pytest.raises(ValueError, match=advice):
+        pm.fit(model=model, method="qiep")
+
+
+@both
+def test_samplers_that_need_no_approximation(make, likelihood, without):
+    model, _ = model_of(likelihood)
+    with model:
+        draws = pm.sample(
+            20, tune=20, chains=1, step=gpep.EllipticalSlice(), random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    f = draws.posterior["f"].values[0]
+    assert np.isfinite(f).all()
+    assert len(np.unique(f[:, 0, 0])) > 15
