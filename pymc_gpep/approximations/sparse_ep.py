@@ -17,6 +17,7 @@ from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.solvers.accelerated_ep import Steps, Sweep, accelerated_ep
 from pymc_gpep.solvers.ep_ladder import SCHEMES, ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
@@ -24,6 +25,9 @@ from pymc_gpep.solvers.sparse_contract import Pull
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["InducedArrays", "SparseEP", "SparseSolution"]
+
+_SHORT = 0.4  # of steps with sites that widen, in units of others
+_PATIENCE = 40  # sweeps without progress that these may take
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,8 +51,9 @@ class SparseSolution:
     inducing_slope : array (q, M, M)
         Derivative in the prior covariance of the inducing values; empty where it was not asked for.
     floored : int
-        How many sites match the mean of their tilted distribution alone, which is wider than their cavity; 0 for
-        log-concave likelihoods.
+        How many sites match the mean of their tilted distribution alone, which is wider than their cavity, because EP
+        did not converge with sites that match its variance as well; 0 for log-concave likelihoods. Where it is not 0
+        the derivatives of the evidence are approximate.
     """
 
     evidence: float
@@ -117,6 +122,13 @@ class InducedArrays:
         """Moments of some of the rows."""
         cross, variance, mean = self._block
         return Block(cross[:, :, rows], variance[:, rows], mean[:, rows])
+
+
+def _at_the_floor(sweep: Sweep, sites: Array) -> int:
+    """How many sites go to a precision of 0."""
+    target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
+    sweep(sites.copy(), target, scale)
+    return int((target[0] <= 0.0).sum())
 
 
 @dataclass(frozen=True)
@@ -237,11 +249,22 @@ class SparseEP:
         floored = 0
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
             if (white := whitening(covariance, self.jitter)) is not None:
-                sweeps = factors.sweeps(RowFeatures(prior, white), team)
-                evidence, status, rung = self._iterate(sweeps.sweep, begin, history, likelihood)
+                features = RowFeatures(prior, white)
+                sweeps = factors.sweeps(features, team)
+                wider = factors.widening()
+                widened = False
+                if wider is not None and (begin[0] < 0.0).any():  # from a neighbour that has such sites
+                    widened, evidence = self._widen(wider.sweeps(features, team).sweep, begin, history)
+                    status = CONVERGED
+                if not widened:
+                    evidence, status, rung = self._iterate(sweeps.sweep, begin, history, likelihood)
+                    if wider is not None and status == CONVERGED:
+                        narrow = evidence
+                        widened, evidence = self._widen(wider.sweeps(features, team).sweep, begin, history)
+                        evidence = evidence if widened else narrow
+                        floored = 0 if widened else _at_the_floor(sweeps.sweep, begin)
                 if np.isfinite(evidence):
                     posterior = InducingPosterior(white, sweeps.posterior(begin))
-                    floored = sweeps.floored(begin)
                 if pull is not None and status == CONVERGED:
                     slope = sweeps.derivatives(begin, pull)
         evidences, residuals = history.array.T.copy()
@@ -256,6 +279,20 @@ class SparseEP:
             inducing_slope=slope,
             floored=floored,
         )
+
+    def _widen(self, sweep: Sweep, sites: Array, history: History) -> tuple[bool, float]:
+        """Iterate from sites close to the end, with short steps; where it does not converge they stay what they are.
+
+        Returns whether it did, and the evidence.
+        """
+        steps = Steps(
+            self.tolerance, self.memory, _SHORT * self.mixing, _SHORT * self.damping, np.inf, least_precision=-np.inf
+        )
+        moved = sites.copy()
+        evidence, status = accelerated_ep(sweep, moved, history, steps, patience=_PATIENCE)
+        if status == CONVERGED:
+            sites[:] = moved
+        return status == CONVERGED, evidence
 
     def _iterate(
         self, sweep: Callable[..., tuple[bool, float, float]], sites: Array, history: History, likelihood: Likelihood

@@ -59,7 +59,10 @@ class SparseLogPosterior:
         self._count = len(hyperparameters.parameters)
         classifier = hyperparameters.classifier
         self._labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
-        self._likelihood = classifier.likelihood_model.given(*evaluate([classifier.parameters]))
+        # What a likelihood with sites is given is the same at all rows, of which the data may have more than the model.
+        (parameters,) = evaluate([classifier.parameters])
+        every_row = len(parameters), blocks.rows.n_rows
+        self._likelihood = classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
 
     @property
     def name(self) -> str:

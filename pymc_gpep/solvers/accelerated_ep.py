@@ -30,6 +30,8 @@ class Steps(NamedTuple):
     damping: float
     largest_precision: float
     """Precisions of sites that match moments are less."""
+    least_precision: float = 0.0
+    """And at least this."""
 
     def times(self, size: float) -> Self:
         """Steps that are so many times as long."""
@@ -56,10 +58,10 @@ def accelerated_ep(
     """Iterate from `sites`, which are overwritten, until converged or without progress for `patience` sweeps.
 
     `sites` (2, n, d) are the precisions and the locations of d scalar sites for each point; those that match moments
-    have precisions of at least 0 and less than the largest. Damped for the first sweeps, then accelerated, and
+    have precisions from the least to below the largest. Damped for the first sweeps, then accelerated, and
     starting afresh from a damped step whenever the residual grows. Returns evidence and status.
     """
-    tolerance, memory, mixing, damping, largest_precision = steps
+    tolerance, memory, mixing, damping, largest_precision, least_precision = steps
     target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
     # The sites as one vector x, its residual f, and the weights that make it free of units.
     x = sites.reshape(-1)
@@ -107,7 +109,7 @@ def accelerated_ep(
             new = x + step
             # Where acceleration takes a precision out of its interval, the plain step does not.
             precisions = new[:half]
-            outside = ~((precisions >= 0.0) & (precisions < largest_precision))
+            outside = ~((precisions >= least_precision) & (precisions < largest_precision))
             precisions[outside] = damped[:half][outside]
             x[:] = new
         else:

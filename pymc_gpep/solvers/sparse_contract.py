@@ -4,7 +4,7 @@ A kind of sites is one implementation of both. Those that are scalar are in `pym
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Block, RowFeatures
@@ -42,6 +42,12 @@ class PointSites(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, d): d sites for each of n points."""
+
+    def widening(self) -> Self | None:
+        """The same whose sites may have negative precisions; None where none would that matches moments.
+
+        Where there is one, the sites themselves match no more than a mean instead.
+        """
 
     def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps:
         """What an iteration over them is made of. Results do not depend on the size of the team."""

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.inducing import Features, RowFeatures
 from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
@@ -43,13 +42,19 @@ class Factors(NamedTuple):
     """Of some rows, from means and variances (B, d) of the latent values that the factor of each site sees."""
     shifts: bool
     """Whether they see differences of functions only."""
+    narrows: bool = True
+    """Whether sites have no negative precisions, and match a mean alone where moments would need one."""
     log_concave: bool = True
-    """Whether sites that match moments have no negative precisions."""
+    """Whether moments need none."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """(n, d)."""
         return self.functions.shape
+
+    def widening(self) -> "Factors | None":
+        """The same whose sites may have negative precisions; None where none would that matches moments."""
+        return None if self.log_concave else self._replace(narrows=False)
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseEPSweeps":
         """What an iteration over their sites is made of."""
@@ -73,10 +78,10 @@ class _Cavities(NamedTuple):
 class SparseEPSweeps(SparseSweeps):
     """What an iteration of EP is made of, for one prior.
 
-    Where factors are not log-concave, moments of a tilted distribution may be matched by a site with a negative
-    precision only: it is wider than its cavity. Such a site gets the precision 0 and matches the mean alone. With
-    negative ones posteriors have no variance on the way to a fixed point, or there is none. The derivatives are still
-    those of the evidence, which is stationary in all that sites may do.
+    Where factors are not log-concave, a tilted distribution may be wider than its cavity, and only a site with a
+    negative precision matches its moments. With such sites the iteration may fail, or wander, unless it begins close to
+    its end. Sites that only narrow (`Factors.narrows`) match the mean alone there, with a precision of 0: that always
+    converges, close by. The evidence is then not stationary in the sites, and its derivatives are approximate.
 
     Parameters
     ----------
@@ -95,7 +100,7 @@ class SparseEPSweeps(SparseSweeps):
         if not (at.keep > 0.0).all():
             return Matched(t, nu, at.variance, np.nan)
         rho, gamma = at.tilted.rho, at.tilted.gamma
-        if not self._factors.log_concave:
+        if self._factors.narrows:
             gamma = np.maximum(gamma, 0.0)
         narrower = 1.0 - gamma * at.cavity_variance
         terms = float(at.tilted.log_z.sum()) - site_terms(at.cavity_mean, at.cavity_variance, nu, t)
@@ -107,18 +112,6 @@ class SparseEPSweeps(SparseSweeps):
         delta = 0.5 * (rho * rho - gamma)  # in the variance
         of_covariance = rho * at.without + 2.0 * delta / at.keep
         return Slopes(*(self._by_function(rows, values) for values in (rho, of_covariance, delta)))
-
-    def floored(self, sites: Array) -> int:
-        """How many sites (2, n, d) match a mean alone."""
-        if self._factors.log_concave:
-            return 0
-        posterior = self.posterior(sites)
-
-        def part(rows: slice, block: SiteSums) -> int:
-            at = self._cavities(rows, block.features, posterior, *sites[:, rows])
-            return int((at.tilted.gamma < 0.0).sum())
-
-        return sum(self._each(sites, part))
 
     def _cavities(
         self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array

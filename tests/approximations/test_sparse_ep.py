@@ -155,7 +155,8 @@ def test_derivatives_with_label_noise_are_those_of_the_evidence(likelihood):
     problem = problem._replace(log_scales=np.log([[9.0, 2.0]]))
     likelihood = likelihood.given(np.full((1, 40), 0.1))
     solution, slopes = solved(problem, likelihood)
-    assert solution.floored > 0
+    assert solution.floored == 0
+    assert (solution.start.reshape(2, -1)[0] < -0.01).any()
     step = 1e-5
     for name, place in (("z", (0, 1, 0)), ("log_scales", (0, 0)), ("log_scales", (0, 1)), ("mean", (1, 3))):
         ends = []
@@ -169,6 +170,30 @@ def test_derivatives_with_label_noise_are_those_of_the_evidence(likelihood):
             float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
         )
         assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
+
+
+def test_where_widening_fails_sites_match_a_mean(monkeypatch):
+    problem = outliers(random_sparse(5, 40, 3, 6))._replace(log_scales=np.log([[9.0, 2.0]]))
+    likelihood = NoisyMultinomialProbitLikelihood().given(np.full((1, 40), 0.1))
+    exact = SparseEP().solve(problem.prior, problem.y, likelihood=likelihood)
+    monkeypatch.setattr("pymc_gpep.approximations.sparse_ep._PATIENCE", 0)
+    floored = SparseEP().solve(problem.prior, problem.y, likelihood=likelihood)
+    assert floored.convergence.converged
+    assert floored.floored > 0
+    assert (floored.start.reshape(2, -1)[0] >= 0.0).all()
+    assert_allclose(floored.evidence, exact.evidence, atol=0.5)
+
+
+@pytest.mark.parametrize(("variance", "epsilon"), [(1.0, 1e-3), (25.0, 0.02), (25.0, 0.5)])
+def test_label_noise_converges(variance, epsilon):
+    problem = outliers(random_sparse(3, 60, 3, 10))._replace(log_scales=np.log([[variance, 1.5]]))
+    for likelihood in (RobustMaxLikelihood(), NoisyMultinomialProbitLikelihood()):
+        given = likelihood.given(np.full((1, 60), epsilon))
+        solution = SparseEP().solve(problem.prior, problem.y, likelihood=given)
+        assert solution.convergence.converged
+        again = SparseEP().solve(problem.prior, problem.y, solution.start, likelihood=given)
+        assert_allclose(again.evidence, solution.evidence, atol=1e-4)
+        assert again.convergence.iterations < (60 if solution.floored else 5)
 
 
 @pytest.mark.parametrize("sites", ["quadrature", "nested"])

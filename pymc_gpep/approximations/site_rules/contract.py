@@ -70,5 +70,5 @@ class ScalarSites(SiteRule):
             self.functions(labels, c),
             lambda rows, mean, variance: self.tilted(likelihood.at(rows), mean, variance, labels[rows]),
             not likelihood.sees_common,
-            likelihood.log_concave,
+            log_concave=likelihood.log_concave,
         )
