@@ -45,6 +45,9 @@ class CoupledFactors(NamedTuple):
         """(n, c − 1)."""
         return len(self.labels), self.n_functions - 1
 
+    def widening(self) -> None:
+        """None: factors of inner EP are log-concave."""
+
     def sweeps(self, features: RowFeatures, team: Team) -> "CoupledSparseSweeps":
         """What an iteration over the inner sites is made of."""
         return CoupledSparseSweeps(features, self, team)
