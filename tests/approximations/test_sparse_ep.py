@@ -128,12 +128,12 @@ def test_a_step_of_utilities_is_the_probit(sites, own, epsilon):
     """The noise of the probit may as well be that of the functions."""
     problem = random_sparse(14, 25, 3, 5, own=own)
     noise = np.full((1, 25), epsilon)
-    step = SparseEP(**EXACT, sites=sites).solve(
+    step = SparseEP(**EXACT | {"sites": sites}).solve(
         with_unit_noise(problem), problem.y, likelihood=RobustMaxLikelihood().given(noise)
     )
     noisy = NoisyMultinomialProbitLikelihood().given(noise)
     probit = noisy if epsilon and sites == "quadrature" else MultinomialProbitLikelihood()
-    expected = SparseEP(**EXACT, sites=sites).solve(problem.prior, problem.y, likelihood=probit)
+    expected = SparseEP(**EXACT | {"sites": sites}).solve(problem.prior, problem.y, likelihood=probit)
     assert step.convergence.converged
     assert_allclose(step.evidence, expected.evidence, rtol=1e-10)
     assert_allclose(step.posterior.inducing_mean, expected.posterior.inducing_mean, atol=1e-8)
