@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
+    from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.variational.approximation import GPApproximation
     from pymc_gpep.variational.reading import from_datatree
@@ -90,6 +91,7 @@ _HOME = {
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "SparseEP": "approximations",
     "SparseFit": "fits.sparse_fit",
+    "SparseModel": "sampling.sparse_model",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
     "annealed_evidence": "checks.annealed_evidence",
@@ -105,6 +107,7 @@ _HOME = {
     "read_classifier": "structure",
     "recover": "fits.recover",
     "rows_of": "rows.registry",
+    "sparsify": "sampling.sparse_model",
 }
 """Public name → the module that defines it, or that it is."""
 
@@ -141,6 +144,7 @@ __all__ = [
     "ScaledMetropolis",
     "SparseEP",
     "SparseFit",
+    "SparseModel",
     "StructureError",
     "VariationalBayes",
     "annealed_evidence",
@@ -156,6 +160,7 @@ __all__ = [
     "read_classifier",
     "recover",
     "rows_of",
+    "sparsify",
 ]
 
 __version__ = version("pymc_gpep")

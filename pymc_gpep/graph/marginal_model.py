@@ -8,6 +8,7 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
 from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments
 
@@ -32,32 +33,11 @@ class MarginalModel(pm.Model):
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
         self.approximator = approximator
-        self.add_coords(dict(model.coords), lengths=dict(model.dim_lengths))
         integrated = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
-        left_out = integrated.union(dependent)
-        for name, variable in model.named_vars.items():
-            if variable in left_out:
-                continue
-            if variable in model.basic_RVs:
-                (self.free_RVs if variable in model.free_RVs else self.observed_RVs).append(variable)
-                self.create_value_var(
-                    variable,
-                    transform=model.rvs_to_transforms[variable],
-                    default_transform=None,
-                    value_var=model.rvs_to_values[variable],
-                )
-                self.set_initval(variable, model.rvs_to_initial_values.get(variable))
-            for own, theirs in (
-                (self.deterministics, model.deterministics),
-                (self.potentials, model.potentials),
-                (self.data_vars, model.data_vars),
-            ):
-                if variable in theirs:
-                    own.append(variable)
-            self.add_named_variable(variable, dims=model.named_vars_to_dims.get(name))
+        add_others(self, model, integrated.union(dependent))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         k = classifier.covariances()

@@ -124,6 +124,24 @@ class Likelihood(ABC):
         """Log probability (n,) of a random variable that was read, where PyMC's own loses its digits; else None."""
         return None
 
+    def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable | None:
+        """Add what is observed to the model on the context stack, normal and independent latent values integrated out.
+
+        Parameters
+        ----------
+        name : str
+        mean, variance : TensorVariable (n, c), or (n,) where there is no axis for functions
+            Of the latent values.
+        **kwargs
+            Of the distribution: `observed` and `dims`.
+
+        Returns
+        -------
+        Variable or None
+            None where no distribution of PyMC or of this package is the integral.
+        """
+        return None
+
     @abstractmethod
     def n_classes(self, n_functions: int) -> int:
         """How many classes there are with so many latent functions; 0 where observations are no classes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbitRV
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import log_probabilities_and_gradients
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
+from pymc_gpep.likelihoods.multinomial_probit.unequal_noise import UnequalNoiseProbit
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 
 __all__ = ["INNER_SWEEPS", "INNER_TOLERANCE", "MultinomialProbitLikelihood"]
@@ -73,6 +74,9 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
             return None
         (latent,) = op.dist_params(variable.owner)
         return Reading(cast(TensorVariable, latent))
+
+    def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable:
+        return UnequalNoiseProbit(name, mean, variance, **kwargs)
 
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
         log_p: Array = log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0].sum(axis=-1)

@@ -2,8 +2,9 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
+import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import log_ndtr, ndtr
@@ -45,6 +46,9 @@ class ProbitLikelihood(TwoClasses):
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:
         # That of pm.Bernoulli(p=pm.math.invprobit(f)) is −∞ from f = 8.3 on.
         return cast(TensorVariable, Probit.logp(value, reading.argument))
+
+    def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable:
+        return Probit(name, mean / pt.sqrt(1.0 + variance), **kwargs)
 
     def link(self, f: Array) -> Array:
         p: Array = ndtr(f)

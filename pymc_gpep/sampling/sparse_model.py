@@ -1,0 +1,208 @@
+"""From a classifier to the same classifier by way of inducing values: a model that any sampler of PyMC runs on."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.graph.other_variables import add_others
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.prior_functions import as_gps, functions_of
+from pymc_gpep.structure.process_functions import ProcessFunctions
+
+__all__ = ["SparseModel", "sparsify"]
+
+_DIM = "inducing"
+
+
+class SparseModel(pm.Model):
+    """A classifier whose latent functions are known by inducing values; made by `sparsify`, which says what is in it.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+        What was read from the original model.
+    functions : list of (LatentGP, ProcessFunctions)
+        Its priors at any inputs.
+    inducing : array (1 or c, M, d)
+        Inducing inputs.
+    name : str
+        Of the inducing values.
+    jitter : float
+        Added to the diagonal of their covariance, relative to its mean.
+
+    Attributes
+    ----------
+    classifier : GPClassifier
+    inducing_inputs : array (1 or c, M, d)
+    """
+
+    def __init__(
+        self,
+        classifier: GPClassifier,
+        functions: list[tuple[LatentGP, ProcessFunctions]],
+        inducing: Array,
+        name: str,
+        jitter: float,
+    ) -> None:
+        model = classifier.model
+        super().__init__(check_bounds=model.check_bounds, model=None)
+        self.classifier = classifier
+        self.inducing_inputs = inducing
+        gone = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
+        add_others(self, model, gone.union(v for v in model.deterministics if not gone.isdisjoint(ancestors([v]))))
+        self._add_coord(_DIM, tuple(range(inducing.shape[1])))
+        places = self._places()
+        shape_of = (*classifier.function_dims, _DIM)
+        with self:
+            v = pm.Normal(f"{name}_rotated_", 0.0, 1.0, dims=shape_of)
+            of_functions = [v[place] for place in places] if classifier.function_dims else [v]
+            features = list(_features(functions, inducing, jitter))
+            values, mean, rest = [], [], []
+            for k, own in enumerate(of_functions):
+                maker, output, z, factor, w, residual = features[k if len(features) > 1 else 0]
+                if len(features) == 1:
+                    maker, output = _of_function(functions, k)
+                values.append(_of_output(maker.mean(z), output) + factor @ own)
+                mean.append(_of_output(maker.mean(maker.inputs), output) + own @ w)
+                rest.append(residual)
+            in_place = [values[places.index(place)] for place in range(len(values))]
+            pm.Deterministic(name, pt.stack(in_place) if classifier.function_dims else values[0], dims=shape_of)
+            self._observe(pt.stack(mean), pt.stack(rest), name)
+
+    def _add_coord(self, dim: str, values: Sequence[Any]) -> None:
+        if dim not in self.coords:
+            self.add_coord(dim, values)
+        elif self.coords[dim] is None or len(self.coords[dim]) != len(values):
+            raise ValueError(f"The model has a dim {dim!r} of its own, which is needed here. Give it another name.")
+
+    def _places(self) -> list[int]:
+        """Where each function is along the axis for functions, which may have the model's own order."""
+        count = self.classifier.n_functions
+        if not self.classifier.function_dims:
+            return [0]
+        (dim,) = self.classifier.function_dims
+        self._add_coord(dim, self.classifier.class_names)
+        names = self.classifier.class_labels
+        return list(range(count)) if names is None else [list(self.coords[dim]).index(each) for each in names]
+
+    def _observe(self, mean: TensorVariable, rest: TensorVariable, name: str) -> None:
+        """Add the likelihood of latent values with mean and variance (c, n)."""
+        classifier = self.classifier
+        y, axis = classifier.likelihood, classifier.likelihood_model.function_axis
+        labels = classifier.labels.data if isinstance(classifier.labels, Constant) else classifier.labels
+        dims = classifier.model.named_vars_to_dims.get(y.name)
+        given = (mean.T, rest.T) if axis else (mean[0], rest[0])
+        if classifier.likelihood_model.averaged(y.name, *given, observed=labels, dims=dims) is not None:
+            return
+        shape = classifier.n_functions, classifier.n_points
+        f = mean + pt.sqrt(rest) * pm.Normal(f"{name}_residual_", 0.0, 1.0, shape=shape)
+        (observed,) = graph_replace([y], {each.f: f[each.rows] for each in classifier.latents}, strict=False)
+        self.register_rv(observed, y.name, observed=labels, dims=dims)
+
+
+def _features(
+    functions: list[tuple[LatentGP, ProcessFunctions]], inducing: Array, jitter: float
+) -> Iterator[tuple[ProcessFunctions, int, TensorVariable, TensorVariable, TensorVariable, TensorVariable]]:
+    """One set for all functions, or one for each: see `pymc_gpep.solvers.inducing`."""
+    count = sum(len(latent.classes) for latent, _ in functions)
+    for k in range(1 if len(functions) == len(inducing) == 1 else count):
+        maker, output = _of_function(functions, k)
+        z = pt.constant(inducing[k if len(inducing) > 1 else 0])
+        k_zz = maker.covariance(z, z)
+        factor = pt.linalg.cholesky(k_zz + jitter * pt.trace(k_zz) / k_zz.shape[0] * pt.eye(k_zz.shape[0]))
+        w = pt.linalg.solve_triangular(factor, maker.covariance(z, maker.inputs), lower=True)
+        yield maker, output, z, factor, w, pt.maximum(maker.variance(maker.inputs) - (w**2).sum(axis=0), 0.0)
+
+
+def _of_function(functions: list[tuple[LatentGP, ProcessFunctions]], k: int) -> tuple[ProcessFunctions, int]:
+    """What makes function k, and which of its outputs that is."""
+    return next((maker, latent.classes.index(k)) for latent, maker in functions if k in latent.classes)
+
+
+def _of_output(mean: TensorVariable, output: int) -> TensorVariable:
+    return mean[output] if mean.type.ndim == 2 else mean
+
+
+def sparsify(
+    model: pm.Model,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+    inducing: Any = 50,
+    *,
+    shared_inducing: bool = False,
+    name: str = "u",
+    jitter: float = 1e-6,
+    likelihood: str | None = None,
+    random_seed: int = 0,
+) -> SparseModel:
+    """Put inducing values in place of the latent values of a classifier (Snelson and Ghahramani 2006).
+
+    What `pm.fit(method="sparse_ep")` approximates, as a model of PyMC: for NUTS and variational inference, and for
+    holding that method against. A latent function with M inducing values u = m(Z) + L v at its inducing inputs Z is
+    f(x) = m(x) + wᵀv + e, w = L⁻¹ k(Z, x), and the residuals e ~ N(0, k(x, x) − wᵀw) are independent (FITC). There is
+    no matrix with two axes over points.
+
+    Free variables are the hyperparameters and the standard normal v, `u_rotated_`; `u` is a Deterministic. For a
+    multinomial probit and for a probit of one function the residuals are integrated out exactly; for any other
+    likelihood they are free variables too, `u_residual_` (functions, points). Deterministics that depend on the latent
+    values are left out. All other variables, data, dims and coords are those of `model`, and shared with it.
+
+    Parameters
+    ----------
+    model : pm.Model
+        A classifier with `pm.gp.Latent` priors.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values. If not given, the covariance between any inputs is read from the graph of the
+        model.
+    inducing : int or array (M, d) or (c, M, d)
+        How many inducing inputs each function has, rows of the data that lie far from each other (k-means++); or these
+        themselves.
+    shared_inducing : bool
+        Whether all functions have the same.
+    name : str
+        Of the inducing values.
+    jitter : float
+        Added to the diagonal of their covariance, relative to its mean.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    random_seed : int
+        For the inducing inputs.
+
+    Returns
+    -------
+    SparseModel
+        Its `inducing_inputs` are (1 or c, M, d).
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier, if something besides its likelihood depends on latent values, or
+        if `gp` is missing, and the graph does not say what the prior is at other inputs.
+    ValueError
+        If `inducing` does not fit the inputs of the model, or `name` is one of the model's.
+    TypeError
+        If `gp` is something else.
+
+    Examples
+    --------
+    >>> sparse = gpep.sparsify(model, inducing=20)
+    >>> idata = pm.sample(model=sparse)
+    """
+    classifier = read_classifier(model, likelihood)
+    functions = functions_of(classifier, as_gps(gp))
+    if taken := [each for each in (name, f"{name}_rotated_", f"{name}_residual_") if each in model.named_vars]:
+        raise ValueError(f"The model has a variable {taken[0]!r} already. Give inducing values another name=...")
+    inputs, labels = evaluate([functions[0][1].inputs, classifier.labels])
+    z = initial_inducing(inducing, InMemory(inputs, labels), classifier.n_functions, shared_inducing, random_seed)
+    return SparseModel(classifier, functions, np.asarray(z), name, jitter)
