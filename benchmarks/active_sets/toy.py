@@ -2,7 +2,8 @@
 
 Class 1 lies in the ring 0.1 < r² < 0.5 of the first two inputs, class 2 in 0.6 < r² < 1, taken to be uniform there, and
 class 3 is N(0, 0.01 I). The other eight inputs are standard normal, and classes equally likely. Covariance
-exp{−Σ_d φ_d (x_d − x'_d)²}, φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma(0.001, 0.001), all φ_d = 1 to begin with.
+exp{−Σ_d φ_d (x_d − x'_d)²}, φ_d ~ Exponential(ψ_d), ψ_d ~ Gamma(0.001, 0.001), all φ_d = 1 to begin with; and
+besides, from the maximum of the bound and the priors, which L-BFGS finds from there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
+from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import read_classifier
 
 Array = np.ndarray
@@ -25,9 +27,13 @@ Array = np.ndarray
 INPUTS, RELEVANT = 10, 2
 TEST = 4620
 VARIANTS: dict[str, dict[str, Any]] = {
+    "utilities": {"utilities": True, "inner": 1},
     "as in the paper": {"trace": False, "inner": 1},
     "with the trace": {"trace": True, "inner": None},
+    "with the trace, from the maximum": {"trace": True, "inner": None},
 }
+FROM_MAXIMUM = "with the trace, from the maximum"
+MAXIMUM = "none: the maximum itself"
 DATA_SETS = 10
 PRINTED = 0.9937
 
@@ -67,6 +73,8 @@ def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arra
     with threadpool_limits(1):
         log_posterior = LogPosterior(read_classifier(model_of(X, y)), gpep.VariationalBayes())
         theta = log_posterior.initial_point({"phi": np.ones(INPUTS)})
+        if variant == FROM_MAXIMUM:
+            theta = maximise(log_posterior, theta, 500).best.theta
         all_steps = mean_field_steps(log_posterior, theta, draws=draws, random_seed=seed, **VARIANTS[variant])
         for step in islice(all_steps, steps):
             phi = log_posterior.natural(theta[None])["phi"][0]
@@ -89,8 +97,8 @@ class Toy(Experiment):
         size = {"points": 90, "draws": 100, "steps": 6} if quick else {"points": 240, "draws": 500, "steps": 50}
         return [
             Cell(f"{variant} {seed}", follow, {"seed": seed, "variant": variant, **size})
-            for seed in range(1 if quick else DATA_SETS)
             for variant in VARIANTS
+            for seed in range(1 if quick else DATA_SETS)
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
@@ -100,7 +108,7 @@ class Toy(Experiment):
             "| --- " * 9 + "|",
         ]
         record: dict[str, Any] = {}
-        for variant in VARIANTS:
+        for variant in (*VARIANTS, MAXIMUM):
             runs = of_variant(variant, found)
             if not runs:
                 lines.append(f"| {variant} | 0 |{' not computed |' * 7}")
@@ -119,7 +127,8 @@ class Toy(Experiment):
             "Medians over data sets; of the accuracy the range as well. The bound is that of the evidence at the mean "
             "of the relevances, without the constant by which the printed one is too low. The ratio is that of the "
             "smaller of φ₁ and φ₂ to the largest of the eight others, all at the end; draws are worth (Σw)² / Σw², "
-            f"the median over steps. The paper prints an accuracy of {PRINTED:.2%}, of one data set, and says that "
+            "the median over steps. In the last row no step was made. The paper prints an accuracy of "
+            f"{PRINTED:.2%}, of one data set, and says that "
             "the bound converges steadily, that the eight irrelevant inputs are removed, and that accuracy follows the "
             "bound. The Bayes rate is 99.78 %, if classes are uniform over their rings, which the paper does not say."
         )
@@ -147,6 +156,8 @@ class Toy(Experiment):
 
 def of_variant(variant: str, found: Mapping[str, Arrays]) -> list[Arrays]:
     """The runs of a variant that there are, in the order of their data sets."""
+    if variant == MAXIMUM:  # where others begin
+        return [{name: x[:1] for name, x in run.items() if x.ndim} for run in of_variant(FROM_MAXIMUM, found)]
     return [found[name] for seed in range(DATA_SETS) if (name := f"{variant} {seed}") in found]
 
 

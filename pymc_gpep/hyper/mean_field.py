@@ -41,21 +41,30 @@ class MeanField(HyperMethod):
     trace : bool
         Whether the spread of the latent values counts in the weights, as it does in the exact mean field. The paper
         leaves it out, which makes the latent values smoother with every step, without a bound that rises throughout.
+    utilities : bool
+        Whether draws are weighted by the density of the mean utilities instead, the latent values integrated out. That
+        is the posterior q(v) q(f, φ), which has a higher bound and comes to it in few steps; `trace` has no say then.
     inner : int, optional
         How many updates of the latent values there are in a step, 1 in the paper; as many as they need if not given.
     tolerance : float
-        It ends where five steps have not raised the bound by this much, relative; without the trace where one has not
-        raised that at the mean of the hyperparameters, as in the paper.
+        It ends where five steps have not raised the bound by this much, relative; with weights that make no bound
+        where one has not raised that at the mean of the hyperparameters, as in the paper.
     """
 
     draws: int = field(default=500, metadata=at_least(100))
     steps: int = field(default=50, metadata=at_least(1))
     trace: bool = True
+    utilities: bool = False
     inner: int | None = field(default=None, metadata=at_least(1))
     tolerance: float = field(default=0.01, metadata=at_least(0))
 
     name: ClassVar[str] = "mean_field"
     only_for: ClassVar[tuple[type[Approximator], str]] = (VariationalBayes, "method='vb' of a gpep.MultinomialProbit")
+
+    @property
+    def _bounded(self) -> bool:
+        """Whether the weights make a bound of log p(y)."""
+        return self.trace or self.utilities
 
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
@@ -63,19 +72,20 @@ class MeanField(HyperMethod):
         """The last step's draws that weigh anything, and the bound of log p(y) given the parents."""
         self.check(log_posterior.approximator)
         bounds: list[float] = []
-        rises, patience = True, _PATIENCE if self.trace else 1
+        rises, patience = True, _PATIENCE if self._bounded else 1
         steps = mean_field_steps(
             log_posterior,
             optimum.best.theta,
             draws=self.draws,
             trace=self.trace,
+            utilities=self.utilities,
             inner=self.inner,
             random_seed=random_seed,
         )
         with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
             task = progress.add_task("Hyperparameters by mean field", total=self.steps)
             for step in steps:
-                bounds.append(step.joint_bound if self.trace else step.latent.bound)
+                bounds.append(step.joint_bound if self._bounded else step.latent.bound)
                 progress.advance(task)
                 if len(bounds) > patience:
                     rise = max(bounds[-patience:]) - max(bounds[:-patience])
@@ -88,7 +98,7 @@ class MeanField(HyperMethod):
     def _posterior(self, log_posterior: LogPosterior, step: Step, still: str, progressbar: bool) -> HyperPosterior:
         _, pareto_k = smooth(step.log_weights[np.isfinite(step.log_weights)])
         weighing = Weighing.of(step.log_weights, pareto_k)
-        bound = step.joint_bound if self.trace else np.nan
+        bound = step.joint_bound if self._bounded else np.nan
         weighing = weighing._replace(estimate=Estimate(bound, weighing.estimate.error))
         weights = np.exp(step.log_weights - step.log_weights.max())
         kept = worth_keeping(weights)
@@ -99,7 +109,7 @@ class MeanField(HyperMethod):
         if all(node is None for node in nodes):
             raise ValueError(f"hyper='mean_field': {failures(nodes)}. Use hyper='map', or other priors.")
         few = "" if weighing.usable else "too few: give it more draws, or take hyper='importance'"
-        about = weighing.about("the lower bound" if self.trace else "their log mean weight")
+        about = weighing.about("the lower bound" if self._bounded else "their log mean weight")
         return HyperPosterior(
             self.name,
             log_posterior,

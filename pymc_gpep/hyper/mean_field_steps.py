@@ -16,6 +16,15 @@ With r_s = E_q(f) log N(f | m, K) at draws φ_s ~ p(φ | ψ̃), log p(y | ψ̃) 
 mean of exp r_s is its expectation,
 
     Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s.
+
+A posterior q(v) q(f, φ) asks for less. The best q(f, φ) has
+
+    q(φ) ∝ p(φ | ψ̃) N(ṽ | m_φ, K_φ + I),
+
+the latent values integrated out, with the mean utilities ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃; their covariance says nothing of
+φ. With r_s = log N(ṽ | m, K + I) the bound is, for q(v) = N(f̃, I) truncated to the cones of the labels,
+
+    Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s.
 """
 
 from collections.abc import Iterator
@@ -53,7 +62,9 @@ class LatentValues(NamedTuple):
     bound: float
     """Of the log evidence at the hyperparameters that K is of."""
     rest: float
-    """Of the bound of log p(y | ψ̃) all but what the draws say."""
+    """Of the bound of log p(y | ψ̃) all but what the draws say, weighted by latent values."""
+    rest_by_utilities: float
+    """The same where they are weighted by utilities."""
     utilities: Array
     """Their means under q(v), (c, n)."""
     start: Array | None
@@ -71,11 +82,8 @@ class Step(NamedTuple):
     """φ_s with the ψ̃ that they were drawn for, flat, unconstrained, (draws, d)."""
     log_weights: Array
     """Their r_s; −inf where K has no Cholesky factor, (draws,)."""
-
-    @property
-    def joint_bound(self) -> float:
-        """Of log p(y | ψ̃), with the ψ̃ of the draws; one only if the trace is in the weights."""
-        return self.latent.rest + importance_estimate(self.log_weights)[0].value
+    joint_bound: float
+    """Of log p(y | ψ̃), with the ψ̃ of the draws; weights of latent values without the trace do not make it one."""
 
 
 def mean_field_steps(
@@ -84,6 +92,7 @@ def mean_field_steps(
     *,
     draws: int,
     trace: bool = True,
+    utilities: bool = False,
     inner: int | None = None,
     random_seed: int = 0,
 ) -> Iterator[Step]:
@@ -99,6 +108,8 @@ def mean_field_steps(
         New ones in each step.
     trace : bool
         Whether the spread of the latent values counts in the weights.
+    utilities : bool
+        Whether weights are those of the utilities, the latent values integrated out; `trace` then has no say.
     inner : int, optional
         How many updates (4.6) of q(f) a step has; until it converges if not given.
     random_seed : int
@@ -127,7 +138,7 @@ def mean_field_steps(
         own = natural(theta)
         drawn = sample(own, draws)
         thetas = np.array([flat(values_of({**own, **each})) for each in drawn])
-        logs = log_weights(log_posterior, thetas, latent.mean, latent.roots if trace else None)
+        logs = log_weights(log_posterior, thetas, latent, trace=trace, utilities=utilities)
         if not np.isfinite(logs).any():
             raise ValueError(
                 "hyper='mean_field': the prior covariance is not positive definite at any of the hyperparameters that "
@@ -145,7 +156,8 @@ def mean_field_steps(
                 f"{', '.join(hierarchy.parents) or 'none'} are at the edge of what is possible. Give them other "
                 "priors, or take hyper='importance'."
             )
-        yield Step(theta, latent, thetas, logs)
+        rest = latent.rest_by_utilities if utilities else latent.rest
+        yield Step(theta, latent, thetas, logs, rest + importance_estimate(logs)[0].value)
 
 
 def _shown(values: dict[str, Array], names: list[str]) -> str:
@@ -182,16 +194,25 @@ def _latent_values(
     log_det = c // len(prior.k) * 2.0 * np.log(prior.roots.diagonal(axis1=1, axis2=2)).sum()
     spread = c // len(roots) * (roots**2).sum()
     pull = (posterior.weights * (posterior.mean - prior_mean)).sum()
-    rest = bound + 0.5 * (pull + log_det - spread + c * n * (1.0 + np.log(2 * np.pi)))
-    return LatentValues(posterior.mean, roots, bound, float(rest), utilities, start)
+    constant = c * n * np.log(2 * np.pi)
+    rest = bound + 0.5 * (pull + log_det - spread + c * n + constant)
+    noise = ((utilities - posterior.mean) ** 2).sum()
+    by_utilities = bound + 0.5 * (pull + posterior.log_determinant + noise + constant)
+    return LatentValues(posterior.mean, roots, bound, float(rest), float(by_utilities), utilities, start)
 
 
-def log_weights(log_posterior: LogPosterior, thetas: Array, mean: Array, roots: Array | None) -> Array:
-    """E_q(f) log p(f | θ_s) (draws,) of q(f) with these means and roots of covariances; of f̃ alone without roots."""
+def log_weights(
+    log_posterior: LogPosterior, thetas: Array, latent: LatentValues, *, trace: bool, utilities: bool
+) -> Array:
+    """The r_s (draws,) of hyperparameters θ_s (draws, d), see above."""
 
     def density(moments: Moments) -> float:
         try:
-            return DensePrior(moments.k, moments.mean).expected_log_density(mean, roots)
+            if utilities:
+                noisy = moments.k + np.eye(moments.k.shape[-1])
+                return DensePrior(noisy, moments.mean).expected_log_density(latent.utilities)
+            prior = DensePrior(moments.k, moments.mean)
+            return prior.expected_log_density(latent.mean, latent.roots if trace else None)
         except NotPositiveDefiniteError:
             return -np.inf
 

@@ -22,6 +22,7 @@ from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.hierarchy import Hierarchy
 from tests import models
 from tests.reference.data import random_problem
+from tests.reference.exact import log_likelihood
 from tests.reference.mean_field import grid_posterior
 from tests.reference.variational_bayes import bound, mean_utilities, variational_bayes
 
@@ -73,16 +74,23 @@ def latent_values(phi):
     return variational_bayes(covariance(phi), y, prior_mean), prior_mean, y
 
 
-@pytest.mark.parametrize("trace", [True, False])
-def test_a_step_against_a_grid(log_posterior, trace):
+@pytest.mark.parametrize("weights", ["with the trace", "without", "utilities"])
+def test_a_step_against_a_grid(log_posterior, weights):
     theta, phi, psi = start(log_posterior)
-    step = next(mean_field_steps(log_posterior, theta, draws=1500, trace=trace, random_seed=2))
+    trace, utilities = weights == "with the trace", weights == "utilities"
+    steps = mean_field_steps(log_posterior, theta, draws=1500, trace=trace, utilities=utilities, random_seed=2)
+    step = next(steps)
     found, prior_mean, y = latent_values(phi)
     axis = np.linspace(-10, 3, 131 if phi.size == 1 else 40)
-    grid = grid_posterior(covariance, psi, prior_mean, found.mean, found.covariance if trace else None, axis)
+    if utilities:
+        noisy = lambda phi: covariance(phi) + np.eye(y.size)  # noqa: E731
+        grid = grid_posterior(noisy, psi, prior_mean, found.utilities, None, axis)
+    else:
+        grid = grid_posterior(covariance, psi, prior_mean, found.mean, found.covariance if trace else None, axis)
     weights, drawn = softmax(step.log_weights), log_posterior.natural(step.draws)["phi"]
     mean = log_posterior.natural(step.theta[None])["phi"][0]
     error = np.sqrt(weights**2 @ (drawn - mean) ** 2)
+    error_of_log = 3 * np.sqrt((weights**2).sum())
     assert (error < 0.2 * grid.mean).all()
     assert_allclose((mean - grid.mean) / error, 0, atol=3)
     assert_allclose(step.latent.bound, found.bound, atol=1e-7)
@@ -91,8 +99,11 @@ def test_a_step_against_a_grid(log_posterior, trace):
         roots = np.linalg.cholesky(found.covariance)
         of_prior = DensePrior(covariance(phi)[None], prior_mean).expected_log_density(found.mean, roots)
         expected = by_terms - of_prior + grid.log_normaliser
-        effective = 1 / (weights**2).sum()
-        assert step.joint_bound == pytest.approx(expected, abs=3 / np.sqrt(effective))
+        assert step.joint_bound == pytest.approx(expected, abs=error_of_log)
+    if utilities:
+        noise = 0.5 * ((found.utilities - found.mean) ** 2).sum() + 0.5 * found.mean.size * np.log(2 * np.pi)
+        expected = log_likelihood(found.mean.T, y).sum() + noise + grid.log_normaliser
+        assert step.joint_bound == pytest.approx(expected, abs=error_of_log)
 
 
 def test_average_log_density_against_dense_algebra():
