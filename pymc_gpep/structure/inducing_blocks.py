@@ -28,7 +28,31 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.structure.process_functions import ProcessFunctions
 
-__all__ = ["InducingBlocks", "PriorAt"]
+__all__ = ["InducingBlocks", "PriorAt", "moment_graphs"]
+
+
+def moment_graphs(
+    model: pm.Model,
+    latent: LatentGP,
+    functions: ProcessFunctions,
+    data: Mapping[Variable, Variable],
+    z: TensorVariable,
+    x: TensorVariable,
+) -> list[TensorVariable]:
+    """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
+
+    Covariance (M, M) of the inducing values, (M, B) of these with the rows, variance (B,) and mean (outputs, B) of the
+    rows.
+    """
+    outputs = [
+        functions.covariance(z, z),
+        functions.covariance(z, x),
+        functions.variance(x),
+        pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0])),
+    ]
+    # In this order: a random variable may depend on data itself, and would no longer be the model's.
+    outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
+    return [out.astype("float64") for out in outputs]
 
 
 class _Moments:
@@ -47,15 +71,7 @@ class _Moments:
         self._kwargs = compile_kwargs
         self.n_outputs = len(latent.classes)
         self._z, self._x = pt.dmatrix("inducing_inputs"), pt.dmatrix("rows")
-        outputs = [
-            functions.covariance(self._z, self._z),
-            functions.covariance(self._z, self._x),
-            functions.variance(self._x),
-            pt.broadcast_to(functions.mean(self._x), (self.n_outputs, self._x.shape[0])),
-        ]
-        # In this order: a random variable may depend on data itself, and would no longer be the model's.
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
-        self._inducing, *self._block = (out.astype("float64") for out in outputs)
+        self._inducing, *self._block = moment_graphs(model, latent, functions, data, self._z, self._x)
 
     def _function(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
         return graph_function(self._model, [*self._values, *inputs], outputs, **self._kwargs)

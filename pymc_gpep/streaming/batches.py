@@ -1,0 +1,102 @@
+"""The order in which batches take the rows: each once an epoch, shuffled, and the same again for the same seed."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.chunks import chunks
+from pymc_gpep.rows.contract import Rows
+
+__all__ = ["Batch", "Batches"]
+
+_BUFFERED = 20  # batches at least that are shuffled together, and chunks
+_CHUNKS = 8
+
+
+class Batch(NamedTuple):
+    """B rows, of which the last ones may be there to make up the number."""
+
+    inputs: Array
+    """(B, d)."""
+    labels: NDArray[np.int64]
+    """(B,)."""
+    weights: Array
+    """1, or 0 for what makes up the number, (B,)."""
+
+
+class Batches:
+    """Batches of equal size from rows in memory or elsewhere.
+
+    Chunks are taken in a random order and some of them at a time are shuffled together; rows in memory, which are one
+    chunk, all at once. What comes is a function of seed, epoch and place in the epoch.
+
+    Parameters
+    ----------
+    rows : Rows
+    batch_size : int
+        Most rows of a batch. As few batches as there can be of it share the rows, so that none is much smaller.
+    seed : int
+    """
+
+    def __init__(self, rows: Rows, batch_size: int, seed: int) -> None:
+        self._rows = rows
+        self._seed = seed
+        self.per_epoch = -(-rows.n_rows // batch_size)
+        self.size = -(-rows.n_rows // self.per_epoch)
+
+    def after(self, step: int) -> Iterator[Batch]:
+        """Batches without end, from the one that follows on so many."""
+        epoch, done = divmod(step, self.per_epoch)
+        while True:
+            yield from self._epoch(epoch, done)
+            epoch, done = epoch + 1, 0
+
+    def _epoch(self, epoch: int, done: int) -> Iterator[Batch]:
+        """The batches of an epoch after the first ones; rows of these are not read."""
+        rng = np.random.default_rng([self._seed, epoch])
+        all_chunks = list(chunks(self._rows))
+        order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
+        together = max(_CHUNKS, -(-_BUFFERED * self.size // self._rows.chunk))
+        skip = done * self.size
+        held: list[tuple[Array, NDArray[np.int64]]] = []
+        for first in range(0, len(order), together):
+            buffer = order[first : first + together]
+            count = sum(chunk.stop - chunk.start for chunk in buffer)
+            shuffled = rng.permutation(count)[skip:]
+            skip = max(skip - count, 0)
+            if not shuffled.size:
+                continue
+            inputs, labels = self._read(buffer)
+            for part in self._parts(shuffled, sum(len(y) for _, y in held)):
+                held.append((inputs[part], labels[part]))
+                if sum(len(y) for _, y in held) == self.size:
+                    yield self._joined(held)
+                    held = []
+        if held:
+            yield self._joined(held)
+
+    def _read(self, buffer: list[slice]) -> tuple[Array, NDArray[np.int64]]:
+        parts = [(self._rows.inputs(chunk), self._rows.labels(chunk)) for chunk in buffer]
+        if len(parts) == 1:
+            return parts[0]
+        return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+    def _parts(self, shuffled: NDArray[np.int64], held: int) -> Iterator[NDArray[np.int64]]:
+        """What fills the batch that is begun, then whole batches, then the rest."""
+        start = 0
+        while start < len(shuffled):
+            stop = start + self.size - held
+            yield shuffled[start:stop]
+            start, held = stop, 0
+
+    def _joined(self, held: list[tuple[Array, NDArray[np.int64]]]) -> Batch:
+        inputs, labels = (np.concatenate(each) for each in zip(*held, strict=True))
+        missing = self.size - len(labels)
+        weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
+        if missing:
+            inputs = np.concatenate([inputs, np.repeat(inputs[:1], missing, axis=0)])
+            labels = np.concatenate([labels, np.repeat(labels[:1], missing)])
+        return Batch(np.ascontiguousarray(inputs, np.float64), labels, weights)

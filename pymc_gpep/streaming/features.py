@@ -1,0 +1,91 @@
+"""Whitened features of a batch as a graph, from the covariance functions of a model.
+
+With K = L Lᵀ the prior covariance of the inducing values of a function, f = m + wᵀv + e, w = L⁻¹ k(x), v ~ N(0, I) and
+e ~ N(0, s), s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.inducing_blocks import moment_graphs
+from pymc_gpep.structure.prior_functions import functions_of
+from pymc_gpep.structure.stacked_graphs import stacked
+
+__all__ = ["BatchFeatures", "batch_features", "prior_blocks"]
+
+
+class PriorBlocks(NamedTuple):
+    """Prior moments; q is 1 where all functions share their covariance and inducing inputs, else c."""
+
+    inducing: TensorVariable
+    """(q, M, M)."""
+    cross: TensorVariable
+    """(q, M, B)."""
+    variance: TensorVariable
+    """(q, B)."""
+    mean: TensorVariable
+    """(c, B)."""
+
+
+class BatchFeatures(NamedTuple):
+    """Of the rows of a batch."""
+
+    w: TensorVariable
+    """(q, M, B)."""
+    rest: TensorVariable
+    """s, (q, B)."""
+    mean: TensorVariable
+    """m, (c, B)."""
+
+
+def prior_blocks(
+    classifier: GPClassifier,
+    gps: Sequence[pm.gp.Latent] | None,
+    data: Mapping[Variable, Variable],
+    inducing: TensorVariable,
+    x: TensorVariable,
+) -> PriorBlocks:
+    """Prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
+
+    Parameters
+    ----------
+    classifier, gps, data
+        As of `InducingBlocks`.
+    inducing : TensorVariable (1 or c, M, d)
+        Of known shape.
+    x : TensorVariable (B, d)
+        Of known shape.
+    """
+    matched = functions_of(classifier, gps)
+    sets, size, columns = inducing.type.shape
+    z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
+    made = [moment_graphs(classifier.model, latent, functions, data, z, x) for latent, functions in matched]
+    places = {
+        k: (graphs, output)
+        for graphs, (latent, _) in zip(made, matched, strict=True)
+        for output, k in enumerate(latent.classes)
+    }
+    c = classifier.n_functions
+    ordered = [places[k] for k in range(c)]
+    mean = pt.stack([graphs[3][output] for graphs, output in ordered])
+    own = [graphs[:3] for graphs, _ in ordered]
+    if len(matched) == 1 and sets == 1:
+        own = own[:1]
+    count = len(own)
+    along = pt.broadcast_to(inducing, (count, size, columns)) if sets < count else inducing
+    return PriorBlocks(*stacked(own, {z: along}), mean)
+
+
+def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures:
+    """Features; NaN where a covariance with `jitter`, relative to its mean diagonal, has no Cholesky factor."""
+    size = blocks.inducing.type.shape[1]
+    diagonal = pt.diagonal(blocks.inducing, axis1=1, axis2=2).mean(axis=1)
+    factor = pt.linalg.cholesky(blocks.inducing + (jitter * diagonal)[:, None, None] * pt.eye(size)[None])
+    w = pt.linalg.solve_triangular(factor, blocks.cross, lower=True, b_ndim=2)
+    return BatchFeatures(w, pt.maximum(blocks.variance - (w * w).sum(axis=1), 0.0), blocks.mean)

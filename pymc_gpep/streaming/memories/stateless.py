@@ -1,0 +1,78 @@
+"""EP that remembers no site: at a fixed point each follows from q alone, and is found again from it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.streaming.memories.contract import BatchSites, Gaussian, Marginals, Memory, gaussian, site_of
+from pymc_gpep.streaming.repeat import repeat
+from pymc_gpep.streaming.rules.contract import PointTerms, Rule
+
+__all__ = ["Stateless"]
+
+_LEAST = 0.05  # of the precision of a marginal that a cavity keeps
+
+
+@dataclass(frozen=True)
+class Stateless(Memory):
+    """A site is the solution of site = update(q / site), on scalars; iterated from zero.
+
+    Parameters
+    ----------
+    local_iterations : int
+        How often. Few of them leave a little of the site in the cavity.
+    """
+
+    local_iterations: int = 6
+
+    name: ClassVar[str] = "stateless"
+    functional: ClassVar[str] = "log normaliser"
+    objective: ClassVar[str] = "log normaliser of EP"
+
+    def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
+        return gaussian(precision, location)
+
+    def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
+        mean, variance = marginals.mean, marginals.variance
+
+        def terms(t: TensorVariable, nu: TensorVariable) -> tuple[PointTerms, TensorVariable, TensorVariable]:
+            keep = 1.0 - t * variance
+            cavity_mean, cavity_variance = (mean - nu * variance) / keep, variance / keep
+            of_point = rule.terms(marginals.prior_mean + cavity_mean, marginals.rest + cavity_variance, labels)
+            return of_point, cavity_mean, cavity_variance
+
+        def unbounded(t: TensorVariable, nu: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+            of_point, cavity_mean, cavity_variance = terms(t, nu)
+            gamma = of_point.in_mean**2 - 2.0 * of_point.in_variance
+            return site_of(of_point.in_mean, gamma, cavity_mean, cavity_variance)
+
+        def update(t: TensorVariable, nu: TensorVariable) -> list[TensorVariable]:
+            new, location = unbounded(t, nu)
+            # The mean that the site has stays where its precision is held back.
+            bounded = pt.minimum(new, (1.0 - _LEAST) / variance)
+            return [bounded, pt.switch(new > bounded, location * bounded / new, location)]
+
+        nothing = pt.zeros_like(mean)
+        t, nu = repeat(update, [nothing, nothing], self.local_iterations)
+        keep = 1.0 - t * variance
+        of_point, cavity_mean, cavity_variance = terms(t, nu)
+        stretch = 1.0 + t * cavity_variance
+        quadratic = nu * nu * cavity_variance + 2.0 * nu * cavity_mean - t * cavity_mean**2
+        of_sites = 0.5 * (quadratic / stretch - pt.log(stretch)).sum(axis=1)
+        without = (t * mean - nu) / keep
+        return BatchSites(
+            t,
+            nu,
+            of_point.value - of_sites,
+            of_point.in_mean,
+            0.5 * of_point.in_mean * without + of_point.in_variance / keep,
+            of_point.in_variance,
+            pt.ge(t * variance, (1.0 - _LEAST) * (1.0 - 1e-12)).any(axis=1),
+        )
+
+    def constant(
+        self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
+    ) -> TensorVariable:
+        return seen.log_normalisers.sum()

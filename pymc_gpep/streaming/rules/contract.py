@@ -1,0 +1,53 @@
+"""What a rule is: factors of a point's likelihood, and what sites need of them, as expressions."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+
+__all__ = ["PointTerms", "Rule"]
+
+
+class PointTerms(NamedTuple):
+    """Of B points whose factors see d normal latent values each."""
+
+    value: TensorVariable
+    """Sum over factors of a functional of the factor and of means and variances, (B,)."""
+    in_mean: TensorVariable
+    """Its derivatives in the means, (B, d)."""
+    in_variance: TensorVariable
+    """And in the variances, (B, d)."""
+
+
+class Rule(ABC):
+    """Factors of the likelihood of a point, each with a scalar site for every function that it depends on.
+
+    The same factors as those of a `SiteRule`, in graphs that any backend compiles.
+    """
+
+    expresses: ClassVar[type[SiteRule]]
+    """The factors."""
+    functional: ClassVar[str]
+    """Which functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
+
+    @classmethod
+    @abstractmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        """Whether it is written for this likelihood."""
+
+    @abstractmethod
+    def functions(self, labels: TensorVariable, c: int) -> TensorVariable:
+        """Which of the c functions each site acts on, (B, d)."""
+
+    @abstractmethod
+    def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
+        """The functional, for means and variances (B, d) of the latent values and labels (B,)."""
+
+    def counts(self, labels: Array, c: int) -> Array:
+        """How many sites act on each of the c functions, of points of which `labels` (c,) have each label."""
+        return np.full(c, labels.sum())

@@ -1,0 +1,82 @@
+"""The paper's factors: the observed class against each other class."""
+
+from typing import ClassVar
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.pairs import Pairs
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import PairFactors
+from pymc_gpep.streaming.normal import hazard, log_ndtr
+from pymc_gpep.streaming.rules.contract import PointTerms, Rule
+
+__all__ = ["ExpectedLogPairs", "PairNormalisers"]
+
+
+class _OfPairs(Rule):
+    """∏_k Φ((f_y − f_k) / √2), k ≠ y; the sites on f_y come first, then those on the f_k."""
+
+    expresses: ClassVar[type[SiteRule]] = Pairs
+
+    @classmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        return likelihood.offers(PairFactors)
+
+    def functions(self, labels: TensorVariable, c: int) -> TensorVariable:
+        observed = pt.repeat(labels[:, None], c - 1, axis=1)
+        others = pt.arange(c - 1)[None, :]
+        return pt.concatenate([observed, others + (others >= labels[:, None])], axis=1)
+
+    def counts(self, labels: Array, c: int) -> Array:
+        return labels * (c - 1) + labels.sum() - labels
+
+
+class PairNormalisers(_OfPairs):
+    """Villacampa-Calvo and Hernández-Lobato (2017), equations 6 to 8."""
+
+    functional: ClassVar[str] = "log normaliser"
+
+    def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
+        of_mean, of_variance = _differences(mean, variance)
+        scale = 1.0 / pt.sqrt(2.0 + of_variance)
+        z = scale * of_mean
+        rate = hazard(z)
+        rho, delta = scale * rate, -0.5 * scale * scale * rate * z
+        return PointTerms(log_ndtr(z).sum(axis=1), *_of_both(rho, delta))
+
+
+class ExpectedLogPairs(_OfPairs):
+    """By a fixed rule of quadrature in each difference, and its own derivatives.
+
+    The sum is a lower bound of the expectation of the whole likelihood's logarithm, since the product is one.
+    """
+
+    functional: ClassVar[str] = "expected log"
+
+    def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
+        of_mean, of_variance = _differences(mean, variance)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+        weights = weights / weights.sum()
+        deviation = pt.sqrt(of_variance)
+        z = np.sqrt(0.5) * (of_mean[..., None] + deviation[..., None] * nodes)
+        rate = np.sqrt(0.5) * weights * hazard(z)
+        value = (log_ndtr(z) * weights).sum(axis=(1, 2))
+        return PointTerms(value, *_of_both(rate.sum(axis=-1), 0.5 * (rate * nodes).sum(axis=-1) / deviation))
+
+
+_NODES = 64
+
+
+def _differences(mean: TensorVariable, variance: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+    """Means and variances of f_y − f_k, (B, c − 1)."""
+    half = mean.type.shape[1] // 2
+    return mean[:, :half] - mean[:, half:], variance[:, :half] + variance[:, half:]
+
+
+def _of_both(slope: TensorVariable, in_variance: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+    """Derivatives in both sides of differences from those in the differences."""
+    return pt.concatenate([slope, -slope], axis=1), pt.concatenate([in_variance, in_variance], axis=1)

@@ -1,0 +1,52 @@
+"""The rules, and which of them is meant."""
+
+from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.rules.one_function import (
+    ExpectedLogLogit,
+    ExpectedLogProbit,
+    LogitNormaliser,
+    ProbitNormaliser,
+)
+from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers
+from pymc_gpep.streaming.rules.whole_point import WholePointNormaliser
+
+__all__ = ["RULES", "rule_for"]
+
+RULES: tuple[type[Rule], ...] = (
+    WholePointNormaliser,
+    PairNormalisers,
+    ProbitNormaliser,
+    LogitNormaliser,
+    ExpectedLogPairs,
+    ExpectedLogProbit,
+    ExpectedLogLogit,
+)
+"""All there are; a new one is a line here."""
+
+
+def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
+    """The rule for a functional, a name of factors and a likelihood; the first that there is where none is named.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    fitting = {
+        _name(rule.expresses): rule
+        for rule in reversed(RULES)
+        if rule.functional == functional and rule.fits(likelihood) and rule.expresses.fits(likelihood)
+    }
+    names = list(reversed(fitting))
+    if not names or (sites is not None and sites not in fitting):
+        has = " and ".join(map(repr, names)) or "none"
+        raise ValueError(
+            f"sites is {sites!r}, but of rules for batches and {functional}s a {likelihood.name} likelihood has {has}."
+        )
+    return fitting[sites or names[0]]()
+
+
+def _name(factors: type[SiteRule]) -> str:
+    return factors.name

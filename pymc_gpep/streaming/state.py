@@ -1,0 +1,96 @@
+"""All that a fit batch by batch remembers, in variables that a compiled step changes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.blocking import DictToArrayBijection
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+
+__all__ = ["State"]
+
+
+class State:
+    """Hyperparameters, inducing inputs, q(v), and the moments of the optimiser.
+
+    Parameters
+    ----------
+    theta : array (p,)
+        Hyperparameters, flat and unconstrained.
+    inducing : array (1 or c, M, d)
+        Inducing inputs.
+    units : array (d,)
+        What they are counted in, column by column.
+    functions : int
+        c.
+    jitter : float
+        Added to the diagonal of the covariance of inducing values, relative to its mean.
+    learn : bool
+        Whether inducing inputs are learned.
+
+    Attributes
+    ----------
+    learned : list of SharedVariable
+        What the optimiser moves.
+    """
+
+    def __init__(self, theta: Array, inducing: Array, units: Array, functions: int, jitter: float, learn: bool) -> None:
+        size = inducing.shape[1]
+        self.units = units
+        self.theta = pytensor.shared(np.array(theta, np.float64), "theta", shape=theta.shape)
+        self.inducing = pytensor.shared(inducing / units, "inducing", shape=inducing.shape)
+        self.precision = pytensor.shared(np.zeros((functions, size, size)), "precision", shape=(functions, size, size))
+        self.location = pytensor.shared(np.zeros((functions, size)), "location", shape=(functions, size))
+        self.jitter = pytensor.shared(np.array(jitter), "jitter", shape=())
+        self.learned = [self.theta] * bool(theta.size) + [self.inducing] * learn
+        self._of_optimiser: list[SharedVariable] = []
+
+    def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
+        """What an optimiser remembers is part of the state."""
+        self._of_optimiser = list(of_optimiser)
+
+    @property
+    def _variables(self) -> dict[str, SharedVariable]:
+        own = [self.theta, self.inducing, self.precision, self.location, self.jitter]
+        return {each.name: each for each in own} | {f"optimiser_{i}": each for i, each in enumerate(self._of_optimiser)}
+
+    def values(self) -> dict[str, Array]:
+        """Copies of all that it holds, by name."""
+        return {name: np.array(variable.get_value(borrow=True)) for name, variable in self._variables.items()}
+
+    def set_values(self, values: dict[str, Array]) -> None:
+        """Put back what `values` returned.
+
+        Raises
+        ------
+        ValueError
+            If there is something else, or of another shape.
+        """
+        own = self.values()
+        found = {name: np.shape(each) for name, each in values.items()}
+        wanted = {name: each.shape for name, each in own.items()}
+        if found != wanted:
+            raise ValueError(f"The state has {wanted}, but what is to take its place {found}.")
+        for name, variable in self._variables.items():
+            variable.set_value(np.asarray(values[name], own[name].dtype))
+
+    def inducing_inputs(self) -> Array:
+        """In the units of the data, (1 or c, M, d)."""
+        return np.asarray(self.inducing.get_value(borrow=True)) * self.units
+
+    def value_expressions(self, space: Hyperparameters) -> list[TensorVariable]:
+        """The model's value variables as parts of the flat vector."""
+        layout = DictToArrayBijection.map(space.point(self.theta.get_value(borrow=True))).point_map_info
+        places, start = {}, 0
+        for name, shape, size, dtype in layout:
+            places[name] = pt.reshape(self.theta[start : start + size], shape).astype(dtype)
+            start += size
+        return [
+            pt.specify_shape(places[v.name], v.type.shape) if None not in v.type.shape else places[v.name]
+            for v in space.value_vars
+        ]
