@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
+    from pymc_gpep.streaming.checkpoint import Checkpoint
+    from pymc_gpep.streaming.fit import StreamedFit
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.variational.approximation import GPApproximation
     from pymc_gpep.variational.reading import from_datatree
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
 _HOME = {
     "AnnealedEvidence": "checks.annealed_evidence",
     "CavityELPD": "checks.leave_one_out",
+    "Checkpoint": "streaming.checkpoint",
     "CorrectedEvidence": "checks.corrected_evidence",
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
@@ -92,6 +95,7 @@ _HOME = {
     "SparseEP": "approximations",
     "SparseFit": "fits.sparse_fit",
     "SparseModel": "sampling.sparse_model",
+    "StreamedFit": "streaming.fit",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
     "annealed_evidence": "checks.annealed_evidence",
@@ -119,6 +123,7 @@ __all__ = [
     "QIEP",
     "AnnealedEvidence",
     "CavityELPD",
+    "Checkpoint",
     "CorrectedEvidence",
     "EllipticalSlice",
     "FactorialVariational",
@@ -145,6 +150,7 @@ __all__ = [
     "SparseEP",
     "SparseFit",
     "SparseModel",
+    "StreamedFit",
     "StructureError",
     "VariationalBayes",
     "annealed_evidence",

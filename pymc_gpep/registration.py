@@ -38,26 +38,33 @@ def register() -> None:
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.approximations import METHODS
+        from pymc_gpep.streaming.methods import STREAMING_METHODS
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.sparse_inference import SPARSE_METHODS, SparseInference
+        from pymc_gpep.variational.streaming_inference import StreamingInference
 
-        inference = SparseInference if method.lower() in SPARSE_METHODS else GPInference
-        if method.lower() not in {*METHODS, *SPARSE_METHODS}:
+        name = method.lower()
+        batches = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}.get("batch_size") is not None
+        if name in STREAMING_METHODS and (batches or name not in SPARSE_METHODS):
+            inference: Any = StreamingInference
+        else:
+            inference = SparseInference if name in SPARSE_METHODS else GPInference
+        if name not in {*METHODS, *SPARSE_METHODS, *STREAMING_METHODS}:
             try:
                 return original(*args, **kwargs)
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
-                ours = ", ".join(sorted({*METHODS, *SPARSE_METHODS}))
+                ours = ", ".join(sorted({*METHODS, *SPARSE_METHODS, *STREAMING_METHODS}))
                 raise KeyError(f"{error.args[0]}; pymc_gpep adds {ours}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
         options = dict(arguments.pop("inf_kwargs", None) or {})
-        options |= {name: arguments.pop(name) for name in ("random_seed", "start") if name in arguments}
+        options |= {each: arguments.pop(each) for each in ("random_seed", "start") if each in arguments}
         others = arguments.pop("kwargs", {})
         of_fit = set(inspect.signature(inference.fit).parameters) | set(signature.parameters)
-        options |= {name: others.pop(name) for name in set(others) - of_fit}
-        arguments["method"] = inference(method.lower(), arguments.get("model"), **options)
+        options |= {each: others.pop(each) for each in set(others) - of_fit}
+        arguments["method"] = inference(name, arguments.get("model"), **options)
         return original(**arguments, **others)
 
     fit._pymc_gpep = True  # type: ignore[attr-defined]  # marks the wrapper for the next call

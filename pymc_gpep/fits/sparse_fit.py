@@ -1,36 +1,28 @@
 """A fit with inducing inputs: where hyperparameters and inducing inputs ended, and the latent functions given them."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NoReturn
 
 import numpy as np
-import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike
 
 from pymc_gpep.approximations import Convergence
 from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
-from pymc_gpep.fits.mixture import Prediction, assembled
-from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given, process_and_inputs
+from pymc_gpep.fits.inducing_fit import InducingFit
 from pymc_gpep.fits.sparse_saving import sparse_datatree
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.rows.contract import Rows
-from pymc_gpep.solvers.inducing import row_blocks
-from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["SparseFit"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SparseFit:
+class SparseFit(InducingFit):
     """What `pm.fit(method="sparse_ep")` returns: latent functions by way of inducing values, at one θ.
 
     Nothing in it has two axes over points. Latent functions are had by `predict`, at any inputs, those of the data
@@ -73,9 +65,9 @@ class SparseFit:
         return self.solve()
 
     @property
-    def classifier(self) -> GPClassifier:
-        """What was read from the model."""
-        return self.space.classifier
+    def posterior(self) -> InducingPosterior | None:
+        """Of the inducing values; None where EP failed."""
+        return self.solution.posterior
 
     @property
     def objective(self) -> float:
@@ -111,20 +103,6 @@ class SparseFit:
         return datasets.iterations(self.optimum.history)
 
     @property
-    def hyperparameters(self) -> xr.Dataset:
-        """Hyperparameters on their natural scale."""
-        return datasets.natural(self.space, self.theta[None]).isel(node=0, missing_dims="ignore")
-
-    @property
-    def inducing(self) -> xr.DataArray:
-        """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own."""
-        if len(self.inducing_inputs) == 1:
-            return xr.DataArray(self.inducing_inputs[0], dims=["inducing", "column"], name="inducing")
-        class_dim = self.classifier.class_dim or "class"
-        coords = {class_dim: self.classifier.class_names}
-        return xr.DataArray(self.inducing_inputs, coords, [class_dim, "inducing", "column"], name="inducing")
-
-    @property
     def message(self) -> str:
         """How the fit ended, in words."""
         steps = len(self.optimum.history) - 1
@@ -137,10 +115,6 @@ class SparseFit:
         plural = "" if steps == 1 else "s"
         return f"{what} {how} after {steps} iteration{plural}{why}; EP, started near its solution, {self.convergence}."
 
-    def __repr__(self) -> str:
-        """Method, what its number is, and how the fit ended."""
-        return str(self)
-
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""
         floored = self.solution.floored
@@ -150,85 +124,10 @@ class SparseFit:
             if self.solution.exact
             else f"objective {self.objective:.4f} (no evidence, and not to be compared with one)"
         )
-        sets, size, _ = self.inducing_inputs.shape
-        shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return (
-            f"{self.approximator.name} (sites={self.approximator.sites!r}, {size} inducing inputs{shared}): {number}, "
+            f"{self.approximator.name} (sites={self.approximator.sites!r}, {self._size}): {number}, "
             f"{'converged' if self.converged else 'NOT converged'}{widened}. {self.message}"
         )
-
-    def blocks(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> InducingBlocks:
-        """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
-        gps = as_gps(gp)
-        if gps not in self._made:
-            self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data, rows=self.rows)
-        return self._made[gps]
-
-    @cached_property
-    def _made(self) -> dict[tuple[pm.gp.Latent, ...] | None, InducingBlocks]:
-        return {}
-
-    def predict(
-        self,
-        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
-        Xnew: ArrayLike | None = None,
-        *,
-        probabilities: str | None = None,
-        tolerance: float = 5e-5,
-        covariances: bool = True,
-        dim: str = "new_point",
-    ) -> xr.Dataset:
-        """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
-
-        Parameters
-        ----------
-        gp : pm.gp.Latent or sequence of them, optional
-            What made the latent values of the model; a list where classes have their own. Without it the covariance at
-            new inputs is read from the graph of the model.
-        Xnew : array (m, d)
-            New inputs, or those of the data; a DataArray gives its first dim and coords to the result.
-        probabilities : str, optional
-            How class probabilities are computed, as in `GPApproximation.predict`.
-        tolerance : float
-            Error allowed in probabilities that have to be integrated by sampling.
-        covariances : bool
-            Whether to return `cov`, which is diagonal but for `sites="nested"`: other sites leave the functions
-            independent given the data.
-        dim : str
-            Name of the new dimension.
-
-        Returns
-        -------
-        xarray.Dataset
-            `p`, `mean`, `cov` (or `variance`) and `error`, as of `GPApproximation.predict`.
-
-        Raises
-        ------
-        StructureError
-            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs.
-        TypeError, ValueError
-            If `Xnew` is missing, has a wrong shape or values that are not finite, if `gp` is not of this model, if
-            there is no such way to compute probabilities, or if the fit has no posterior since EP failed.
-        """
-        gp, Xnew = process_and_inputs(gp, Xnew)
-        blocks = self.blocks(gp)
-        inputs = new_inputs(Xnew, blocks.rows.n_inputs)
-        how = self.classifier.likelihood_model.check_way(probabilities, "probabilities")
-        posterior = self.solution.posterior
-        if posterior is None:
-            raise ValueError(f"There is no posterior to predict from: EP {self.convergence}.")
-        point = self.space.point(self.theta)
-        m, c = len(inputs), self.classifier.n_functions
-        likelihood = LikelihoodElsewhere(self.classifier, m, self.space.data)(point)
-
-        def parts() -> Iterator[tuple[slice, Prediction]]:
-            for rows in row_blocks(max(m, 1), c * max(posterior.whitening.size, c)):
-                mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
-                part = predict_given(likelihood.at(rows), mean.T, cov, how=how, tolerance=tolerance)
-                yield rows, part if covariances else part._replace(cov=None)
-
-        found = assembled(parts(), m)
-        return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
 
     def to_datatree(self) -> xr.DataTree:
         """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
@@ -245,32 +144,3 @@ class SparseFit:
             If there is no posterior, since EP failed.
         """
         return sparse_datatree(self)
-
-    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> Array:
-        """Inputs (n, d) that were fitted; `gp` is what made the latent values of the model, if given.
-
-        A ValueError if they came from `data=...` and this fit from a file, which does not hold them.
-        """
-        rows = self.blocks(gp).rows
-        return rows.inputs(slice(0, rows.n_rows))
-
-    def sample(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: see the message."""
-        self._refuse("sample", "fit.predict(X) has moments and probabilities at the points of the data and others")
-
-    def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: see the message."""
-        self._refuse("loo", "hold out rows, and score fit.predict(Xtest) on them")
-
-    def importance(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: see the message."""
-        self._refuse("importance", "compare with a dense fit of some of the rows")
-
-    def corrected_evidence(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: see the message."""
-        self._refuse("corrected_evidence", "compare with a dense fit of some of the rows")
-
-    def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise NotImplementedError(
-            f"A fit with inducing inputs has no {what} yet, which works on all latent values together: {instead}."
-        )

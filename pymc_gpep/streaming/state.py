@@ -1,6 +1,6 @@
 """All that a fit batch by batch remembers, in variables that a compiled step changes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pytensor
@@ -61,21 +61,24 @@ class State:
 
     def values(self) -> dict[str, Array]:
         """Copies of all that it holds, by name."""
-        return {name: np.array(variable.get_value(borrow=True)) for name, variable in self._variables.items()}
+        found = {name: np.array(variable.get_value(borrow=True)) for name, variable in self._variables.items()}
+        return found | {"units": self.units.copy()}
 
-    def set_values(self, values: dict[str, Array]) -> None:
+    def set_values(self, values: Mapping[str, Array]) -> None:
         """Put back what `values` returned.
 
         Raises
         ------
         ValueError
-            If there is something else, or of another shape.
+            If there is something else, or of another shape or in other units.
         """
         own = self.values()
         found = {name: np.shape(each) for name, each in values.items()}
         wanted = {name: each.shape for name, each in own.items()}
         if found != wanted:
             raise ValueError(f"The state has {wanted}, but what is to take its place {found}.")
+        if not np.array_equal(values["units"], self.units):
+            raise ValueError("The data are not those that the state was learned from: their columns spread otherwise.")
         for name, variable in self._variables.items():
             variable.set_value(np.asarray(values[name], own[name].dtype))
 

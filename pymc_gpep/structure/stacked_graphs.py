@@ -1,4 +1,4 @@
-"""Graphs that differ in their leaves alone, made one graph of stacked leaves: compiled once, and worked off together."""
+"""Graphs that differ in their leaves alone as one graph of stacked leaves: compiled once, worked off together."""
 
 from collections.abc import Mapping, Sequence
 

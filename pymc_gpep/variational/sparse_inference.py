@@ -43,7 +43,6 @@ _NOT_YET = {
     "hyper": "hyperparameters stay at their maximum, which is what hyper='map' means for other methods",
     "hyper_options": "hyperparameters stay at their maximum",
     "starts": "the search begins at one point, the model's initial one or start=...",
-    "batch_size": "every step takes all rows, in blocks of bounded memory",
 }
 
 _log = logging.getLogger(__name__)

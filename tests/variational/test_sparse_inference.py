@@ -168,7 +168,6 @@ def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
 REFUSED = {
     "no Latent": ({"gp": 3}, TypeError, "gp must be the pm.gp.Latent"),
     "hyper": ({"hyper": "ccd"}, NotImplementedError, "sparse_ep has no hyper yet: hyperparameters stay"),
-    "batches": ({"batch_size": 10}, NotImplementedError, "sparse_ep has no batch_size yet: every step takes all rows"),
     "unknown": ({"colour": 1}, TypeError, "sparse_ep has no option colour; it has sites, tolerance"),
     "sites": ({"sites": "none"}, ValueError, "sites must be one of"),
     "too many": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),

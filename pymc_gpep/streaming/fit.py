@@ -1,0 +1,157 @@
+"""A fit batch by batch: where it stands, and the latent functions given that."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pymc_gpep.approximations.site_rules.contract import ScalarSites
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.solvers.inducing import whitening
+from pymc_gpep.solvers.whitened_posterior import whitened_posterior
+from pymc_gpep.streaming.evidence import recovered_evidence
+from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+
+__all__ = ["StreamedFit"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StreamedFit(InducingFit):
+    """What `pm.fit(..., batch_size=...)` returns: latent functions by way of inducing values, at one θ.
+
+    Callbacks get it after every step. It is made of the numbers that there are when it is first asked for any.
+
+    Attributes
+    ----------
+    space : Hyperparameters
+        The hyperparameters of the model, and its data when it was fitted.
+    method : str
+    memory : Memory
+    rule : Rule
+    prior : InducingBlocks
+        Prior moments, with the rows that were fitted.
+    settings : dict
+        Batch size, batches in an epoch, steps, seed.
+    losses : array (steps,)
+        Estimates of the negative log posterior, one a step; NaN for a step that could not be taken.
+    floored : array (steps,)
+        Share of the points of each batch with a site that was held back.
+    ended : str
+        How the fit ended, in words.
+    read : function
+        Returns the values of the state, by name.
+    seconds, compile_seconds : float
+    """
+
+    space: Hyperparameters
+    method: str
+    memory: Memory
+    rule: Rule
+    prior: InducingBlocks = field(repr=False)
+    settings: Mapping[str, Any]
+    losses: Array = field(repr=False)
+    floored: Array = field(repr=False)
+    ended: str
+    read: Callable[[], Mapping[str, Array]] = field(repr=False)
+    seconds: float = np.nan
+    compile_seconds: float = np.nan
+
+    @cached_property
+    def values(self) -> Mapping[str, Array]:
+        """Values of the state, by name."""
+        return self.read()
+
+    @property
+    def theta(self) -> Array:  # type: ignore[override]  # known late
+        """Hyperparameters, flat and unconstrained."""
+        return self.values["theta"]
+
+    @property
+    def inducing_inputs(self) -> Array:  # type: ignore[override]  # known late
+        """One set for all functions, or one for each, (1 or c, M, d)."""
+        return self.values["inducing"] * self.values["units"]
+
+    @cached_property
+    def posterior(self) -> InducingPosterior | None:
+        """Of the inducing values; None where a covariance has no Cholesky factor."""
+        white = whitening(
+            self.prior.inducing(self.space.point(self.theta), self.inducing_inputs), float(self.values["jitter"])
+        )
+        if white is None:
+            return None
+        return InducingPosterior(white, whitened_posterior(self.values["precision"], self.values["location"]))
+
+    @property
+    def rows(self) -> Rows | None:  # type: ignore[override]  # those of the prior
+        """What was fitted."""
+        return self.prior.rows
+
+    @property
+    def steps(self) -> int:
+        """How many were taken."""
+        return len(self.losses)
+
+    @property
+    def hist(self) -> Array:
+        """Estimates of the negative log posterior, one a step, what other methods call the loss."""
+        return self.losses
+
+    @property
+    def history(self) -> xr.Dataset:
+        """The same as log posterior, and the share of points with a site that was held back, by step."""
+        return xr.Dataset({"log_posterior": ("step", -self.losses), "floored": ("step", self.floored)})
+
+    @cached_property
+    def objective(self) -> float:
+        """Average over the last epoch of the estimates of what the optimiser raises, without the log prior."""
+        last = self.losses[-int(self.settings["per_epoch"]) :]
+        return -float(np.nanmean(last)) - self.space.log_prior(self.theta)
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """Log normaliser of EP with the sites that q implies, in a few passes over all rows.
+
+        It approximates the log marginal likelihood of the sparse model; NaN where it would not, with
+        `sites="pairwise"` and for lower bounds.
+        """
+        posterior, factors = self.posterior, self.rule.expresses()
+        if self.memory.functional != "log normaliser" or not factors.exact or posterior is None:
+            return np.nan
+        assert isinstance(factors, ScalarSites)
+        rows = self.prior.rows
+        return recovered_evidence(
+            PriorAt(self.prior, self.space.point(self.theta), self.inducing_inputs),
+            posterior.whitening,
+            whitened_posterior(self.values["precision"], self.values["location"]),
+            factors,
+            self.classifier.likelihood_model,
+            rows.labels(slice(0, rows.n_rows)),
+        )
+
+    @property
+    def message(self) -> str:
+        """How the fit ended, in words."""
+        epochs = self.steps / self.settings["per_epoch"]
+        plural = "" if self.steps == 1 else "s"
+        return (
+            f"{self.ended} after {self.steps} step{plural} of {self.settings['batch_size']} rows, {epochs:.3g} epochs."
+        )
+
+    def __str__(self) -> str:
+        """Method, what its number is, and how the fit ended."""
+        number = f"{self.memory.objective} {self.objective:.4f}" if self.steps else "nothing done yet"
+        held_back = float(self.floored[-int(self.settings["per_epoch"]) :].mean()) if self.steps else 0.0
+        floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
+        return (
+            f"{self.method} (sites={self.rule.expresses.name!r}, {self._size}): {number}, averaged over the last epoch "
+            f"(no evidence{floored}). {self.message}"
+        )

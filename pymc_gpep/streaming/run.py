@@ -1,0 +1,72 @@
+"""Step after step: batches in their order, step sizes, and what is done where a step cannot be taken."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pymc_gpep.streaming.batches import Batch, Batches
+from pymc_gpep.streaming.schedule import Schedule
+from pymc_gpep.streaming.state import State
+from pymc_gpep.streaming.step import Step, Taken
+
+__all__ = ["Run"]
+
+_ESCALATION, _ATTEMPTS = 100.0, 3
+_FAILURES = 20  # one after the other
+
+
+class Run:
+    """A fit under way.
+
+    Parameters
+    ----------
+    step : Step
+    state : State
+    batches : Batches
+    schedule : Schedule
+    warmup : int
+        Steps in which hyperparameters and inducing inputs stay, while q is found.
+    done : int
+        Steps that were taken before.
+    """
+
+    def __init__(
+        self, step: Step, state: State, batches: Batches, schedule: Schedule, warmup: int, done: int = 0
+    ) -> None:
+        self.done = done
+        self._step = step
+        self._state = state
+        self._batches: Iterator[Batch] = batches.after(done)
+        self._schedule = schedule
+        self._warmup = warmup
+        self._failures = 0
+
+    def advance(self) -> Taken:
+        """Take one step.
+
+        Where numbers are not finite it is tried again with more jitter in the covariance of the inducing values, and
+        left out after that; the state is then what it was.
+
+        Raises
+        ------
+        FloatingPointError
+            If many steps, one after the other, could not be taken.
+        """
+        batch = next(self._batches)
+        for attempt in range(_ATTEMPTS):
+            jitter = self._state.jitter.get_value()
+            if attempt:
+                self._state.jitter.set_value(jitter * _ESCALATION)
+            with np.errstate(all="ignore"):
+                value, floored, well = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
+            if well:
+                break
+        self._failures = 0 if well else self._failures + 1
+        if not well:
+            self._state.jitter.set_value(jitter / _ESCALATION ** (_ATTEMPTS - 2))
+        if self._failures == _FAILURES:
+            raise FloatingPointError(
+                f"{_FAILURES} steps, one after the other, had numbers that are not finite: try a smaller learning rate."
+            )
+        self.done += 1
+        return Taken(float(value) if well else np.nan, float(floored), bool(well))

@@ -1,0 +1,324 @@
+"""The run of a fit batch by batch by `pm.fit`: read model and data, take steps, report."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.progress_bar import default_progress_theme
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pymc.variational.inference import Inference
+from pymc.variational.updates import adam
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.rows.chunks import chunks, column_deviations
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.streaming.batches import Batches
+from pymc_gpep.streaming.checkpoint import Checkpoint, Saved, read_checkpoint
+from pymc_gpep.streaming.fit import StreamedFit
+from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.rules.registry import rule_for
+from pymc_gpep.streaming.run import Run
+from pymc_gpep.streaming.schedule import Schedule
+from pymc_gpep.streaming.state import State
+from pymc_gpep.streaming.step import Problem, make_step
+from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps, functions_of
+from pymc_gpep.user_warnings import warn
+from pymc_gpep.variational.compilation import compilation
+from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.inference import check_whole, whole_seed
+
+__all__ = ["StreamingInference"]
+
+_INDUCING = 50  # inducing inputs where their number is not given
+_SMOOTHING = 0.98  # of the objective that progress shows
+
+_log = logging.getLogger(__name__)
+
+
+class StreamingInference(Inference):
+    """Fit a Gaussian process classifier by way of inducing values, a batch of rows at a time.
+
+    `pm.fit(method="sparse_ep", batch_size=..., ...)` is this with `method` and the keyword arguments below.
+
+    Parameters
+    ----------
+    method : str
+        Name of the approximation.
+    model : pm.Model, optional
+    random_seed : int, optional
+        For the inducing inputs to begin with, and the order of the rows.
+    start : dict or path, optional
+        Initial values of hyperparameters, by name; or a file that `gpep.Checkpoint` wrote, to go on from there.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values. If not given, the covariance is read from the graph of the model.
+    data : pair of arrays, path or Rows, optional
+        Inputs and labels in place of those of the model, which is declared on a few of them; they need not fit in
+        memory. See `pymc_gpep.rows.registry.rows_of`.
+    inducing : int or array (M, d) or (c, M, d), optional
+        How many inducing inputs each function has, rows of the data to begin with (k-means++); or these themselves.
+    learn_inducing : bool
+        Whether inducing inputs are learned with the hyperparameters, or stay where they are.
+    shared_inducing : bool
+        Whether all functions have the same inducing inputs.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    batch_size : int, optional
+        Most rows of a batch; all if not given. An epoch has as few batches as can be, of the same size.
+    sites : str, optional
+        How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product),
+        as for a fit of all rows at once. The first that the method has with the likelihood if not given.
+    memory : str, optional
+        What is remembered of rows between batches. `"sparse_ep"`: "stateless".
+    warmup : int
+        Epochs in which hyperparameters and inducing inputs stay, while q is found.
+    decay : float, optional
+        The step size of q after e epochs is 1 / (1 + decay e) of what it is in the first one.
+    jitter : float
+        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
+        hundredfold, and once more, where that has no Cholesky factor.
+    **options
+        Of the memory.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier.
+    ValueError
+        If the method does not fit the model's likelihood, `inducing` not its inputs, or a checkpoint not the fit; if
+        inputs are not finite.
+    TypeError
+        If there is no such option, or if one is something else.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        model: pm.Model | None = None,
+        random_seed: Any = None,
+        start: Mapping[str, Any] | str | PathLike[str] | None = None,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+        data: Any = None,
+        inducing: Any = None,
+        learn_inducing: bool = True,
+        shared_inducing: bool = False,
+        likelihood: str | None = None,
+        batch_size: int | None = None,
+        sites: str | None = None,
+        memory: str | None = None,
+        warmup: int = 1,
+        decay: float | None = None,
+        jitter: float = 1e-6,
+        **options: Any,
+    ) -> None:
+        self._method = method
+        kind = STREAMING_METHODS[method]
+        memories = {each.name: each for each in kind.memories}
+        if memory is not None and memory not in memories:
+            raise ValueError(f"memory is {memory!r}, but {method} has {' and '.join(map(repr, memories))}.")
+        chosen = memories[memory] if memory else kind.memories[0]
+        known = sorted(getattr(chosen, "__dataclass_fields__", {}))
+        if unknown := sorted(set(options) - set(known)):
+            raise TypeError(
+                f"{method} with batches has no option {', '.join(unknown)}; it has sites, memory, warmup, decay and "
+                f"jitter{''.join(f', {name}' for name in known)}, gp, data, inducing, learn_inducing, shared_inducing, "
+                "batch_size and likelihood, besides pm.fit's own."
+            )
+        self._memory = chosen(**options)
+        check_whole("warmup, the epochs in which hyperparameters stay,", warmup)
+        if batch_size is not None:
+            check_whole("batch_size", batch_size)
+            if batch_size < 1:
+                raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
+        for name, value, least in (("decay", decay, 0.0), ("jitter", jitter, 1e-15)):
+            if value is not None and not (np.isfinite(value) and value >= least):
+                raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value}.")
+        classifier = read_classifier(pm.modelcontext(model), likelihood)
+        if classifier.likelihood_model.has_parameters:
+            raise ValueError(
+                f"{method} with batches has no {classifier.likelihood_model.name} likelihood, which is given numbers "
+                "besides latent values. Leave batch_size out."
+            )
+        self._rule = rule_for(self._memory.functional, sites, classifier.likelihood_model)
+        self._space = Hyperparameters(classifier)
+        self._gps = as_gps(gp)
+        functions_of(classifier, self._gps)  # what cannot be had is refused before any work
+        self._seed = whole_seed(random_seed)
+        self._saved = None if start is None or isinstance(start, Mapping) else read_checkpoint(start)
+        self._first = self._space.initial_point(start if isinstance(start, Mapping) else None, self._seed)
+        self._rows = None if data is None else rows_of(data)
+        self._given = inducing
+        self._learn = learn_inducing
+        self._shared = shared_inducing
+        self._batch_size = batch_size
+        self._warmup = warmup
+        self._decay = kind.decay if decay is None else float(decay)
+        self._jitter = float(jitter)
+        self.hist: Array = np.empty(0)
+        self.state = None
+
+    def fit(
+        self,
+        n: int = 10000,
+        score: bool | None = None,
+        callbacks: Sequence[Callable[[StreamedFit, Array, int], None]] | None = None,
+        progressbar: bool = True,
+        progressbar_theme: Any = default_progress_theme,
+        *,
+        obj_optimizer: Callable[..., Any] | None = None,
+        backend: str | None = None,
+        include_transformed: bool = False,
+        compile_kwargs: dict[str, Any] | None = None,
+    ) -> StreamedFit:
+        """Take steps: sites of a batch, then q, then hyperparameters and inducing inputs by a stochastic gradient.
+
+        Parameters
+        ----------
+        n : int
+            Number of steps, of one batch each.
+        score : bool, optional
+            Taken for compatibility: the loss, an estimate of the negative log posterior, is always recorded.
+        callbacks : list of functions of (fit, losses, step), optional
+            Called after each step; StopIteration ends the fit and keeps what was learned.
+        progressbar : bool
+        progressbar_theme : rich.theme.Theme
+        obj_optimizer : function, optional
+            One of PyMC's, `pm.adam(learning_rate=1e-3)` if not given.
+        backend : str, optional
+            PyTensor backend to compile a step with, PyTensor's default if not given.
+        include_transformed : bool
+            Taken for compatibility.
+        compile_kwargs : dict, optional
+            For `pytensor.function`, such as another `mode`.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) ends the fit and keeps what was learned.
+        """
+        check_whole("n, the number of steps,", n)
+        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        check_installed(kwargs)
+        began = time.perf_counter()
+        with (
+            FitProgress(self._method, progressbar, progressbar_theme) as progress,
+            compilation(progress.compiling) as compiled,
+        ):
+            progress.stage("reading the data")
+            prior = InducingBlocks(self._space.classifier, self._gps, self._space.data, rows=self._rows)
+            problem, state, batches = self._prepare(prior)
+            progress.stage("making the graph of a step, and machine code of it")
+            step = make_step(problem, state, obj_optimizer or adam(learning_rate=1e-3), kwargs)
+            before = self._go_on(state, prior)
+            schedule = Schedule(batches.per_epoch, self._decay)
+            run = Run(step, state, batches, schedule, self._warmup * batches.per_epoch, len(before.losses))
+            settings = {
+                "batch_size": batches.size,
+                "per_epoch": batches.per_epoch,
+                "seed": self._seed,
+                "rows": prior.rows.n_rows,
+                "method": self._method,
+                "memory": repr(self._memory),
+                "sites": self._rule.expresses.name,
+                "warmup": self._warmup,
+                "decay": self._decay,
+                "parameters": ", ".join(self._space.parameters),
+            }
+            before.check(settings)
+            record = np.concatenate([np.stack([before.losses, before.floored]), np.empty((2, n))], axis=1)
+
+            def fit_now(ended: str, read: Callable[[], Mapping[str, Array]], *seconds: float) -> StreamedFit:
+                losses, floored = record[:, : run.done]
+                return StreamedFit(
+                    self._space, self._method, self._memory, self._rule, prior, settings, losses, floored, ended, read,
+                    *seconds,
+                )  # fmt: skip
+
+            ended, smooth, first = "Ended", np.nan, run.done
+            steps_began = time.perf_counter()
+            try:
+                for i in range(first, first + n):
+                    taken = run.advance()
+                    record[:, i] = -taken.log_posterior, taken.floored
+                    if taken.went_well:
+                        smooth = (
+                            taken.log_posterior
+                            if np.isnan(smooth)
+                            else _SMOOTHING * smooth + (1.0 - _SMOOTHING) * taken.log_posterior
+                        )
+                    left = (time.perf_counter() - steps_began) / (i + 1 - first) * (first + n - i - 1)
+                    held_back = f", {100 * taken.floored:.0f} % held back" if taken.floored else ""
+                    progress.iteration(
+                        i + 1,
+                        f"epoch {(i + 1) / batches.per_epoch:.2f}, {self._memory.objective} and log prior "
+                        f"{smooth:.5g}{held_back}, {_clock(left)} left",
+                    )
+                    for callback in callbacks or ():
+                        callback(fit_now("Still running", state.values), record[0, : run.done], i + 1)
+            except StopIteration:
+                ended = "Stopped by a callback"
+            except KeyboardInterrupt:
+                ended = "Interrupted"
+            except FloatingPointError as error:
+                ended = f"Given up ({str(error).rstrip('.')})"
+            seconds = time.perf_counter() - began - compiled.seconds
+            values = state.values()
+            fit = fit_now(ended, lambda: values, seconds, compiled.seconds)
+            for callback in callbacks or ():
+                if isinstance(callback, Checkpoint) and fit.steps:
+                    callback.write(fit)
+        self.hist = fit.hist
+        _log.info("%s", fit.message)
+        if ended.startswith("Given up"):
+            warn(fit.message, RuntimeWarning)
+        return fit
+
+    def _prepare(self, prior: InducingBlocks) -> tuple[Problem, State, Batches]:
+        """What is fitted, where it begins, and the order of the rows."""
+        rows, c = prior.rows, prior.n_functions
+        batches = Batches(rows, min(self._batch_size or rows.n_rows, rows.n_rows), self._seed)
+        given = min(_INDUCING, rows.n_rows) if self._given is None else self._given
+        inducing = initial_inducing(given, rows, c, self._shared, self._seed)
+        deviations = column_deviations(rows)
+        units = np.where(deviations > 0.0, deviations, 1.0)
+        state = State(self._first, inducing, units, c, self._jitter, self._learn)
+        problem = Problem(
+            self._space,
+            self._gps,
+            self._rule,
+            self._memory,
+            self._rule.counts(_label_counts(self._space.classifier, rows), c),
+            batches.per_epoch,
+            batches.size,
+        )
+        return problem, state, batches
+
+    def _go_on(self, state: State, prior: InducingBlocks) -> Saved:
+        """Where a checkpoint left off, or the beginning."""
+        if self._saved is None:
+            return Saved({}, {}, np.empty(0), np.empty(0))
+        state.set_values(self._saved.values)
+        return self._saved
+
+
+def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:
+    """How many rows have each label, (number of labels,)."""
+    likelihood, c = classifier.likelihood_model, classifier.n_functions
+    counts = np.zeros(likelihood.n_classes(c))
+    for chunk in chunks(rows):
+        observed = likelihood.check(rows.labels(chunk), c, chunk.stop - chunk.start)
+        counts += np.bincount(observed, minlength=len(counts))
+    return counts
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
