@@ -97,9 +97,9 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no such file"):
         fit(1, start=tmp_path / "none.nc")
     xr.Dataset({"a": 1}).to_netcdf(tmp_path / "other.nc")
-    with pytest.raises(ValueError, match="no file that gpep.Checkpoint wrote"):
+    with pytest.raises(ValueError, match=r"no file that gpep\.Checkpoint wrote"):
         fit(1, start=tmp_path / "other.nc")
-    with pytest.raises(ValueError, match=r"path must end in .zarr or .nc"):
+    with pytest.raises(ValueError, match=r"path must end in \.zarr or \.nc"):
         gpep.Checkpoint(tmp_path / "run.txt")
 
 
