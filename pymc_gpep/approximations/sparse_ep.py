@@ -14,7 +14,7 @@ from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, RULES, chos
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
-from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
+from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.solvers.accelerated_ep import Steps, Sweep, accelerated_ep
@@ -211,6 +211,7 @@ class SparseEP:
         *,
         likelihood: Likelihood | None = None,
         pull: Pull | None = None,
+        pull_anyway: bool = False,
     ) -> SparseSolution:
         """Approximate the posterior.
 
@@ -226,6 +227,8 @@ class SparseEP:
             The multinomial probit if not given.
         pull : function of (slice, Block), optional
             Given the derivatives of the evidence in the prior moments, block by block, once that has converged.
+        pull_anyway : bool
+            Whether `pull` is given those with the sites held where iterations were not enough to converge.
 
         Raises
         ------
@@ -265,7 +268,7 @@ class SparseEP:
                         floored = 0 if widened else _at_the_floor(sweeps.sweep, begin)
                 if np.isfinite(evidence):
                     posterior = InducingPosterior(white, sweeps.posterior(begin))
-                if pull is not None and status == CONVERGED:
+                if pull is not None and (status == CONVERGED or (pull_anyway and status == OUT_OF_ITERATIONS)):
                     slope = sweeps.derivatives(begin, pull)
         evidences, residuals = history.array.T.copy()
         return SparseSolution(

@@ -1,6 +1,7 @@
 """The log posterior of hyperparameters and inducing inputs, for more points than a prior covariance can have rows."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.row_labels import checked_labels
+from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.assembly import evaluate
@@ -118,6 +120,32 @@ class SparseLogPosterior:
         """
         if isinstance(start, Neighbours):
             start = start.predict(self.approximator, theta)
+        found = self._evaluation(theta, lambda prior, pull: self._solve(prior, start, pull))
+        if found.status != CONVERGED:
+            found.gradient[:] = np.nan
+        return found
+
+    def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
+        """After one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
+
+        The log posterior is that before the sweep. Unconverged, it is none of the model, but the gradient is exact for
+        the sites as they are.
+        """
+
+        def swept(prior: PriorAt, pull: Callable[[slice, Block], None]) -> SparseSolution:
+            return self._one_sweep.solve(
+                prior, self._labels, start, likelihood=self._likelihood, pull=pull, pull_anyway=True
+            )
+
+        return self._evaluation(theta, swept)
+
+    @property
+    def _one_sweep(self) -> SparseEP:
+        return replace(self.approximator, max_iterations=1, memory=0, ladder=False)
+
+    def _evaluation(
+        self, theta: Array, solve: Callable[[PriorAt, Callable[[slice, Block], None]], SparseSolution]
+    ) -> Evaluation:
         prior = self.prior_at(theta)
         of_theta, of_inducing = np.zeros(self._count), np.zeros(self._inducing.shape)
 
@@ -128,7 +156,7 @@ class SparseLogPosterior:
         def pull(rows: slice, bars: Block) -> None:
             add(prior.slopes(rows, bars))
 
-        solution = self._solve(prior, start, pull)
+        solution = solve(prior, pull)
         if solution.inducing_slope.size:
             add(prior.inducing_slopes(solution.inducing_slope))
         point = self.hyperparameters.point(self.split(theta)[0])
@@ -136,8 +164,6 @@ class SparseLogPosterior:
         gradient = of_theta + of_prior
         if self._learn:
             gradient = np.concatenate([gradient, (of_inducing * self._units).ravel()])
-        if not solution.convergence.converged:
-            gradient[:] = np.nan
         return Evaluation(
             np.array(theta), solution.evidence + float(log_prior), gradient, solution.evidence,
             solution.convergence.iterations, solution.convergence.status, solution.start,

@@ -16,6 +16,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.inner_updates import OptimiserSteps, SignedSteps, climb
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import FLAT, Optimum, maximise
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
@@ -38,7 +39,8 @@ SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
 
 _INDUCING = 50  # inducing inputs where their number is not given
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
-_OF_FIT = ", gp, inducing, learn_inducing, shared_inducing, likelihood and data, besides pm.fit's own"
+_UPDATES = ("outer", "inner")
+_OF_FIT = ", gp, inducing, learn_inducing, shared_inducing, likelihood, update and data, besides pm.fit's own"
 _NOT_YET = {
     "hyper": "hyperparameters stay at their maximum, which is what hyper='map' means for other methods",
     "hyper_options": "hyperparameters stay at their maximum",
@@ -75,6 +77,9 @@ class SparseInference(Inference):
         with the number of functions but for the algebra of the sites.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
+    update : {"outer", "inner"}
+        When hyperparameters and inducing inputs move: after EP has converged, by L-BFGS, or after each of its sweeps,
+        by `obj_optimizer` of `fit`, as in the paper.
     data : pair of array_like, or path, or Rows, optional
         Rows to fit in place of those of the model, which may then have few or none; as `rows_of` takes them. They are
         read block by block, in every sweep, and never held together.
@@ -104,6 +109,7 @@ class SparseInference(Inference):
         learn_inducing: bool = True,
         shared_inducing: bool = False,
         likelihood: str | None = None,
+        update: str = "outer",
         data: Any = None,
         **options: Any,
     ) -> None:
@@ -123,6 +129,9 @@ class SparseInference(Inference):
                 f"A {classifier.likelihood_model.name} likelihood is given more than latent values at each row, which "
                 "data=(inputs, labels) do not have. Put the rows into the model."
             )
+        if update not in _UPDATES:
+            raise ValueError(f"update is {update!r}, but must be {' or '.join(map(repr, _UPDATES))}.")
+        self._update = update
         self._seed = whole_seed(random_seed)
         self._first = self._space.initial_point(start, self._seed)
         self._given = inducing
@@ -143,8 +152,12 @@ class SparseInference(Inference):
         backend: str | None = None,
         include_transformed: bool = False,
         compile_kwargs: dict[str, Any] | None = None,
+        obj_optimizer: Callable[..., Any] | None = None,
     ) -> SparseFit:
-        """Learn hyperparameters and inducing inputs: EP to its fixed point at each step of L-BFGS, exact gradients.
+        """Learn hyperparameters and inducing inputs, with exact gradients.
+
+        With `update="outer"` EP goes to its fixed point at each step of L-BFGS; with `"inner"` one sweep of EP and one
+        step of the optimiser take turns.
 
         Parameters
         ----------
@@ -162,12 +175,22 @@ class SparseInference(Inference):
             Taken for compatibility.
         compile_kwargs : dict, optional
             For `pytensor.function`, such as another `mode`.
+        obj_optimizer : function, optional
+            For `update="inner"`, an optimiser of PyMC such as `pm.adam(learning_rate=0.02)`. Without one each parameter
+            has a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993).
+
+        Raises
+        ------
+        ValueError
+            If there is an `obj_optimizer` with `update="outer"`; if EP fails at the initial hyperparameters.
 
         Notes
         -----
         An interrupt (Ctrl-C) ends the optimisation and keeps the best point so far.
         """
         check_whole("n, the limit on iterations of the optimiser,", n)
+        if obj_optimizer is not None and self._update == "outer":
+            raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
         kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
         check_installed(kwargs)
         began = time.perf_counter()
@@ -195,7 +218,12 @@ class SparseInference(Inference):
                     callback(so_far, so_far.hist, iterations)
 
             try:
-                optimum = maximise(log_posterior, first, n, report, flat=_FLAT if self._learn else FLAT)
+                flat = _FLAT if self._learn else FLAT
+                if self._update == "inner":
+                    direction = SignedSteps() if obj_optimizer is None else OptimiserSteps(obj_optimizer)
+                    optimum = climb(log_posterior, first, n, report, direction, flat)
+                else:
+                    optimum = maximise(log_posterior, first, n, report, flat=flat)
             except RowError as error:
                 error.fit = self._so_far
                 raise

@@ -1,0 +1,165 @@
+"""Hyperparameters and inducing inputs learned while EP runs: one sweep, then one step along the gradient.
+
+Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence with the sites held, as
+natural parameters of whitened inducing values, which is exact wherever the iteration has got to.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import Optimum, Searched, maximise
+
+__all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
+
+
+class Direction(Protocol):
+    """Makes steps of gradients, one after the other."""
+
+    def __call__(self, gradient: Array) -> Array:
+        """What to add to the parameters."""
+
+    def shorten(self) -> None:
+        """Go on with shorter steps, since the last one led where nothing can be computed."""
+
+
+class SignedSteps:
+    """Steps of a length that each parameter has for itself, by the sign of its slope (Riedmiller and Braun 1993).
+
+    A length grows while the slope keeps its sign, and is halved when that changes.
+    """
+
+    def __init__(self) -> None:
+        self._length: Array = np.empty(0)
+        self._before: Array = np.empty(0)
+
+    def __call__(self, gradient: Array) -> Array:
+        """See `Direction`."""
+        if self._length.size != gradient.size:
+            self._length, self._before = np.full(gradient.size, _FIRST), np.zeros(gradient.size)
+        agreed = gradient * self._before
+        factor = np.where(agreed > 0.0, _LONGER, np.where(agreed < 0.0, _SHORTER, 1.0))
+        self._length = np.clip(self._length * factor, _LEAST, _MOST)
+        self._before = gradient
+        return self._length * np.sign(gradient)
+
+    def shorten(self) -> None:
+        """See `Direction`."""
+        self._length *= _SHORTER
+
+
+class OptimiserSteps:
+    """Those of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
+
+    Parameters
+    ----------
+    optimiser : function of ([gradient], [shared variable])
+        That makes updates for what minimises.
+    """
+
+    def __init__(self, optimiser: Callable[..., Any]) -> None:
+        self._optimiser = optimiser
+        self._scale = 1.0
+        self._function: Any = None
+
+    def __call__(self, gradient: Array) -> Array:
+        """See `Direction`."""
+        if self._function is None:
+            slope = pt.dvector("gradient")
+            place = pytensor.shared(np.zeros(gradient.size), "place")
+            updates = dict(self._optimiser([-slope], [place]))
+            moved = updates[place] - place
+            self._function = pytensor.function([slope], moved, updates=updates, mode="FAST_COMPILE")
+        return np.asarray(self._scale * self._function(gradient))
+
+    def shorten(self) -> None:
+        """See `Direction`."""
+        self._scale *= _SHORTER
+
+
+class Climbed(Searched, Protocol):
+    """A log posterior that EP can be stopped on the way to."""
+
+    def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
+        """After one sweep from these sites, with the gradient for the sites that it ends with."""
+
+
+def climb(
+    log_posterior: Climbed,
+    theta: Array,
+    max_iterations: int,
+    callback: Callable[[tuple[Evaluation, ...]], None],
+    direction: Direction,
+    flat: float,
+) -> Optimum:
+    """Go up by a sweep and a step in turns, and solve at the end.
+
+    Parameters
+    ----------
+    log_posterior : Climbed
+    theta : array
+        Where to begin; EP is solved there first.
+    max_iterations : int
+    callback : callable
+        Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the climb.
+    direction : Direction
+    flat : float
+        Relative change of the log posterior in ten iterations that counts as none.
+
+    Raises
+    ------
+    ValueError
+        If EP fails at the beginning.
+    """
+    optimum = maximise(log_posterior, theta, 0)
+    if not theta.size or not max_iterations:
+        return optimum
+    history = [optimum.best]
+    at, sites = theta, optimum.best.start
+    step = direction(optimum.best.gradient)
+    converged, message, interrupted = False, f"Limit of {max_iterations} iterations reached.", False
+    try:
+        for _ in range(max_iterations):
+            found = log_posterior.after_one_sweep(at + step, sites)
+            if np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all():
+                at, sites = at + step, found.start
+                step = direction(found.gradient)
+                history[-1:] = [history[-1]._replace(start=_NO_START), found]
+            else:
+                direction.shorten()
+                step = _SHORTER * step
+                if np.abs(step).max() < _LEAST:
+                    message = "EP cannot go on from here."
+                    break
+                history.append(history[-1])
+            callback(tuple(history))
+            if _is_flat(history, flat):
+                converged, message = True, "The log posterior does not change any more."
+                break
+    except (KeyboardInterrupt, StopIteration) as stopped:
+        message = str(stopped) or "Interrupted."
+        interrupted = isinstance(stopped, KeyboardInterrupt)
+    last = history[-1]._replace(start=sites)
+    if not interrupted:
+        exact = log_posterior(at, sites)
+        last = exact if exact.usable else last
+    return Optimum(last, converged, message, tuple(history), interrupted)
+
+
+def _is_flat(history: Sequence[Evaluation], flat: float) -> bool:
+    """Whether the last ten iterations gained nothing."""
+    if len(history) <= _PATIENCE:
+        return False
+    values = np.array([evaluation.log_posterior for evaluation in history[-_PATIENCE - 1 :]])
+    return bool(np.ptp(values) < flat * (1.0 + abs(values[-1])))
+
+
+_NO_START = np.empty(0)
+_PATIENCE = 10
+_FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # in the unconstrained space, and in deviations of a column of inputs
+_LONGER, _SHORTER = 1.1, 0.5

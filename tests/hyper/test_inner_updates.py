@@ -1,0 +1,118 @@
+"""Hyperparameters that move after each sweep of EP: steps, the climb, and where it ends beside L-BFGS."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.hyper.inner_updates import OptimiserSteps, SignedSteps, climb
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
+from tests import models
+from tests.hyper.test_sparse_log_posterior import log_posterior
+
+
+class Hill:
+    """A log posterior −|x − top|² / 2, with a wall where nothing can be computed."""
+
+    name = "hill"
+
+    def __init__(self, top, wall=np.inf):
+        self.top, self.wall = np.asarray(top), wall
+
+    def evaluation(self, theta, status):
+        value = -0.5 * float(((theta - self.top) ** 2).sum())
+        if theta[0] > self.wall:
+            value, status = np.nan, NOT_FINITE
+        return Evaluation(np.array(theta), value, self.top - theta, value, 1, status, np.ones(1))
+
+    def __call__(self, theta, start=None):
+        return self.evaluation(theta, CONVERGED)
+
+    def after_one_sweep(self, theta, start):
+        return self.evaluation(theta, OUT_OF_ITERATIONS)
+
+    def loosely(self):
+        return self
+
+
+def quietly(history):
+    """A callback that does nothing."""
+
+
+@pytest.mark.parametrize("direction", [SignedSteps, lambda: OptimiserSteps(pm.adam(learning_rate=0.1))])
+def test_the_top_is_found(direction):
+    found = climb(Hill([1.0, -2.0]), np.zeros(2), 400, quietly, direction(), 1e-8)
+    assert_allclose(found.best.theta, [1.0, -2.0], atol=1e-2)
+    assert found.converged
+    assert len(found.history) < 400
+
+
+def test_lengths_grow_and_are_halved_for_each_parameter():
+    step = SignedSteps()
+    first, second, third = (step(np.array(slope)) for slope in ([3.0, -1.0, 0.0], [1e-3, 1.0, 0.0], [5.0, 1.0, 0.0]))
+    assert_allclose(first, [0.02, -0.02, 0.0])
+    assert_allclose(second, [0.022, 0.01, 0.0])
+    assert_allclose(third, [0.0242, 0.011, 0.0])
+
+
+def test_an_optimiser_of_pymc_makes_its_own_steps():
+    step = OptimiserSteps(pm.adam(learning_rate=0.1))
+    assert_allclose(step(np.array([5.0, -0.2])), [0.1, -0.1], rtol=1e-5)  # Adam's first, whatever the slope
+    step.shorten()
+    assert_allclose(step(np.array([5.0, -0.2])), [0.05, -0.05], rtol=1e-5)
+    plain = OptimiserSteps(pm.sgd(learning_rate=0.5))
+    assert_allclose(plain(np.array([1.0, -3.0])), [0.5, -1.5])
+
+
+def test_a_wall_is_not_passed():
+    found = climb(Hill([1.0, 0.0], wall=0.3), np.zeros(2), 200, quietly, SignedSteps(), 1e-8)
+    assert found.best.theta[0] == pytest.approx(0.3, abs=0.02)
+    assert np.isfinite(found.best.log_posterior)
+
+
+@pytest.mark.parametrize(("error", "interrupted"), [(StopIteration, False), (KeyboardInterrupt, True)])
+def test_a_callback_may_end_it(error, interrupted):
+    def stop(history):
+        if len(history) == 4:
+            raise error
+
+    found = climb(Hill([9.0]), np.zeros(1), 50, stop, SignedSteps(), 1e-8)
+    assert (len(found.history), found.interrupted, found.converged) == (4, interrupted, False)
+    assert found.best.start.size
+    assert not any(each.start.size for each in found.history[:-1])
+
+
+@pytest.mark.parametrize("sites", ["nested", "quadrature", "pairwise"])
+def test_at_the_fixed_point_a_sweep_changes_nothing(sites):
+    posterior = log_posterior(models.shared, sites=sites)
+    theta = posterior.flat(posterior.hyperparameters.initial_point())
+    solved = posterior(theta)
+    swept = posterior.after_one_sweep(theta, solved.start)
+    assert_allclose(swept.log_posterior, solved.log_posterior, rtol=1e-7)
+    assert_allclose(swept.gradient, solved.gradient, atol=1e-4 * np.abs(solved.gradient).max())
+    assert swept.iterations == 1
+
+
+def test_it_ends_where_l_bfgs_does():
+    model, gp = models.probit()
+    options = {"method": "sparse_ep", "gp": gp, "inducing": 6, "learn_inducing": False, "random_seed": 3,
+               "progressbar": False}  # fmt: skip
+    seen = []
+    with model:
+        outer = pm.fit(**options)
+        inner = pm.fit(200, **options, update="inner", callbacks=[lambda fit, losses, i: seen.append((losses[-1], i))])
+    assert inner.converged
+    assert_allclose(inner.theta, outer.theta, atol=0.02)
+    assert_allclose(inner.log_evidence, outer.log_evidence, atol=1e-3)
+    assert_allclose([loss for loss, _ in seen], inner.hist[1:])
+    assert [i for _, i in seen] == list(range(1, len(inner.hist)))
+
+
+def test_refused():
+    model, gp = models.probit()
+    with model:
+        with pytest.raises(ValueError, match="update is 'both', but must be 'outer' or 'inner'"):
+            pm.fit(method="sparse_ep", gp=gp, update="both", progressbar=False)
+        with pytest.raises(ValueError, match='obj_optimizer is for update="inner"'):
+            pm.fit(method="sparse_ep", gp=gp, obj_optimizer=pm.adam(), progressbar=False)
