@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 from pymc.blocking import DictToArrayBijection, RaveledVars
+from scipy.linalg import solve_triangular
 
 import pymc_gpep as gpep
 from pymc_gpep.checks.annealing import Base, anneal, importance_weights
@@ -202,12 +203,19 @@ def test_the_evidence_of_ep_is_that_of_annealing(drawn):
         mean = np.einsum("kmn,km->nk", features.w, v)
         return float(log_averages_and_gradients(y, mean, features.rest.T)[0].sum())
 
-    base = Base(np.zeros((3, 20)), lambda rng, count: rng.normal(size=(count, 3, 20)), lambda v: 0.0, 0.0)
-    temperatures = np.linspace(0.0, 1.0, 50) ** 3
+    q = fit.solution.posterior.whitened  # Σ = Rᵀ R
+
+    def log_sites(x):
+        """Log density of EP's posterior over that of the prior."""
+        v, z = (q.mean + x).ravel(), solve_triangular(q.root, x.ravel(), lower=True, trans=1)
+        return 0.5 * float(v @ v - z @ z) - float(np.log(q.root.diagonal()).sum())
+
+    base = Base(q.mean, lambda rng, count: (rng.normal(size=(count, 60)) @ q.root).reshape(-1, 3, 20), log_sites, 0.0)
+    temperatures = np.linspace(0.0, 1.0, 15)
     u, _ = anneal(base, log_likelihood, temperatures, 16, 1, np.random.default_rng(0))
     weights = importance_weights(u, temperatures)
     estimate = np.log(np.mean(np.exp(weights - weights.max()))) + weights.max()
-    assert weights.std() < 2.0
+    assert weights.std() < 1.0
     assert abs(estimate - fit.log_evidence) < 0.5
 
 
@@ -216,12 +224,12 @@ def test_the_evidence_of_ep_is_that_of_annealing(drawn):
 def test_the_means_of_ep_are_those_of_nuts(drawn, machine_code):
     sparse, fit, *_ = drawn
     idata = pm.sample(
-        400, tune=300, chains=2, cores=1, model=sparse, random_seed=1, progressbar=False,
+        300, tune=200, chains=2, cores=1, model=sparse, random_seed=1, progressbar=False,
         compute_convergence_checks=False,
     )  # fmt: skip
     v = idata.posterior["u_rotated_"]
     posterior = fit.solution.posterior.whitened
     sd = np.sqrt((posterior.root**2).sum(axis=0)).reshape(3, 20)  # of functions that are coupled
     shift = (v.mean(("chain", "draw")).values - posterior.mean) / sd
-    assert np.sqrt((shift**2).mean()) < 0.1
-    assert_allclose(v.std(("chain", "draw")).values / sd, 1.0, atol=0.2)
+    assert np.sqrt((shift**2).mean()) < 0.12
+    assert_allclose(v.std(("chain", "draw")).values / sd, 1.0, atol=0.25)
