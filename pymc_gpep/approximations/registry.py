@@ -15,6 +15,7 @@ from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.qep import QEP
+from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
@@ -32,6 +33,7 @@ APPROXIMATIONS: tuple[type[Approximator], ...] = (
     QIEP,
     EP,
     Laplace,
+    QEPSoftmax,
     LaplaceProbit,
     ScalarLaplace,
     VariationalBayes,

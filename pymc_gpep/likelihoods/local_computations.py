@@ -15,6 +15,7 @@ __all__ = [
     "AverageLogDensity",
     "BlockCurvature",
     "CoupledCurvature",
+    "CoupledQuadrature",
     "DifferenceFactors",
     "DifferenceQuadrature",
     "GaussianAverage",
@@ -41,6 +42,13 @@ class CoupledCurvature(NamedTuple):
     """`(f, y, direction, t)`: first and minus second derivative of Σ log p(y_i | f_i + t d_i) in t."""
     curvature_slope: Kernel
     """`(pi, cov, slope)`: −½ Σ_kl S_kl ∂W_kl / ∂f for S = `cov` and the curvature W, written (c, n)."""
+
+
+class CoupledQuadrature(NamedTuple):
+    """Tilted moments under any cavity by quadrature, for coupled sites."""
+
+    update: Kernel
+    """New coupled sites, see `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`."""
 
 
 class BlockCurvature(NamedTuple):

@@ -9,7 +9,16 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_ndtr, logsumexp
 
-from pymc_gpep.approximations import IEP, QEP, QIEP, Laplace, LaplaceProbit, NestedEP, VariationalBayes
+from pymc_gpep.approximations import (
+    IEP,
+    QEP,
+    QIEP,
+    Laplace,
+    LaplaceProbit,
+    NestedEP,
+    QEPSoftmax,
+    VariationalBayes,
+)
 from pymc_gpep.checks.leave_one_out import leave_one_out_moments
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
@@ -93,6 +102,7 @@ problems = pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
         (VariationalBayes(), 0.30, 0.06),
         (LaplaceProbit(), 0.12, 0.04),
         (Laplace(), 0.08, 0.03),
+        (QEPSoftmax(), 0.20, 0.05),
     ],
     ids=lambda value: (
         f"{value.name}{'-full' if getattr(value, 'full', False) else ''}-{value.first_likelihood().name}"

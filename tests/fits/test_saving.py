@@ -17,6 +17,7 @@ KINDS = {
     "per class": (models.per_class, "nested_ep", {}),
     "no hyperparameters": (models.fixed, "vb", {}),
     "softmax, laplace": (models.softmax, "laplace", {"hyper": "laplace", "hyper_options": {"nodes": 4}}),
+    "softmax, qep": (models.softmax, "qep", {"nodes": 200}),
     "probit, options": (models.probit, "laplace", {"tolerance": 1e-9}),
     "nuts": (
         models.probit,

@@ -7,11 +7,13 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_ndtr
 
+from pymc_gpep.approximations.class_nodes import class_nodes
 from pymc_gpep.approximations.qep import quadrature_rule
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     BlockCurvature,
     CoupledCurvature,
+    CoupledQuadrature,
     DifferenceFactors,
     DifferenceQuadrature,
     GaussianAverage,
@@ -189,6 +191,32 @@ def independent_quadrature(likelihood, kernels):
         check_independent_sites(likelihood, partial(independent, kernels.update, 0), c)
 
 
+def coupled_quadrature(likelihood, kernels):
+    """Sites of next to no precision leave the posterior as the cavity; with three classes all moments match."""
+    axis = np.linspace(-7.0, 7.0, 61)
+    t = np.stack(np.meshgrid(axis, axis, axis, indexing="ij")).reshape(C, -1)
+    for i, y in enumerate(LABELS):
+        f = F[:, i, None] + np.linalg.cholesky(COV[i]) @ t
+        log_p = likelihood.log_density(f.T[..., None], np.array([y]))
+        weight = np.exp(log_p - 0.5 * (t**2).sum(axis=0)) * ((axis[1] - axis[0]) / np.sqrt(2 * np.pi)) ** C
+        total = weight.sum()
+        mean = f @ weight / total
+        tilted = (weight * (f - mean[:, None])) @ (f - mean[:, None]).T / total
+
+        sites, target, scale = np.zeros((3, 2, 1, C))
+        sites[0] = -60.0
+        pi = np.exp(sites[0].T) / C
+        terms, _ = kernels.update(
+            *class_nodes(C - 1, 500), F[:, i : i + 1], COV[i : i + 1], np.array([y]), pi, sites, target, scale
+        )
+        assert terms == pytest.approx(np.log(total), abs=1e-7)
+        pi, nu = np.exp(target[0, 0]) / C, target[1, 0]
+        assert nu.sum() == pytest.approx(0.0, abs=1e-12)
+        cov = np.linalg.inv(np.linalg.inv(COV[i]) + np.diag(pi) - np.outer(pi, pi) / pi.sum())
+        assert_allclose(cov @ (np.linalg.solve(COV[i], F[:, i]) + nu), mean, atol=1e-6)
+        assert_allclose(cov, tilted, atol=1e-6)
+
+
 def difference_quadrature(likelihood, kernels):
     rule, orders = quadrature_rule("truncated", 10), np.full((1, 1), -1)
 
@@ -352,6 +380,7 @@ CHECKS = {
     BlockCurvature: block_curvature,
     CoupledCurvature: coupled_curvature,
     DifferenceFactors: difference_factors,
+    CoupledQuadrature: coupled_quadrature,
     DifferenceQuadrature: difference_quadrature,
     IndependentQuadrature: independent_quadrature,
     PairFactors: pair_factors,

@@ -7,7 +7,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
-__all__ = ["MIXTURE_ERROR", "logistic_of_normal", "mixture_scales"]
+__all__ = ["MIXTURE_ERROR", "MIXTURE_WEIGHTS", "logistic_of_normal", "mixture_scales"]
 
 MIXTURE_ERROR = 1.5e-10
 """Largest difference between the logistic function and the mixture."""
@@ -28,7 +28,7 @@ _SCALES = np.array(
         1.5014079018194169,
     ]
 )
-_WEIGHTS = np.array(
+MIXTURE_WEIGHTS = np.array(
     [
         2.5131186879369990e-04,
         6.9906903494965462e-03,
@@ -61,5 +61,5 @@ def logistic_of_normal(mean, scales):
     for i in range(len(_SCALES)):
         s = -abs(scales[i] * mean)
         if s > -_REACH:
-            tail += _WEIGHTS[i] * cdf_and_density(s)[0]
+            tail += MIXTURE_WEIGHTS[i] * cdf_and_density(s)[0]
     return (tail, 1.0 - tail) if mean > 0.0 else (1.0 - tail, tail)

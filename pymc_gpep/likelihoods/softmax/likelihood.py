@@ -16,8 +16,9 @@ from scipy.special import log_softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
+from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.likelihoods.contract import Reading
-from pymc_gpep.likelihoods.local_computations import CoupledCurvature
+from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
@@ -35,7 +36,10 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     guide: ClassVar[str] = "laplace"
     ways: ClassVar[tuple[str, ...]] = ("average",)
     largest_precision: ClassVar[float] = 1.0
-    local: ClassVar[tuple[object, ...]] = (CoupledCurvature(softmax, along_line, curvature_slope),)
+    local: ClassVar[tuple[object, ...]] = (
+        CoupledCurvature(softmax, along_line, curvature_slope),
+        CoupledQuadrature(softmax_qep_update),
+    )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""

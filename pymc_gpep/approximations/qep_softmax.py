@@ -1,0 +1,88 @@
+"""Expectation propagation for a softmax, with sites that couple the classes (Seeger and Jordan 2004)."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.class_nodes import class_nodes
+from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.tilted_factors import TiltedFactors
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
+from pymc_gpep.solvers.contract import Found, Problem
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.softmax_qep import softmax_qep
+
+__all__ = ["QEPSoftmax"]
+
+
+@dataclass(frozen=True)
+class QEPSoftmax(AcceleratedEP):
+    """EP for a softmax with the sites that Laplace's method has, diag(π) − ππᵀ / 1ᵀπ with any π, at Laplace's cost.
+
+    Tilted moments are integrals over c − 2 dimensions, the rest being in closed form. Sites match the tilted means, and
+    the tilted covariances by constrained projection: wholly with two and three classes, where any coupling is of this
+    form unless its sign is wrong, and as nearly as such sites can with more (Seeger and Jordan 2004, section 4.3). With
+    two and three classes the derivatives that are reported, which take sites as constants, are those of the evidence;
+    from four on they miss these by what the projection leaves out.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+    max_iterations : int
+        Limit on outer iterations.
+    memory : int
+        Past steps that Anderson acceleration combines; 0 is plain damped EP.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    damping : float
+        Part of the full update that a plain step takes, in (0, 1].
+    ladder : bool
+        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+    nodes : int
+        Most nodes of the quadrature, for each point and sweep. Three classes need no more than 161.
+    """
+
+    nodes: int = field(default=2000, metadata=at_least(1))
+
+    name: ClassVar[str] = "qep"
+    needs: ClassVar[tuple[type, ...]] = (CoupledQuadrature,)
+
+    @property
+    def site_form(self) -> SiteForm:
+        return SiteForm.COUPLED
+
+    def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        settings = self.settings
+        settings["nodes"] = class_nodes(len(problem.mean) - 1, settings["nodes"])
+        return softmax_qep(problem, start, history, update=likelihood.computation(CoupledQuadrature).update, **settings)
+
+    def start_size(self, n_functions: int, n_points: int) -> int:
+        """Length of the vector that a solve starts from: log(c π) and ν."""
+        return 2 * n_points * n_functions
+
+    def tilted_factors(self, solution: Solution) -> TiltedFactors:
+        """None: the likelihood of a point is one factor, of several numbers.
+
+        Raises
+        ------
+        TypeError
+            Always.
+        """
+        raise TypeError(
+            f"{self.name} of a softmax has one factor for each point, which depends on several numbers, and the "
+            "correction is of factors of a single one: there is none of its evidence."
+        )
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """Linear in log π and ν, with log π kept among those of the neighbours."""
+        start = np.asarray(weights @ starts)
+        half = start.size // 2
+        start[:half] = np.clip(start[:half], starts[:, :half].min(axis=0), starts[:, :half].max(axis=0))
+        return start

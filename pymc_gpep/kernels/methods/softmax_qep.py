@@ -1,0 +1,170 @@
+"""Coupled sites of EP for a softmax, by constrained projection (Seeger and Jordan 2004, section 4.3).
+
+Sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are kept as log(c π) and ν, (2, n, c): zeros are sites with
+the curvature of the softmax at f = 0. They match the tilted means, and of the tilted covariances what such sites can.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
+from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
+from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors, from_eigenvectors
+from pymc_gpep.kernels.moments.coupled_projection import difference_precision, project_site
+from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
+
+__all__ = ["softmax_qep_update", "softmax_sites"]
+
+
+@kernel
+def softmax_sites(sites, pi, nu):
+    """π and ν (c, n) from `sites` (2, n, c)."""
+    _, n, c = sites.shape
+    for i in range(n):
+        for a in range(c):
+            pi[a, i] = math.exp(sites[0, i, a]) / c
+            nu[a, i] = sites[1, i, a]
+
+
+@inlined_kernel
+def _cavity(s, precision, location, m):
+    """Make the moments `m` (d,) and `s` (d, d) of differences those of the cavity, of full rank or not.
+
+    Returns the log normaliser of the site under it.
+    """
+    d = m.shape[0]
+    work, vectors, root, half = np.empty((4, d, d))
+    values, pull = np.empty((2, d))
+    for j in range(d):
+        for k in range(d):
+            work[j, k] = s[j, k]
+    eigenvectors(work, vectors)
+    for k in range(d):
+        values[k] = math.sqrt(max(work[k, k], 0.0))
+    from_eigenvectors(values, vectors, root)
+    # With S = R R the cavity has covariance R (I − R Π R)⁻¹ R.
+    log_z = 0.0
+    for j in range(d):
+        pull[j] = -location[j]
+        for k in range(d):
+            pull[j] += precision[j, k] * m[k]
+            half[j, k] = 0.0
+            for e in range(d):
+                half[j, k] += precision[j, e] * root[e, k]
+        log_z += 0.5 * m[j] * (location[j] - pull[j])
+    for j in range(d):
+        for k in range(d):
+            total = 1.0 if j == k else 0.0
+            for e in range(d):
+                total -= root[j, e] * half[e, k]
+            work[j, k] = total
+    lower = lower_factor(work)
+    solve_lower(lower, root)
+    for j in range(d):
+        log_z += math.log(lower[j, j])
+        for k in range(d):
+            s[j, k] = 0.0
+            for e in range(d):
+                s[j, k] += root[e, j] * root[e, k]
+    for j in range(d):
+        shift = 0.0
+        for k in range(d):
+            shift += s[j, k] * pull[k]
+        log_z -= 0.5 * pull[j] * shift
+        values[j] = shift
+    for j in range(d):
+        m[j] += values[j]
+    return log_z
+
+
+@kernel
+def _contrast_variances(cov, weights, out):
+    """Variances of f_a − Σ_e w_e f_e into `out` (c,), the `weights` (c,) being of the sum 1."""
+    c = weights.shape[0]
+    average = 0.0
+    for a in range(c):
+        out[a] = 0.0
+        for e in range(c):
+            out[a] += weights[e] * cov[a, e]
+        average += weights[a] * out[a]
+    for a in range(c):
+        out[a] = max(cov[a, a] - 2.0 * out[a] + average, 0.0)
+
+
+@kernel
+def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):
+    """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
+
+    `nodes` and `log_weights` are as in `softmax_moments`; `pi` (c, n) is that of the present `sites`. `scale` (2, n, c)
+    receives the squares of the units of site parameters. Returns what the points add to the evidence, and the largest
+    change of a site in units of its marginal.
+    """
+    _, n, c = sites.shape
+    d = c - 1
+    m, location, gradient = np.empty((3, d))
+    s, precision = np.empty((2, d, d))
+    factor, loss = np.empty((d, c)), np.empty((c, c))
+    own, weights, variances, log_pi = np.empty((4, c))
+    terms = 0.0
+    residual = 0.0
+    for i in range(n):
+        label = y[i]
+        total = 0.0
+        for a in range(c):
+            own[a] = pi[a, i]
+            total += own[a]
+        for j in range(d):
+            a = j + (j >= label)
+            m[j] = mean[label, i] - mean[a, i]
+            location[j] = -sites[1, i, a]
+            for k in range(d):
+                e = k + (k >= label)
+                s[j, k] = cov[i, label, label] - cov[i, label, a] - cov[i, label, e] + cov[i, a, e]
+        difference_precision(own, label, precision)
+        terms -= _cavity(s, precision, location, m)
+        if not math.isfinite(terms):
+            return np.nan, np.nan
+        terms += softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
+        # From here on m is the tilted mean; the projection starts from the curvature there.
+        for j in range(d):
+            for k in range(d):
+                m[j] += s[j, k] * gradient[k]
+        top = 0.0
+        for j in range(d):
+            top = max(top, -m[j])
+        level = math.exp(-top)
+        for j in range(d):
+            level += math.exp(-m[j] - top)
+        level = top + math.log(level)
+        log_pi[label] = -level
+        for j in range(d):
+            log_pi[j + (j >= label)] = max(-m[j] - level, -200.0)
+        project_site(factor, loss, label, log_pi)
+
+        for a in range(c):
+            weights[a] = own[a] / total
+        _contrast_variances(cov[i], weights, variances)
+        for a in range(c):
+            unit = max(own[a], math.exp(log_pi[a])) * variances[a]
+            target[0, i, a] = log_pi[a] + math.log(c)
+            scale[0, i, a] = unit * unit
+            residual = max(residual, abs(target[0, i, a] - sites[0, i, a]) * unit)
+            own[a] = math.exp(log_pi[a])
+            weights[a] = 1.0 / c
+        difference_precision(own, label, precision)
+        target[1, i, label] = 0.0
+        for j in range(d):
+            a = j + (j >= label)
+            value = gradient[j]
+            for k in range(d):
+                value += precision[j, k] * m[k]
+            target[1, i, a] = -value
+            target[1, i, label] += value
+        _contrast_variances(cov[i], weights, variances)
+        for a in range(c):
+            scale[1, i, a] = variances[a]
+            residual = max(residual, abs(target[1, i, a] - sites[1, i, a]) * math.sqrt(variances[a]))
+        if not math.isfinite(residual):
+            return np.nan, np.nan
+    return terms, residual

@@ -1,0 +1,219 @@
+"""The coupled site nearest to a tilted distribution: Π = diag π − ππᵀ/1ᵀπ, π ≻ 0, under g = μ + F t, t ~ N(0, I).
+
+With the tilted covariance I − Ω of t, the site minimises f(π) = −log|I + M| + tr (I − Ω) M, M = Fᵀ Π F, which is the
+Kullback–Leibler divergence up to constants (Seeger and Jordan 2004, section 4.3 and appendix C). With x = π / 1ᵀπ and
+z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ, so that for w_a = Fᵀ z_a, Σ = (I + M)⁻¹ and G = M Σ − Ω
+
+    ∂f/∂π_a = w_aᵀ G w_a,   ∂²f/∂π_a∂π_e = (w_aᵀ Σ w_e)² − 2 w_aᵀ G w_e / 1ᵀπ:
+
+at the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π that couples them in the
+right sense is of this form, and the minimum is a match of all moments; for more it is the best there is, and f need not
+be convex. Newton's method in log π, its Hessian made positive definite, goes downhill all the same. Where the minimum
+is at a π of zero, or an infinite one, it stops where that is all but reached.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors
+
+__all__ = ["difference_precision", "project_site"]
+
+_STEPS = 100
+_HALVINGS = 40
+_CLOSE = 1e-12  # slope in log π, in units of its terms
+_LONGEST = 2.0  # step of log π
+_FLOOR = 1e-7  # of the largest eigenvalue of the Hessian
+_SERIES = 1e-2  # λ − log(1 + λ) loses digits below
+_FURTHEST = 300.0  # |log π|, so that π and its square are numbers
+_ENOUGH = 1e-4  # of the decrease that the slope promises
+_ROUNDING = 1e-15
+
+
+@kernel
+def difference_precision(pi, y, precision):
+    """Π of the differences f_y − f_a, a ≠ y, into `precision` (d, d), from π (c,): sums in which nothing cancels."""
+    c = pi.shape[0]
+    total = 0.0
+    for a in range(c):
+        total += pi[a]
+    for j in range(c - 1):
+        a = j + (j >= y)
+        precision[j, j] = pi[a] * pi[y] / total
+        for k in range(c - 1):
+            e = k + (k >= y)
+            if k != j:
+                precision[j, k] = -pi[a] * pi[e] / total
+                precision[j, j] += pi[a] * pi[e] / total
+
+
+@kernel
+def _excess(value):
+    """λ − log(1 + λ)."""
+    if abs(value) > _SERIES:
+        return value - math.log1p(value)
+    total = 0.0
+    for k in range(9, 1, -1):
+        total = value * total + (1.0 if k % 2 == 0 else -1.0) / k
+    return value * value * total
+
+
+@kernel
+def _contrasts(pi, y, factor, w):
+    """w_a = Fᵀ z_a into the rows of `w` (c, c), up to a sign; g_y = 0."""
+    c = pi.shape[0]
+    total = 0.0
+    for a in range(c):
+        total += pi[a]
+    for k in range(c):
+        average = 0.0
+        for j in range(c - 1):
+            average += pi[j + (j >= y)] / total * factor[j, k]
+        for a in range(c):
+            w[a, k] = -average
+        for j in range(c - 1):
+            w[j + (j >= y), k] += factor[j, k]
+
+
+@kernel
+def _value(pi, w, loss, m, vectors):
+    """f less a constant, with M = Σ_a π_a w_a w_aᵀ left as eigenvalues on the diagonal of `m`, and `vectors`."""
+    c = pi.shape[0]
+    value = 0.0
+    for j in range(c):
+        for k in range(j + 1):
+            total = 0.0
+            for a in range(c):
+                total += pi[a] * w[a, j] * w[a, k]
+            m[j, k] = total
+            m[k, j] = total
+            value -= (1.0 if j == k else 2.0) * loss[j, k] * total
+    eigenvectors(m, vectors)
+    for j in range(c):
+        m[j, j] = max(m[j, j], 0.0)
+        value += _excess(m[j, j])
+    return value
+
+
+@kernel
+def project_site(factor, loss, y, log_pi):
+    """Minimise f from `log_pi` (c,), which is overwritten; returns the slope that is left, in units of its terms.
+
+    Parameters
+    ----------
+    factor : array (c − 1, c)
+        F.
+    loss : array (c, c)
+        Ω.
+    y : int
+        The label: differences are g_j = f_y − f_a, a ≠ y.
+    log_pi : array (c,)
+    """
+    c = log_pi.shape[0]
+    pi, slope, step, trial = np.empty((4, c))
+    w, m, vectors, hessian, axes = np.empty((5, c, c))
+    kept, match = np.empty((2, c, c))
+    for a in range(c):
+        pi[a] = math.exp(log_pi[a])
+    if c == 2:
+        return _two_classes(factor, loss, log_pi)
+    _contrasts(pi, y, factor, w)
+    value = _value(pi, w, loss, m, vectors)
+    left = np.inf
+    for _ in range(_STEPS):
+        # w_aᵀ Σ w_e into `kept` and w_aᵀ G w_e into `match`
+        total = 0.0
+        for a in range(c):
+            total += pi[a]
+            for k in range(c):
+                axes[a, k] = 0.0
+                for j in range(c):
+                    axes[a, k] += vectors[j, k] * w[a, j]
+        scale = 0.0
+        for a in range(c):
+            own = 0.0
+            for e in range(a + 1):
+                within = 0.0
+                gain = 0.0
+                lost = 0.0
+                for k in range(c):
+                    product = axes[a, k] * axes[e, k] / (1.0 + m[k, k])
+                    within += product
+                    gain += product * m[k, k]
+                    for j in range(c):
+                        lost += w[a, j] * loss[j, k] * w[e, k]
+                kept[a, e] = within
+                match[a, e] = gain - lost
+                own = lost
+            slope[a] = pi[a] * match[a, a]
+            scale = max(scale, pi[a] * (abs(own) + abs(match[a, a])))
+        left = 0.0
+        for a in range(c):
+            left = max(left, abs(slope[a]))
+            for e in range(a + 1):
+                entry = pi[a] * pi[e] * (kept[a, e] * kept[a, e] - 2.0 * match[a, e] / total)
+                if a == e:
+                    entry += slope[a]
+                hessian[a, e] = entry
+                hessian[e, a] = entry
+        left = left / scale if scale > 0.0 else 0.0
+        if not left > _CLOSE:
+            break
+        eigenvectors(hessian, axes)
+        largest = 0.0
+        for k in range(c):
+            largest = max(largest, abs(hessian[k, k]))
+        step[:] = 0.0
+        for k in range(c):
+            along = 0.0
+            for a in range(c):
+                along += axes[a, k] * slope[a]
+            along /= max(abs(hessian[k, k]), _FLOOR * largest)
+            for a in range(c):
+                step[a] -= axes[a, k] * along
+        longest = 0.0
+        for a in range(c):
+            longest = max(longest, abs(step[a]))
+        length = 1.0 if longest <= _LONGEST else _LONGEST / longest
+        promised = 0.0
+        for a in range(c):
+            promised += slope[a] * step[a]
+        old = value
+        better = False
+        for _ in range(_HALVINGS):
+            for a in range(c):
+                trial[a] = min(max(log_pi[a] + length * step[a], -_FURTHEST), _FURTHEST)
+                pi[a] = math.exp(trial[a])
+            _contrasts(pi, y, factor, w)
+            value = _value(pi, w, loss, m, vectors)
+            if value <= old + _ENOUGH * length * promised + _ROUNDING * abs(old):
+                better = True
+                break
+            length *= 0.5
+        if not better:
+            for a in range(c):
+                pi[a] = math.exp(log_pi[a])
+            break
+        for a in range(c):
+            log_pi[a] = trial[a]
+    return left
+
+
+@kernel
+def _two_classes(factor, loss, log_pi):
+    """Both π are twice the precision of the one difference: other pairs make the same Π."""
+    variance = 0.0
+    lost = 0.0
+    for j in range(2):
+        variance += factor[0, j] * factor[0, j]
+        for k in range(2):
+            lost += factor[0, j] * loss[j, k] * factor[0, k]
+    if variance > 0.0:
+        # A precision λ makes V = F Fᵀ the variance V / (1 + λ V), which is V − F Ω Fᵀ.
+        kept = variance - lost
+        if not (lost > 0.0 and kept > 0.0):
+            return np.inf
+        log_pi[:] = min(max(math.log(2.0 * lost) - math.log(variance) - math.log(kept), -_FURTHEST), _FURTHEST)
+    return 0.0

@@ -1,0 +1,87 @@
+"""Tilted moments of a softmax against brute force, and what they must do whatever the cavity."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations.class_nodes import class_nodes
+from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
+from tests.reference.softmax_ep import cavity, softmax_tilted
+
+
+def moments(mean, covariance, most=2000):
+    """Log normaliser, F, ∇ log Z and Ω."""
+    d = mean.size
+    factor, gradient, loss = np.empty((d, d + 1)), np.empty(d), np.empty((d + 1, d + 1))
+    log_z = softmax_moments(mean, covariance, *class_nodes(d, most), factor, gradient, loss)
+    return log_z, factor, gradient, loss
+
+
+@pytest.mark.parametrize(
+    ("c", "variance", "error"),
+    [(2, 1e-6, 1e-9), (2, 1.0, 1e-9), (2, 1000.0, 1e-9), (3, 1e-6, 1e-9), (3, 1.0, 1e-9), (3, 10.0, 1e-8),
+     (3, 100.0, 1e-4), (3, 1000.0, 3e-3), (4, 1.0, 1e-8), (4, 10.0, 1e-6)],
+)  # fmt: skip
+@pytest.mark.parametrize("seed", [0, 1])
+def test_equal_brute_force(c, variance, error, seed):
+    mean, covariance = cavity(seed, c, variance)
+    expected = softmax_tilted(mean, covariance, points={2: 4001, 3: 801, 4: 101}[c])
+    log_z, factor, gradient, loss = moments(mean, covariance)
+    sd = np.sqrt(covariance.diagonal())
+    assert log_z == pytest.approx(expected.log_normaliser, abs=error)
+    assert_allclose(factor @ factor.T, covariance, atol=1e-13 * variance)
+    assert_allclose((covariance @ gradient + mean) / sd, expected.mean / sd, atol=error)
+    tilted = factor @ (np.eye(c) - loss) @ factor.T
+    assert_allclose(tilted / np.outer(sd, sd), expected.covariance / np.outer(sd, sd), atol=error)
+
+
+@pytest.mark.parametrize(("c", "error"), [(5, 1e-5), (6, 3e-4), (8, 5e-3), (12, 2e-2)])
+def test_more_classes_with_more_nodes(c, error):
+    mean, covariance = cavity(3, c, 2.0)
+    log_z, _, gradient, loss = moments(mean, covariance)
+    more = moments(mean, covariance, 200_000 if c > 6 else 20_000)
+    assert log_z == pytest.approx(more[0], abs=error)
+    assert_allclose(gradient, more[2], atol=error)
+    assert_allclose(loss, more[3], atol=5 * error)
+
+
+@pytest.mark.parametrize("c", [2, 3, 5])
+@pytest.mark.parametrize("label_is", ["likely", "unlikely"])
+def test_without_variance_they_are_those_of_the_softmax_itself(c, label_is):
+    mean = np.linspace(20.0, 25.0, c - 1) * (1 if label_is == "likely" else -1)
+    log_z, factor, gradient, loss = moments(mean, np.zeros((c - 1, c - 1)))
+    weights = np.exp(-mean - np.logaddexp.reduce([0.0, *-mean]))
+    assert log_z == pytest.approx(-np.logaddexp.reduce([0.0, *-mean]), rel=1e-9)
+    assert not factor.any()
+    assert_allclose(gradient, weights, rtol=1e-9)
+    assert_allclose(loss, 0.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [3, 4, 6])
+def test_covariance_of_rank_one_is_a_limit(c):
+    direction = np.random.default_rng(c).normal(size=c - 1)
+    mean, covariance = np.linspace(-1.0, 1.0, c - 1), 4.0 * np.outer(direction, direction)
+    found, near = moments(mean, covariance), moments(mean, covariance + 1e-9 * np.eye(c - 1))
+    assert found[0] == pytest.approx(near[0], abs=1e-7)
+    assert_allclose(found[2], near[2], atol=1e-7)
+
+
+@pytest.mark.parametrize("c", [3, 4, 5, 6])
+def test_order_of_the_classes_does_not_matter(c):
+    mean, covariance = cavity(5, c, 100.0)
+    order = np.random.default_rng(0).permutation(c - 1)
+    first, second = moments(mean, covariance, 300), moments(mean[order], covariance[np.ix_(order, order)], 300)
+    assert second[0] == pytest.approx(first[0], abs=1e-12)
+    assert_allclose(second[2], first[2][order], atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [2, 3, 4, 6, 9, 20])
+def test_nodes(c):
+    points, log_weights = class_nodes(c - 1, 2000)
+    weights = np.exp(log_weights)
+    assert len(points) <= 2200
+    assert weights.sum() == pytest.approx(1.0)
+    assert_allclose(points.sum(axis=1), 0.0, atol=1e-12)
+    assert_allclose(weights @ points, 0.0, atol=1e-12)
+    expected = np.eye(c - 1) - 1 / (c - 1)
+    assert_allclose((weights * points.T) @ points, expected, atol=1e-6 if c < 5 else 3e-3 if c < 8 else 0.2)
