@@ -1,0 +1,59 @@
+"""A small fit batch by batch, taken apart: what a step is made of."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.streaming.batches import Batches
+from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.rules.registry import rule_for
+from pymc_gpep.streaming.state import State
+from pymc_gpep.streaming.step import Problem, make_step, step_graph
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.prior_functions import as_gps
+from tests import models
+
+__all__ = ["Small", "small"]
+
+
+class Small(NamedTuple):
+    problem: Problem
+    state: State
+    batches: Batches
+
+    def estimates(self) -> Any:
+        """Log posterior, its derivatives, S and h, as a function of a batch."""
+        graph = step_graph(self.problem, self.state)
+        outputs = [graph.log_posterior, *graph.gradient, graph.precision, graph.location]
+        return pytensor.function([graph.inputs, graph.labels, graph.weights], outputs)
+
+    def step(self, learning_rate: float = 0.01, **compile_kwargs: Any) -> Any:
+        return make_step(self.problem, self.state, pm.adam(learning_rate=learning_rate), compile_kwargs)
+
+    def all_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        X, y = models.data()
+        return X, (y == 2).astype(int) if self.problem.space.classifier.n_functions == 1 else y
+
+
+def small(build: Any, memory: Memory, sites: str | None, batch_size: int, inducing: int = 5) -> Small:
+    """With q after a few rows, so that nothing is at zero."""
+    model, gp = build()
+    classifier = read_classifier(model)
+    space = Hyperparameters(classifier)
+    X, y = models.data()
+    c = classifier.n_functions
+    labels = (y == 2).astype(int) if c == 1 else y
+    rng = np.random.default_rng(7)
+    rule = rule_for(memory.functional, sites, classifier.likelihood_model)
+    counts = rule.counts(np.bincount(labels).astype(float), c)
+    batches = Batches(InMemory(X, labels), batch_size, 1)
+    z = np.stack([X[rng.choice(len(X), inducing, replace=False)] + 0.1 for _ in range(c)])
+    state = State(space.initial_point(), z, np.array([0.5, 2.0]), c, 1e-6, True)
+    half = rng.normal(size=(c, inducing, inducing))
+    state.precision.set_value(half @ half.swapaxes(1, 2))
+    state.location.set_value(rng.normal(size=(c, inducing)))
+    return Small(Problem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size), state, batches)

@@ -1,0 +1,69 @@
+"""Batches: every row once an epoch, the same order again, also from the middle, and from chunks."""
+
+import numpy as np
+import pytest
+
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.streaming.batches import Batches
+from pymc_gpep.streaming.schedule import Schedule
+
+
+class Chunked(InMemory):
+    """In chunks of seven rows, of which it is counted how often they are read."""
+
+    chunk = 7
+
+    def inputs(self, rows):
+        self.reads = [*getattr(self, "reads", []), rows.start]
+        return super().inputs(rows)
+
+
+def numbered(kind, n=101):
+    return kind(np.arange(float(n))[:, None], np.arange(n))
+
+
+def taken(batches, after, count):
+    order = batches.after(after)
+    return [next(order) for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", [InMemory, Chunked])
+@pytest.mark.parametrize("size", [1, 10, 101])
+def test_an_epoch_has_every_row_once(kind, size):
+    batches = Batches(numbered(kind), size, 3)
+    assert batches.size <= size
+    epochs = []
+    for epoch in range(2):
+        found = taken(batches, epoch * batches.per_epoch, batches.per_epoch)
+        assert all(np.array_equal(batch.inputs[:, 0], batch.labels) for batch in found)
+        assert {len(batch.labels) for batch in found} == {batches.size}
+        labels = np.concatenate([batch.labels[batch.weights == 1] for batch in found])
+        assert np.array_equal(np.sort(labels), np.arange(101))
+        epochs.append(labels)
+    assert not np.array_equal(*epochs)
+
+
+@pytest.mark.parametrize("kind", [InMemory, Chunked])
+def test_from_the_middle_the_order_is_the_same(kind):
+    batches = Batches(numbered(kind), 10, 3)
+    whole = taken(batches, 0, 25)
+    for after in (1, 10, 11, 17):
+        again = taken(Batches(numbered(kind), 10, 3), after, 25 - after)
+        for one, other in zip(whole[after:], again, strict=True):
+            assert np.array_equal(one.labels, other.labels)
+            assert np.array_equal(one.weights, other.weights)
+
+
+def test_what_was_done_is_not_read_again():
+    rows = numbered(Chunked, 7 * 300)
+    batches = Batches(rows, 7, 0)
+    taken(batches, 299, 1)
+    assert len(rows.reads) < 30
+
+
+def test_step_sizes_average_first_and_fall_later():
+    schedule = Schedule(4, 1.0)
+    assert [schedule(step) for step in range(4)] == [0.5, 1 / 3, 0.25, 0.25]
+    assert schedule(4) == 1 / 8
+    assert schedule(8) == 1 / 12
+    assert {Schedule(1, 1.0)(step) for step in range(5)} == {0.5}

@@ -1,0 +1,131 @@
+"""A step batch by batch against all rows at once, against the fixed points of EP, and against differences."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.solvers.whitened_posterior import whitened_posterior
+from pymc_gpep.streaming.memories.stateless import Stateless
+from pymc_gpep.streaming.memories.stochastic import Stochastic
+from pymc_gpep.streaming.memories.variational import Variational
+from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+from tests import models
+from tests.streaming.problems import small
+
+MEMORIES = [Stateless(), Stochastic(), Variational()]
+
+
+@pytest.mark.parametrize(
+    ("memory", "batch_size"),
+    [(Stateless(), 13), (Stochastic(), 10), (Variational(), 7)],
+    ids=["stateless", "stochastic", "variational"],
+)
+def test_the_mean_over_an_epoch_is_what_all_rows_give(memory, batch_size):
+    of_all = small(models.shared, memory, "pairwise", 30)
+    parts = small(models.shared, memory, "pairwise", batch_size)
+    estimates, order = parts.estimates(), parts.batches.after(0)
+    found = [estimates(*next(order)) for _ in range(parts.batches.per_epoch)]
+    whole = of_all.estimates()(*of_all.all_rows(), np.ones(30))
+    for one, each in zip(whole, zip(*found, strict=True), strict=True):
+        assert_allclose(np.mean(each, axis=0), one, rtol=1e-10, atol=1e-10 * np.abs(one).max())
+
+
+@pytest.mark.parametrize("build", [models.per_class, models.bernoulli_logit])
+@pytest.mark.parametrize("memory", MEMORIES[1:], ids=lambda memory: memory.name)
+def test_gradients_are_those_of_the_objective(memory, build):
+    """q is a constant, and so is all that a batch is taken with: nothing else changes with θ and Z."""
+    problem = small(build, memory, None, 30)
+    X, y = problem.all_rows()
+    estimates = problem.estimates()
+    _, of_theta, of_inducing, *_ = estimates(X, y, np.ones(30))
+    for variable, slope in ((problem.state.theta, of_theta), (problem.state.inducing, of_inducing)):
+        at = variable.get_value()
+        for place in list(np.ndindex(at.shape))[:8]:
+            values = []
+            for sign in (1.0, -1.0):
+                moved = at.copy()
+                moved[place] += sign * 1e-5
+                variable.set_value(moved)
+                values.append(float(estimates(X, y, np.ones(30))[0]))
+            variable.set_value(at)
+            assert_allclose(slope[place], (values[0] - values[1]) / 2e-5, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def at_fixed_point():
+    """All rows at once, until nothing changes."""
+    problem = small(models.per_class, Stateless(local_iterations=40), "pairwise", 30)
+    estimates, (X, y) = problem.estimates(), problem.all_rows()
+    state = problem.state
+    state.precision.set_value(np.zeros_like(state.precision.get_value()))
+    state.location.set_value(np.zeros_like(state.location.get_value()))
+    for _ in range(150):
+        *_, precision, location = found = estimates(X, y, np.ones(30))
+        for variable, new in ((state.precision, precision), (state.location, location)):
+            variable.set_value(0.6 * variable.get_value() + 0.4 * new)
+    return problem, found
+
+
+def batch_solution(problem, pull=None):
+    space, state = problem.problem.space, problem.state
+    blocks = InducingBlocks(space.classifier, problem.problem.gps, space.data)
+    prior = PriorAt(blocks, space.point(state.theta.get_value()), state.inducing_inputs())
+    solution = SparseEP(sites="pairwise", tolerance=1e-10, max_iterations=2000).solve(
+        prior, problem.all_rows()[1], likelihood=space.classifier.likelihood_model, pull=pull and pull(prior)
+    )
+    return prior, solution
+
+
+def test_without_memory_the_fixed_point_is_that_of_ep(at_fixed_point):
+    problem, (log_posterior, *_) = at_fixed_point
+    _, solution = batch_solution(problem)
+    space, state = problem.problem.space, problem.state
+    assert_allclose(log_posterior - space.log_prior(state.theta.get_value()), solution.evidence, rtol=1e-5)
+    own = whitened_posterior(state.precision.get_value(), state.location.get_value())
+    ep = solution.posterior.whitened
+    deviation = np.sqrt((ep.root**2).sum(axis=1))
+    assert_allclose(own.mean / deviation, ep.mean / deviation, atol=1e-4)
+    assert_allclose(own.root, ep.root, atol=1e-4)
+
+
+def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
+    problem, (_, of_theta, of_inducing, *_) = at_fixed_point
+    total = [np.zeros_like(of_theta), np.zeros_like(of_inducing)]
+
+    def pull(prior):
+        def add(rows, bars):
+            for sums, slopes in zip(total, prior.slopes(rows, bars), strict=True):
+                sums += slopes
+
+        return add
+
+    prior, solution = batch_solution(problem, pull)
+    for sums, slopes in zip(total, prior.inducing_slopes(solution.inducing_slope), strict=True):
+        sums += slopes
+    space, theta = problem.problem.space, problem.state.theta.get_value()
+    of_prior = []
+    for k in range(theta.size):
+        h = 1e-5 * (np.arange(theta.size) == k)
+        of_prior.append((space.log_prior(theta + h) - space.log_prior(theta - h)) / 2e-5)
+    assert_allclose(of_theta, total[0] + of_prior, rtol=1e-4, atol=1e-5)
+    assert_allclose(of_inducing, total[1] * problem.state.units, rtol=1e-4, atol=1e-5)
+
+
+def test_a_step_that_cannot_be_taken_changes_nothing():
+    problem = small(models.shared, Stochastic(), "pairwise", 30)
+    step, (X, y) = problem.step(), problem.all_rows()
+    before = problem.state.values()
+    bad = X.copy()
+    bad[3] = np.inf
+    with np.errstate(all="ignore"):
+        assert not step(bad, y, np.ones(30), 0.5, True)[-1]
+    after = problem.state.values()
+    assert all(np.array_equal(after[name], before[name]) for name in before)
+    assert step(X, y, np.ones(30), 0.5, True)[-1]
+    assert not np.array_equal(problem.state.values()["theta"], before["theta"])
+    frozen = problem.state.values()
+    step(X, y, np.ones(30), 0.5, False)
+    found = problem.state.values()
+    same = {name for name in found if np.array_equal(found[name], frozen[name])}
+    assert set(found) - same == {"precision", "location"}
