@@ -21,7 +21,7 @@ def evaluated(rule, likelihood, spread=1.0):
     """Labels, what sites act on, means, variances, and the rule as a function of the latter two."""
     rng = np.random.default_rng(1)
     c = 4 if likelihood.function_axis else 1
-    y = rng.integers(likelihood.n_classes(c), size=20)
+    y = rng.integers(likelihood.n_classes(c), size=6)
     labels = pt.constant(y)
     functions = pytensor.function([], rule.functions(labels, c))()
     shape = functions.shape
@@ -48,7 +48,7 @@ def test_log_normalisers_are_those_of_the_kernels(kind, likelihood):
 def test_derivatives_are_those_of_the_values(kind, likelihood):
     _, functions, mean, variance, terms = evaluated(kind(), likelihood)
     _, in_mean, in_variance = terms(mean, variance)
-    for site in range(functions.shape[1]):
+    for site in sorted({0, functions.shape[1] - 1}):
         h = 1e-5 * (np.arange(functions.shape[1]) == site)
         of_mean = (terms(mean + h, variance)[0] - terms(mean - h, variance)[0]) / 2e-5
         of_variance = (terms(mean, variance * (1 + h))[0] - terms(mean, variance * (1 - h))[0]) / 2e-5
