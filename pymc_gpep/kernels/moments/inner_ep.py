@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.special.normal import probit_moments
 
 __all__ = [
@@ -140,7 +140,7 @@ def site_terms(m, s, alpha, beta):
     return total
 
 
-@kernel
+@inlined_kernel
 def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale, work):
     """The new sites of one point from the moments of its g, which are overwritten; see `inner_ep_update`."""
     terms = site_terms(m, s, alpha, beta)
