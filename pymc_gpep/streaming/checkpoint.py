@@ -102,7 +102,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Saved:
         tree = opened.load()
     if tree.attrs.get("kind") != _KIND:
         raise ValueError(f"start is {str(path)!r}, but that is no file that gpep.Checkpoint wrote.")
-    settings = {name: _plain(value) for name, value in tree.attrs.items() if name != "kind"}
+    settings = {str(name): _plain(value) for name, value in tree.attrs.items() if name != "kind"}
     history, state = tree["history"].to_dataset(), tree["state"].to_dataset()
     values = {str(name): np.asarray(state[name].values) for name in state.data_vars}
     return Saved(settings, values, -history["log_posterior"].values, history["floored"].values)

@@ -79,7 +79,8 @@ def prior_blocks(
         own = own[:1]
     count = len(own)
     along = pt.broadcast_to(inducing, (count, size, columns)) if sets < count else inducing
-    return PriorBlocks(*stacked(own, {z: along}), mean)
+    covariance, cross, variance = stacked(own, {z: along})
+    return PriorBlocks(covariance, cross, variance, mean)
 
 
 def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures:

@@ -10,7 +10,7 @@ from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import PairFactors
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.streaming.normal import hazard, log_ndtr
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 
@@ -24,7 +24,7 @@ class _OfPairs(Rule):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return likelihood.offers(PairFactors)
+        return isinstance(likelihood, MultinomialProbitLikelihood) and not likelihood.has_parameters
 
     def functions(self, labels: TensorVariable, c: int) -> TensorVariable:
         observed = pt.repeat(labels[:, None], c - 1, axis=1)

@@ -30,7 +30,7 @@ class WholePointNormaliser(Rule):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, MultinomialProbitLikelihood)
+        return isinstance(likelihood, MultinomialProbitLikelihood) and not likelihood.has_parameters
 
     def functions(self, labels: TensorVariable, c: int) -> TensorVariable:
         return pt.zeros_like(labels)[:, None] + pt.arange(c)[None, :]
