@@ -68,7 +68,7 @@ def accelerated_ep(
     half = x.size // 2
     weight, step = np.empty((2, x.size))
     dx, df = np.empty((2, memory, x.size))
-    old_x = old_f = x
+    old_x, old_f = np.empty((2, x.size))
     stored = sweeps = progress = 0
     smallest = best_residual = last_residual = np.inf
     evidence = np.nan
@@ -87,7 +87,8 @@ def accelerated_ep(
         if residual < _PROGRESS * best_residual:
             best_residual = residual
             progress = sweeps
-        f = target.reshape(-1) - x
+        f = target.reshape(-1)  # in place, as all is below: sites of a million points are what takes the memory
+        f -= x
         variance = scale.reshape(-1)
         weight[half:] = variance
         np.multiply(variance, variance, out=weight[:half])
@@ -102,16 +103,16 @@ def accelerated_ep(
             stored += 1
         smallest = min(smallest, norm)
         last_residual = residual
-        old_x, old_f = x.copy(), f
-        damped = x + damping * f
+        old_x[:], old_f[:] = x, f
         if stored > 0:
             accelerated_step(weight, f, dx, df, min(stored, memory), mixing, step)
-            new = x + step
+            step += x
             # Where acceleration takes a precision out of its interval, the plain step does not.
-            precisions = new[:half]
+            precisions = step[:half]
             outside = ~((precisions >= least_precision) & (precisions < largest_precision))
-            precisions[outside] = damped[:half][outside]
-            x[:] = new
+            precisions[outside] = x[:half][outside] + damping * f[:half][outside]
+            x[:] = step
         else:
-            x[:] = damped
+            f *= damping
+            x += f
     return evidence, OUT_OF_ITERATIONS
