@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         QuadraticVB,
         ScalarLaplace,
         SparseEP,
+        SparseVI,
         VariationalBayes,
     )
     from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
@@ -95,6 +96,7 @@ _HOME = {
     "ScalarLaplace": "approximations",
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "SparseEP": "approximations",
+    "SparseVI": "approximations",
     "SparseFit": "fits.sparse_fit",
     "SparseModel": "sampling.sparse_model",
     "StreamedFit": "streaming.fit",
@@ -153,6 +155,7 @@ __all__ = [
     "SparseEP",
     "SparseFit",
     "SparseModel",
+    "SparseVI",
     "StreamedFit",
     "StructureError",
     "VariationalBayes",

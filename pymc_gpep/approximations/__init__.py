@@ -17,7 +17,9 @@ from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.registry import APPROXIMATIONS, METHODS, approximator
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.solution import Convergence, Solution
-from pymc_gpep.approximations.sparse_ep import InducedArrays, SparseEP
+from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 
 __all__ = [
@@ -42,6 +44,7 @@ __all__ = [
     "ScalarLaplace",
     "Solution",
     "SparseEP",
+    "SparseVI",
     "VariationalBayes",
     "approximator",
 ]

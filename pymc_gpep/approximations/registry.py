@@ -19,7 +19,9 @@ from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
@@ -45,7 +47,7 @@ APPROXIMATIONS: tuple[type[Approximator], ...] = (
 )
 """All there are; those of one name are for different likelihoods."""
 
-SPARSE_APPROXIMATIONS: tuple[type[SparseEP], ...] = (SparseEP,)
+SPARSE_APPROXIMATIONS: tuple[type[SparseApproximation], ...] = (SparseEP, SparseVI)
 """Those with inducing inputs."""
 
 METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))
@@ -95,7 +97,9 @@ def approximator(
     return with_options(fitting[method], options, besides)
 
 
-def with_options[A: Approximator | SparseEP](kind: type[A], options: Mapping[str, Any], besides: str = "") -> A:
+def with_options[A: Approximator | SparseApproximation](
+    kind: type[A], options: Mapping[str, Any], besides: str = ""
+) -> A:
     """An approximation with its options; a TypeError, as of `approximator`, if one of them is not its own."""
     known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):

@@ -17,7 +17,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Approximator, approximator
-from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
@@ -107,7 +107,7 @@ def observed_data(classifier: GPClassifier, labels: NDArray[np.int64]) -> xr.Dat
 
 
 def described(
-    approximator: Approximator | SparseEP, classifier: GPClassifier, converged: bool, optimum: Optimum
+    approximator: Approximator | SparseApproximation, classifier: GPClassifier, converged: bool, optimum: Optimum
 ) -> dict[str, Any]:
     """Attributes that every fit has in a file."""
     return {

@@ -8,7 +8,8 @@ import numpy as np
 import xarray as xr
 
 from pymc_gpep.approximations import Convergence
-from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.approximations.number import Number
+from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.inducing_fit import InducingFit
@@ -32,7 +33,7 @@ class SparseFit(InducingFit):
     ----------
     space : Hyperparameters
         The hyperparameters of the model, and its data when it was fitted.
-    approximator : SparseEP
+    approximator : SparseApproximation
         The approximation with its options.
     theta : array
         Hyperparameters, flat and unconstrained.
@@ -50,7 +51,7 @@ class SparseFit(InducingFit):
     """
 
     space: Hyperparameters
-    approximator: SparseEP
+    approximator: SparseApproximation
     theta: Array
     inducing_inputs: Array
     optimum: Optimum
@@ -71,7 +72,7 @@ class SparseFit(InducingFit):
 
     @property
     def objective(self) -> float:
-        """Log normaliser of EP's approximation, which hyperparameters and inducing inputs were chosen by."""
+        """What hyperparameters and inducing inputs were chosen by: log normaliser of EP's approximation, or bound."""
         return self.solution.evidence
 
     @property
@@ -80,7 +81,12 @@ class SparseFit(InducingFit):
 
         With `sites="pairwise"` it does not: see `pymc_gpep.approximations.site_rules.pairs.Pairs`.
         """
-        return self.objective if self.solution.exact else np.nan
+        return self.objective if self.solution.number is Number.EVIDENCE else np.nan
+
+    @property
+    def lower_bound(self) -> float:
+        """The same where it is a lower bound of the log marginal likelihood, as of `"sparse_vi"`; NaN where not."""
+        return self.objective if self.solution.number is Number.BOUND else np.nan
 
     @property
     def convergence(self) -> Convergence:
@@ -119,13 +125,9 @@ class SparseFit(InducingFit):
         """Method, what its number is, and how the fit ended."""
         floored = self.solution.floored
         widened = f", {floored} sites match a mean alone" if floored else ""
-        number = (
-            f"log evidence {self.objective:.4f} (of the model with inducing inputs)"
-            if self.solution.exact
-            else f"objective {self.objective:.4f} (no evidence, and not to be compared with one)"
-        )
+        number = self.solution.number.text(self.objective)
         return (
-            f"{self.approximator.name} (sites={self.approximator.sites!r}, {self._size}): {number}, "
+            f"{self.approximator.name} ({self.approximator.chosen}{self._size}): {number}, "
             f"{'converged' if self.converged else 'NOT converged'}{widened}. {self.message}"
         )
 

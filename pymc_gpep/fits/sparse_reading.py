@@ -6,8 +6,9 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.solution import Convergence
-from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.approximations.sparse import SparseSolution
 from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
@@ -44,13 +45,14 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     check_model(space, theta, best.log_posterior - best.evidence, None if rows else labels)
     if (own := named_classes(space.classifier)) != attrs["classes"]:
         raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
-    approximator = SparseEP(**json.loads(attrs["options"]))
+    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == attrs["approximation"])
+    approximator = kind(**json.loads(attrs["options"]))
     sweeps = tree["sweeps"].to_dataset()
     likelihood = space.classifier.likelihood_model
     whitened = WhitenedPosterior if stored["root"].ndim == 3 else CoupledWhitened
     solution = SparseSolution(
         evidence=float(sweeps.attrs["value"]),
-        exact=approximator.rule(likelihood, *stored["mean"].shape).exact,
+        number=approximator.number(likelihood, *stored["mean"].shape),
         posterior=InducingPosterior(
             Whitening(stored["factor"].values, float(stored.attrs["jitter"])),
             whitened(stored["mean"].values, stored["root"].values, float(stored.attrs["log_normaliser"])),

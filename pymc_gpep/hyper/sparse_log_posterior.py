@@ -11,7 +11,7 @@ import pytensor.tensor as pt
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
@@ -35,7 +35,7 @@ class SparseLogPosterior:
     Parameters
     ----------
     hyperparameters : Hyperparameters
-    approximator : SparseEP
+    approximator : SparseApproximation
     blocks : InducingBlocks
     inducing : array (1 or c, M, d)
         Inducing inputs to begin with.
@@ -46,7 +46,7 @@ class SparseLogPosterior:
     def __init__(
         self,
         hyperparameters: Hyperparameters,
-        approximator: SparseEP,
+        approximator: SparseApproximation,
         blocks: InducingBlocks,
         inducing: Array,
         learn: bool,

@@ -23,6 +23,7 @@ __all__ = [
     "NoisyDifferenceFactors",
     "PairFactors",
     "ParameterSlopes",
+    "PointAverage",
     "PointFactor",
     "QuadraticBound",
     "ScalarDensity",
@@ -114,6 +115,14 @@ class PointFactor(NamedTuple):
     derivatives: Kernel
     """`(mean, variance, y, parameters, log_z, rho, gamma)`: log normalisers, see
     `pymc_gpep.kernels.methods.factor_derivatives.point_derivatives`."""
+
+
+class PointAverage(NamedTuple):
+    """The log density of a point averaged under independent latent values, or a lower bound of that."""
+
+    terms: Kernel
+    """`(mean, variance, y, parameters, value, of_mean, of_variance)`, see
+    `pymc_gpep.kernels.methods.expected_log.noisy_probit_average`."""
 
 
 class PairFactors(NamedTuple):

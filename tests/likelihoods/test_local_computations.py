@@ -19,6 +19,7 @@ from pymc_gpep.likelihoods.local_computations import (
     GaussianAverage,
     IndependentQuadrature,
     PairFactors,
+    PointAverage,
     PointFactor,
     QuadraticBound,
     ScalarDensity,
@@ -372,6 +373,28 @@ def pair_factors(likelihood, kernels):
     assert (at_points <= exact).all()
 
 
+def point_average(likelihood, kernels):
+    variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
+
+    def evaluate(mean, variance):
+        value, of_mean, of_variance = np.empty(N), np.empty((N, C)), np.empty((N, C))
+        kernels.terms(mean, variance, LABELS, likelihood.parameters, value, of_mean, of_variance)
+        return value, of_mean, of_variance
+
+    mean = F.T.copy()
+    value, of_mean, of_variance = evaluate(mean, variance)
+    for k in range(C):
+        h = STEP * (np.arange(C) == k)
+        assert_allclose((evaluate(mean + h, variance)[0] - value) / STEP, of_mean[:, k], atol=1e-3)
+        assert_allclose((evaluate(mean, variance + h)[0] - value) / STEP, of_variance[:, k], atol=1e-3)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(20)
+    grid = np.stack(np.meshgrid(*[nodes] * C, indexing="ij")).reshape(C, -1)
+    weight = np.prod(np.stack(np.meshgrid(*[weights / weights.sum()] * C, indexing="ij")).reshape(C, -1), axis=0)
+    for i in range(N):
+        f = F[:, [i]] + np.sqrt(variance[i])[:, None] * grid
+        assert value[i] < weight @ likelihood.log_density(f.T[:, :, None], LABELS[[i]])
+
+
 CHECKS = {
     AverageLogDensity: average_log_density,
     GaussianAverage: gaussian_average,
@@ -384,6 +407,7 @@ CHECKS = {
     DifferenceQuadrature: difference_quadrature,
     IndependentQuadrature: independent_quadrature,
     PairFactors: pair_factors,
+    PointAverage: point_average,
     PointFactor: point_factor,
     Utilities: utilities,
     UtilityBound: utility_bound,

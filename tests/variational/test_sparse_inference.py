@@ -149,6 +149,32 @@ def test_two_classes_by_one_function():
     assert_allclose(found.p, theirs.p, atol=0.1)
 
 
+@pytest.mark.parametrize("build", [models.shared, models.bernoulli_probit, "robust_max"], ids=["probit", "one", "step"])
+def test_the_variational_bound(build):
+    if build == "robust_max":
+        with pm.Model() as model:
+            ls = pm.InverseGamma("ls", 3, 3)
+            gp = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=ls) + pm.gp.cov.WhiteNoise(0.5))
+            gpep.RobustMax("y", gp.prior("f", X=X, n_outputs=3).T, epsilon=0.01, observed=Y)
+    else:
+        model, gp = build()
+    with model:
+        fit = pm.fit(method="sparse_vi", gp=gp, inducing=8, learn_inducing=False, progressbar=False)
+        other = pm.fit(method="sparse_ep", gp=gp, inducing=8, learn_inducing=False, progressbar=False)
+    assert fit.converged
+    assert "sparse_vi (8 inducing inputs" in str(fit)
+    assert f"lower bound {fit.lower_bound:.4f} of the log evidence" in str(fit)
+    assert fit.lower_bound < other.log_evidence
+    assert np.isnan(fit.log_evidence)
+    assert np.isnan(other.lower_bound)
+    p = fit.predict(gp, X).p.values
+    assert_allclose(p.sum(axis=1), 1.0)
+    assert_allclose(p, other.predict(gp, X).p.values, atol=0.25)
+    again = gpep.from_datatree(fit.to_datatree(), model)
+    assert str(again) == str(fit)
+    assert again.lower_bound == fit.lower_bound
+
+
 def test_without_hyperparameters_there_may_be_nothing_to_learn():
     model, gp = models.fixed()
     with model:
@@ -168,7 +194,7 @@ def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
 REFUSED = {
     "no Latent": ({"gp": 3}, TypeError, "gp must be the pm.gp.Latent"),
     "hyper": ({"hyper": "ccd"}, NotImplementedError, "sparse_ep has no hyper yet: hyperparameters stay"),
-    "unknown": ({"colour": 1}, TypeError, "sparse_ep has no option colour; it has sites, tolerance"),
+    "unknown": ({"colour": 1}, TypeError, "sparse_ep has no option colour; it has tolerance, max_iterations"),
     "sites": ({"sites": "none"}, ValueError, "sites must be one of"),
     "too many": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
     "start": (

@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood
+from pymc_gpep.kernels.methods.expected_log import utility_average
 from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives
 from pymc_gpep.kernels.methods.full_qep import full_qep_update
 from pymc_gpep.kernels.methods.iep import iep_update
@@ -30,6 +31,7 @@ from pymc_gpep.likelihoods.local_computations import (
     IndependentQuadrature,
     NoisyDifferenceFactors,
     PairFactors,
+    PointAverage,
     PointFactor,
     Utilities,
     UtilityBound,
@@ -63,6 +65,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         IndependentQuadrature(qiep_update),
         PointFactor(point_derivatives),
         PairFactors(pair_derivatives),
+        PointAverage(utility_average),
         BlockCurvature(log_likelihood, curvature, curvature_slope),
         UtilityBound(bound_terms),
         Utilities(draw_in_cone),

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.methods.expected_log import noisy_probit_average
 from pymc_gpep.kernels.methods.noisy_labels import noisy_probit_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import PointFactor
+from pymc_gpep.likelihoods.local_computations import PointAverage, PointFactor
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import (
     INNER_SWEEPS,
     INNER_TOLERANCE,
@@ -33,7 +34,7 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
     ways: ClassVar[tuple[str, ...]] = MultinomialProbitLikelihood.ways
     largest_precision: ClassVar[float] = MultinomialProbitLikelihood.largest_precision
     distribution: ClassVar[type[RandomVariable]] = NoisyMultinomialProbitRV
-    local: ClassVar[tuple[object, ...]] = (PointFactor(noisy_probit_derivatives),)
+    local: ClassVar[tuple[object, ...]] = (PointFactor(noisy_probit_derivatives), PointAverage(noisy_probit_average))
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
         return log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0]

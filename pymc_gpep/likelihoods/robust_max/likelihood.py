@@ -8,11 +8,12 @@ from numpy.typing import NDArray
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.methods.expected_log import noisy_step_average
 from pymc_gpep.kernels.methods.factor_derivatives import step_pair_derivatives
 from pymc_gpep.kernels.methods.noisy_labels import noisy_step_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import PairFactors, PointFactor
+from pymc_gpep.likelihoods.local_computations import PairFactors, PointAverage, PointFactor
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import INNER_SWEEPS, INNER_TOLERANCE
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.robust_max.distribution import RobustMaxRV
@@ -34,7 +35,11 @@ class RobustMaxLikelihood(LabelNoise):
     ways: ClassVar[tuple[str, ...]] = ("orthant",)
     largest_precision: ClassVar[float] = np.inf
     distribution: ClassVar[type[RandomVariable]] = RobustMaxRV
-    local: ClassVar[tuple[object, ...]] = (PointFactor(noisy_step_derivatives), PairFactors(step_pair_derivatives))
+    local: ClassVar[tuple[object, ...]] = (
+        PointFactor(noisy_step_derivatives),
+        PairFactors(step_pair_derivatives),
+        PointAverage(noisy_step_average),
+    )
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
         with np.errstate(divide="ignore"):

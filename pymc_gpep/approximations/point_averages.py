@@ -1,0 +1,65 @@
+"""Averages of log likelihoods under independent normal latent values, as variational bounds want them."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, PointAverage
+from pymc_gpep.solvers.contract import NO_PARAMETERS
+from pymc_gpep.solvers.sparse_vi import Averages
+
+__all__ = ["has_point_averages", "point_averages"]
+
+type Terms = Callable[[Likelihood, Array, Array, NDArray[np.int64]], tuple[Array, Array, Array]]
+
+
+def _of_point(likelihood: Likelihood, mean: Array, variance: Array, y: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    found = np.empty(len(mean)), np.empty_like(mean), np.empty_like(mean)
+    likelihood.computation(PointAverage).terms(mean, variance, y, likelihood.parameters, *found)
+    return found
+
+
+def _of_one(likelihood: Likelihood, mean: Array, variance: Array, y: NDArray[np.int64]) -> tuple[Array, Array, Array]:
+    terms = np.empty((3, len(mean)))
+    given = mean[:, 0].copy(), variance[:, 0].copy(), y, NO_PARAMETERS
+    likelihood.computation(AverageLogDensity).terms(*given, terms)
+    return terms[0], terms[1][:, None], terms[2][:, None]
+
+
+def _terms(likelihood: Likelihood) -> Terms | None:
+    if likelihood.offers(PointAverage):
+        return _of_point
+    return _of_one if likelihood.offers(AverageLogDensity) and not likelihood.has_parameters else None
+
+
+def has_point_averages(likelihood: Likelihood) -> bool:
+    """Whether there are any."""
+    return _terms(likelihood) is not None
+
+
+def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> Averages:
+    """Those of all points of c functions.
+
+    Raises
+    ------
+    ValueError
+        If there are none.
+    """
+    terms = _terms(likelihood)
+    if terms is None:
+        raise ValueError(
+            f"A {likelihood.name} likelihood has no average of its logarithm under several independent latent values, "
+            "which a variational bound needs."
+        )
+    if likelihood.offers(PointAverage) and likelihood.has_parameters and (likelihood.parameters <= 0.0).any():
+        raise ValueError(
+            f"A variational bound of a {likelihood.name} likelihood needs label noise, but epsilon is 0: the average "
+            'logarithm of a step is −∞. Give it a small one, such as epsilon=1e-3, or use method="sparse_ep".'
+        )
+    return Averages(
+        np.tile(np.arange(c), (labels.size, 1)),
+        lambda rows, mean, variance: terms(likelihood.at(rows), mean, variance, labels[rows]),
+    )

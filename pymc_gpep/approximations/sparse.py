@@ -1,0 +1,274 @@
+"""What approximations with inducing inputs have in common: priors as arrays, options, `solve`, and a solution."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.approximations.accelerated_ep import sites_between
+from pymc_gpep.approximations.limits import at_least, check_limits, fraction, positive
+from pymc_gpep.approximations.number import Number
+from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
+from pymc_gpep.solvers.sparse_contract import PointSites, Pull, SiteSweeps
+from pymc_gpep.solvers.team import Team, gather, one_blas_thread
+
+__all__ = ["InducedArrays", "Iterated", "SparseApproximation", "SparseSolution"]
+
+
+@dataclass(frozen=True, eq=False)
+class SparseSolution:
+    """The approximate posterior of latent functions by way of inducing values, at fixed hyperparameters.
+
+    Attributes
+    ----------
+    evidence : float
+        What hyperparameters are chosen by, NaN where the solve failed.
+    number : Number
+        What that is: an approximation of the log evidence, a lower bound of it, or neither.
+    posterior : InducingPosterior or None
+        None where a covariance had no Cholesky factor.
+    labels : array (n,)
+    likelihood : Likelihood
+    start : array
+        Where to start the solver at neighbouring hyperparameters.
+    convergence : Convergence
+    inducing_slope : array (q, M, M)
+        Derivative in the prior covariance of the inducing values; empty where it was not asked for.
+    floored : int
+        How many sites match the mean of their tilted distribution alone, which is wider than their cavity, because EP
+        did not converge with sites that match its variance as well; 0 for log-concave likelihoods. Where it is not 0
+        the derivatives of the evidence are approximate.
+    """
+
+    evidence: float
+    number: Number
+    posterior: InducingPosterior | None
+    labels: NDArray[np.int64]
+    likelihood: Likelihood
+    start: Array
+    convergence: Convergence
+    inducing_slope: Array
+    floored: int = 0
+
+
+class Iterated(NamedTuple):
+    """How an iteration ended, whose sites are where it began."""
+
+    evidence: float
+    status: int
+    scheme: str
+    floored: int = 0
+
+
+class InducedArrays:
+    """A prior at fixed hyperparameters, as arrays.
+
+    Parameters
+    ----------
+    inducing : array (M, M), (1, M, M) or (c, M, M)
+        Prior covariance of the inducing values.
+    cross : array (M, n), (1, M, n) or (c, M, n)
+        Between inducing values and the latent values.
+    variance : array (n,), (1, n) or (c, n)
+        Of the latent values.
+    mean : array (c, n)
+        Of the latent values.
+
+    Raises
+    ------
+    ValueError
+        If shapes do not agree or values are not finite.
+    """
+
+    def __init__(self, inducing: ArrayLike, cross: ArrayLike, variance: ArrayLike, mean: ArrayLike) -> None:
+        k, m = np.asarray(inducing, np.float64), np.asarray(mean, np.float64)
+        self._inducing = k[None] if k.ndim == 2 else k
+        across, variances = np.asarray(cross, np.float64), np.asarray(variance, np.float64)
+        self._block = Block(
+            across[None] if across.ndim == 2 else across, variances[None] if variances.ndim == 1 else variances, m
+        )
+        if m.ndim != 2:
+            raise ValueError(f"mean must be (functions, points), but has shape {m.shape}.")
+        self.n_functions, self.n_points = m.shape
+        sets, size = self._inducing.shape[0], self._inducing.shape[-1]
+        expected = {
+            "inducing": (self._inducing, (sets, size, size)),
+            "cross": (self._block.cross, (sets, size, self.n_points)),
+            "variance": (self._block.variance, (sets, self.n_points)),
+        }
+        if sets not in (1, self.n_functions):
+            raise ValueError(f"inducing must be one matrix or {self.n_functions}, but there are {sets}.")
+        for name, (values, shape) in expected.items():
+            if values.shape != shape:
+                raise ValueError(
+                    f"{name} must have the shape {shape} that goes with the others, but has {values.shape}."
+                )
+        for name, values in (*((name, each) for name, (each, _) in expected.items()), ("mean", m)):
+            if bad := np.count_nonzero(~np.isfinite(values)):
+                raise ValueError(f"{name} must be finite, but has {bad} values that are not.")
+
+    def inducing(self) -> Array:
+        """Prior covariance of the inducing values, (q, M, M)."""
+        return self._inducing
+
+    def block(self, rows: slice) -> Block:
+        """Moments of some of the rows."""
+        cross, variance, mean = self._block
+        return Block(cross[:, :, rows], variance[:, rows], mean[:, rows])
+
+
+@dataclass(frozen=True)
+class SparseApproximation(ABC):
+    """An approximation with inducing inputs and its options: a function from prior moments and labels to a solution.
+
+    Parameters
+    ----------
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+    max_iterations : int
+        Limit on iterations.
+    memory : int
+        Past steps that Anderson acceleration combines.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    jitter : float
+        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
+        hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+    """
+
+    tolerance: float = field(default=1e-6, metadata=positive())
+    max_iterations: int = field(default=500, metadata=at_least(1))
+    memory: int = field(default=3, metadata=at_least(0))
+    mixing: float = field(default=0.9, metadata=fraction())
+    jitter: float = field(default=1e-6, metadata=positive())
+
+    name: ClassVar[str]
+    """What `pm.fit(method=...)` calls it."""
+    first_scheme: ClassVar[str]
+    """What its solver tries first."""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+
+    @classmethod
+    @abstractmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether it has sites for a likelihood."""
+
+    @abstractmethod
+    def named(self, likelihood: Likelihood, c: int, size: int) -> Self:
+        """The same with all that depends on c functions of so many inducing inputs each chosen.
+
+        Raises
+        ------
+        ValueError
+            If the likelihood has no such sites.
+        """
+
+    @property
+    def chosen(self) -> str:
+        """What was chosen, in words that a comma follows; nothing where there is no choice."""
+        return ""
+
+    @abstractmethod
+    def number(self, likelihood: Likelihood, c: int, size: int) -> Number:
+        """What its number is, arguments as of `named`."""
+
+    @abstractmethod
+    def point_sites(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int, size: int) -> PointSites:
+        """The sites of all points; a ValueError if the likelihood has none."""
+
+    @abstractmethod
+    def iterate(
+        self,
+        points: PointSites,
+        sweeps: SiteSweeps,
+        features: RowFeatures,
+        team: Team,
+        sites: Array,
+        history: History,
+        likelihood: Likelihood,
+    ) -> Iterated:
+        """Iterate from sites (2, n, d), which are overwritten."""
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """A start from those of neighbouring problems, see `Approximator.between`."""
+        return sites_between(starts, weights, nearest)
+
+    def solve(
+        self,
+        prior: InducedPrior,
+        labels: ArrayLike,
+        start: Array | None = None,
+        *,
+        likelihood: Likelihood | None = None,
+        pull: Pull | None = None,
+        pull_anyway: bool = False,
+    ) -> SparseSolution:
+        """Approximate the posterior.
+
+        Parameters
+        ----------
+        prior : InducedPrior
+            For example `InducedArrays`.
+        labels : array (n,)
+            What was observed: classes, counted from 0.
+        start : array, optional
+            `SparseSolution.start` of a neighbouring problem; a cold start if not given.
+        likelihood : Likelihood, optional
+            The multinomial probit if not given.
+        pull : function of (slice, Block), optional
+            Given the derivatives of the evidence in the prior moments, block by block, once that has converged.
+        pull_anyway : bool
+            Whether `pull` is given those with the sites held where iterations were not enough to converge.
+
+        Raises
+        ------
+        ValueError
+            If labels are no classes, the start has another size, or the likelihood has no such sites.
+        """
+        likelihood = likelihood or MultinomialProbitLikelihood()
+        with np.errstate(all="ignore"):
+            covariance = prior.inducing()
+        c, size = prior.n_functions, covariance.shape[-1]
+        observed = likelihood.check(labels, c, prior.n_points)
+        points = self.point_sites(likelihood, observed, c, size)
+        begin = np.zeros((2, *points.shape))
+        if start is not None:
+            if np.size(start) != begin.size or not np.isfinite(start).all():
+                raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
+            begin[:] = np.reshape(start, begin.shape)
+        history = History(self.max_iterations)
+        found, posterior, slope = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme), None, np.empty(0)
+        with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
+            if (white := whitening(covariance, self.jitter)) is not None:
+                features = RowFeatures(prior, white)
+                sweeps = points.sweeps(features, team)
+                found = self.iterate(points, sweeps, features, team, begin, history, likelihood)
+                if np.isfinite(found.evidence):
+                    posterior = InducingPosterior(white, sweeps.posterior(begin))
+                if pull is not None and (
+                    found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
+                ):
+                    slope = sweeps.derivatives(begin, pull)
+        evidences, residuals = history.array.T.copy()
+        return SparseSolution(
+            evidence=found.evidence,
+            number=self.number(likelihood, c, size),
+            posterior=posterior,
+            labels=observed,
+            likelihood=likelihood,
+            start=begin.ravel(),
+            convergence=Convergence(found.status, len(history), evidences, residuals, self.tolerance, found.scheme),
+            inducing_slope=slope,
+            floored=found.floored,
+        )

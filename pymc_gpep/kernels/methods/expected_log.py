@@ -1,0 +1,83 @@
+"""Lower bounds of the log likelihood of a point averaged over independent normal latent values, with derivatives.
+
+Villacampa-Calvo and Hernández-Lobato (2017), equations 14 to 17: of utilities u_k ~ N(m_k, v_k + noise) the observed
+one is the largest with probability P, and the average log probability of a label with noise ε is
+P log(1 − ε + ε/c) + (1 − P) log(ε/c).
+
+Without label noise that has no bound from below. Girolami and Rogers (2006) leave the utilities a distribution of their
+own: log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, so that log p(y | f) averages to log p(y | m) − ½ Σ v or more.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.likelihoods.multinomial_probit import log_probability_and_gradient
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
+
+__all__ = ["noisy_probit_average", "noisy_step_average", "utility_average"]
+
+_LEAST = 1e-12  # variance of latent values that have none
+_NODES, _WEIGHTS = LEGENDRE
+
+
+@kernel
+def _step_average(noise, mean, variance, y, parameters, value, of_mean, of_variance):
+    n, c = mean.shape
+    room, spread, rho, gamma = np.empty((10, c)), np.empty(c), np.empty(c), np.empty(c)
+    for i in range(n):
+        epsilon = parameters[0, i]
+        valid = 0.0 < epsilon < 1.0
+        for k in range(c):
+            spread[k] = variance[i, k] + noise
+            valid &= spread[k] > 0.0 and math.isfinite(spread[k]) and math.isfinite(mean[i, k])
+        if not valid:
+            value[i] = np.nan
+            of_mean[i] = np.nan
+            of_variance[i] = np.nan
+            continue
+        lowest = math.log(epsilon / c)
+        p = math.exp(log_largest_and_derivatives(mean[i], spread, y[i], _NODES, _WEIGHTS, rho, gamma, room))
+        gain = (math.log1p(-epsilon * (1.0 - 1.0 / c)) - lowest) * p
+        value[i] = lowest + gain
+        for k in range(c):
+            of_mean[i, k] = gain * rho[k]
+            of_variance[i, k] = 0.5 * gain * (rho[k] * rho[k] - gamma[k])
+
+
+@kernel
+def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_variance):
+    """Of the multinomial probit with label noise, whose utilities have unit noise.
+
+    Parameters
+    ----------
+    mean, variance : (n, c) array
+        Of the latent values.
+    y : (n,) array
+        Classes.
+    parameters : (1, n) array
+        ε.
+    value : (n,) array
+        Overwritten.
+    of_mean, of_variance : (n, c) array
+        Overwritten with the derivatives.
+    """
+    _step_average(1.0, mean, variance, y, parameters, value, of_mean, of_variance)
+
+
+@kernel
+def noisy_step_average(mean, variance, y, parameters, value, of_mean, of_variance):
+    """The same of the step likelihood, whose utilities are the latent values: no bound, but the average itself."""
+    _step_average(_LEAST, mean, variance, y, parameters, value, of_mean, of_variance)
+
+
+@kernel
+def utility_average(mean, variance, y, parameters, value, of_mean, of_variance):
+    """The same of the multinomial probit without label noise; `parameters` are not read."""
+    n, c = mean.shape
+    for i in range(n):
+        value[i] = log_probability_and_gradient(mean[i], y[i], of_mean[i])
+        for k in range(c):
+            value[i] -= 0.5 * variance[i, k]
+            of_variance[i, k] = -0.5

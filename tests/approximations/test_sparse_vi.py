@@ -1,0 +1,203 @@
+"""The variational bound with inducing inputs: dense methods, exact evidences, other optimisers, and derivatives."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import minimize
+
+from pymc_gpep.approximations import KL, SparseVI, VariationalBayes
+from pymc_gpep.approximations.number import Number
+from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.likelihoods.local_computations import PointAverage
+from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
+from pymc_gpep.solvers.inducing import Block
+from tests.approximations.sparse import random_sparse
+from tests.reference.data import random_problem
+
+EXACT = {"tolerance": 1e-10, "jitter": 1e-14, "max_iterations": 3000}
+LIKELIHOODS = (
+    MultinomialProbitLikelihood(),
+    NoisyMultinomialProbitLikelihood(),
+    RobustMaxLikelihood(),
+    ProbitLikelihood(),
+    LogitLikelihood(),
+)
+every = pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: each.name)
+several = pytest.mark.parametrize("likelihood", LIKELIHOODS[:3], ids=lambda each: each.name)
+
+
+def bound_to(likelihood, n, epsilon=0.05):
+    return likelihood.given(np.full((1, n), epsilon))
+
+
+def problem_for(likelihood, seed, n, m, **options):
+    c = 3 if likelihood.function_axis else 1
+    return random_sparse(seed, n, c, m, classes=max(c, 2), **options)
+
+
+def solved(problem, likelihood):
+    """The solution and the derivatives in all moments."""
+    parts = []
+    solution = SparseVI(**EXACT).solve(
+        problem.prior,
+        problem.y,
+        likelihood=bound_to(likelihood, len(problem.y)),
+        pull=lambda rows, bars: parts.append(bars),
+    )
+    assert solution.convergence.converged
+    assert solution.number is Number.BOUND
+    bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
+    return solution, (solution.inducing_slope, *bars)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "dense", "c"),
+    [(ProbitLikelihood(), KL, 1), (LogitLikelihood(), KL, 1), (MultinomialProbitLikelihood(), VariationalBayes, 3)],
+    ids=lambda each: getattr(each, "name", None),
+)
+def test_with_all_points_as_inducing_inputs_it_is_dense(likelihood, dense, c):
+    problem = random_problem(4, 20, c)
+    y = problem.y % max(c, 2)
+    k, mean = DensePrior.checked(problem.K, problem.m).k, problem.m
+    prior = InducedArrays(k, k, k.diagonal(axis1=1, axis2=2), mean)
+    solution = SparseVI(**EXACT).solve(prior, y, likelihood=likelihood)
+    expected = dense(tolerance=1e-10).solve(k, mean, y, likelihood=likelihood)
+    assert_allclose(solution.evidence, expected.evidence, rtol=1e-8)
+    assert_allclose(solution.posterior.predict(prior.block(slice(None)))[0], expected.mean, atol=1e-5)
+
+
+@every
+def test_it_is_a_bound(likelihood):
+    """Of the model with all its latent values, by draws from their prior."""
+    problem = problem_for(likelihood, 3, 5, 3)
+    likelihood = bound_to(likelihood, 5)
+    draws, rng = 100_000, np.random.default_rng(1)
+    k = problem.k(problem.x, problem.x, 0) + 0.1 * np.eye(5)
+    f = problem.mean + rng.normal(size=(draws, len(problem.mean), 5)) @ np.linalg.cholesky(k).T
+    density = np.exp(likelihood.log_density(f, problem.y))
+    evidence, error = density.mean(), density.std() / np.sqrt(draws)
+    found = SparseVI().solve(problem.prior, problem.y, likelihood=likelihood)
+    assert found.evidence < np.log(evidence + 4 * error)
+    assert found.evidence > np.log(evidence) - 25.0  # three inducing inputs for five points with latent noise
+
+
+@every
+def test_one_inducing_input_more_never_lowers_it(likelihood):
+    problem = problem_for(likelihood, 4, 25, 6)
+    bounds = [
+        SparseVI(**EXACT)
+        .solve(problem._replace(z=problem.z[:, :m]).prior, problem.y, likelihood=bound_to(likelihood, 25))
+        .evidence
+        for m in (1, 2, 4, 6)
+    ]
+    assert (np.diff(bounds) > -1e-8).all()
+    assert bounds[-1] > bounds[0] + 0.01
+
+
+@every
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_derivatives_are_those_of_the_bound(likelihood, own):
+    if own and not likelihood.function_axis:
+        return
+    problem = problem_for(likelihood, 5, 15, 4, own=own)
+    _, slopes = solved(problem, likelihood)
+    step = 1e-5
+    for name, place in (("z", (0, 1, 0)), ("log_scales", (0, 0)), ("log_scales", (0, 1)), ("mean", (0, 3))):
+        ends = []
+        for sign in (1, -1):
+            moved = getattr(problem, name).copy()
+            moved[place] += sign * step
+            there = problem._replace(**{name: moved})
+            ends.append((solved(there, likelihood)[0].evidence, there.moments))
+        (up, moments_up), (down, moments_down) = ends
+        expected = sum(
+            float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
+        )
+        assert_allclose(up - down, expected, rtol=1e-5, atol=2e-9)
+
+
+@several
+def test_another_optimiser_finds_no_better_gaussian(likelihood):
+    """Of means and Cholesky factors of covariances, by L-BFGS with plain gradients."""
+    c, m, n = 3, 3, 15
+    problem = problem_for(likelihood, 6, n, m)
+    likelihood = bound_to(likelihood, n)
+    solution = SparseVI(**EXACT).solve(problem.prior, problem.y, likelihood=likelihood)
+    inducing, cross, variance, prior_mean = problem.moments
+    w = np.linalg.solve(np.linalg.cholesky(inducing[0]), cross[0])
+    rest = variance[0] - (w**2).sum(axis=0)
+    lower = np.tril_indices(m)
+
+    def loss(x):
+        mean, factors = x[: c * m].reshape(c, m), np.zeros((c, m, m))
+        for k in range(c):
+            factors[k][lower] = x[c * m :].reshape(c, -1)[k]
+        cov = factors @ factors.swapaxes(1, 2)
+        moments = prior_mean + mean @ w, rest + np.einsum("in,kij,jn->kn", w, cov, w)
+        value, of_mean, of_variance = np.empty(n), np.empty((n, c)), np.empty((n, c))
+        given = (np.ascontiguousarray(each.T) for each in moments)
+        likelihood.computation(PointAverage).terms(
+            *given, problem.y, likelihood.parameters, value, of_mean, of_variance
+        )
+        diagonal = factors[:, np.arange(m), np.arange(m)]
+        divergence = 0.5 * ((factors**2).sum() + (mean**2).sum() - c * m) - np.log(np.abs(diagonal)).sum()
+        slope = 2.0 * np.einsum("in,nk,jn->kij", w, of_variance, w) @ factors - factors
+        slope[:, np.arange(m), np.arange(m)] += 1.0 / diagonal
+        of_factors = np.array([each[lower] for each in slope])
+        return divergence - value.sum(), -np.concatenate([(of_mean.T @ w.T - mean).ravel(), of_factors.ravel()])
+
+    start = np.concatenate([np.zeros(c * m), np.tile(np.eye(m)[lower], c)])
+    found = minimize(loss, start, jac=True, method="L-BFGS-B", options={"maxiter": 5000, "ftol": 1e-14, "gtol": 1e-8})
+    assert_allclose(solution.evidence, -found.fun, atol=1e-3)
+    assert solution.evidence > -found.fun - 1e-6
+
+
+@several
+def test_averages_have_their_derivatives_and_are_no_more_than_averages(likelihood):
+    rng = np.random.default_rng(7)
+    n, c = 4, 3
+    y, mean, variance = np.array([0, 2, 1, 1]), rng.normal(size=(n, c)), rng.uniform(0.2, 2.0, (n, c))
+    likelihood = bound_to(likelihood, n)
+
+    def terms(of_mean=0.0, of_variance=0.0):
+        found = np.empty(n), np.empty((n, c)), np.empty((n, c))
+        kernel = likelihood.computation(PointAverage).terms
+        kernel(mean + of_mean, variance + of_variance, y, likelihood.parameters, *found)
+        return found
+
+    value, of_mean, of_variance = terms()
+    for k in range(c):
+        h = 1e-5 * (np.arange(c) == k)
+        assert_allclose((terms(h)[0] - terms(-h)[0]) / 2e-5, of_mean[:, k], rtol=1e-6, atol=1e-9)
+        assert_allclose((terms(0.0, h)[0] - terms(0.0, -h)[0]) / 2e-5, of_variance[:, k], rtol=1e-6, atol=1e-9)
+    f = mean.T + np.sqrt(variance.T) * rng.normal(size=(40_000, c, n))
+    for i in range(n):
+        logs = likelihood.at([i]).log_density(f[..., [i]], y[[i]])
+        error = 4 * logs.std() / np.sqrt(len(logs))
+        assert value[i] < logs.mean() + error
+        if likelihood.name == "robust_max":
+            assert_allclose(value[i], logs.mean(), atol=error)
+
+
+def test_what_has_no_bound_is_refused():
+    problem = random_sparse(8, 6, 3, 2)
+    with pytest.raises(ValueError, match=r"robust_max likelihood needs label noise, but epsilon is 0: .*epsilon=1e-3"):
+        SparseVI().solve(problem.prior, problem.y, likelihood=bound_to(RobustMaxLikelihood(), 6, 0.0))
+    with pytest.raises(ValueError, match="A softmax likelihood has no average of its logarithm"):
+        SparseVI().solve(problem.prior, problem.y, likelihood=SoftmaxLikelihood())
+
+
+@several
+@pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+def test_large_functions_converge(likelihood, own):
+    problem = random_sparse(7, 200, 3, 10, own=own)
+    problem = problem._replace(y=np.where(problem.x[:, 0] > 0, 0, np.where(problem.x[:, 1] > 0, 1, 2)))
+    large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(1e2), 0.0])
+    solution = SparseVI().solve(large.prior, large.y, likelihood=bound_to(likelihood, 200))
+    assert solution.convergence.converged
