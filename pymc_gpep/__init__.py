@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pymc_gpep import plots
     from pymc_gpep.approximations import (
         EP,
+        GFITC,
         IEP,
         KL,
         QEP,
@@ -70,6 +71,7 @@ _HOME = {
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
     "FactorialVariational": "approximations",
+    "GFITC": "approximations",
     "GPApproximation": "variational.approximation",
     "GPClassifier": "structure",
     "GuidedHMC": "sampling.guided_hmc",
@@ -121,6 +123,7 @@ _HOME = {
 
 __all__ = [
     "EP",
+    "GFITC",
     "IEP",
     "KL",
     "QEP",

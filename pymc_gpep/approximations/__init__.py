@@ -3,6 +3,7 @@
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.factorial_variational import FactorialVariational
+from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.label_regression import LabelRegression
@@ -25,6 +26,7 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 __all__ = [
     "APPROXIMATIONS",
     "EP",
+    "GFITC",
     "IEP",
     "KL",
     "METHODS",

@@ -7,6 +7,7 @@ from typing import Any
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.factorial_variational import FactorialVariational
+from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.iep import IEP
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.label_regression import LabelRegression
@@ -47,7 +48,7 @@ APPROXIMATIONS: tuple[type[Approximator], ...] = (
 )
 """All there are; those of one name are for different likelihoods."""
 
-SPARSE_APPROXIMATIONS: tuple[type[SparseApproximation], ...] = (SparseEP, SparseVI)
+SPARSE_APPROXIMATIONS: tuple[type[SparseApproximation], ...] = (SparseEP, SparseVI, GFITC)
 """Those with inducing inputs."""
 
 METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMATIONS))

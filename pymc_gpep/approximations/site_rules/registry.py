@@ -1,6 +1,7 @@
 """The rules by name, and which of them fits a likelihood."""
 
 from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
 from pymc_gpep.approximations.site_rules.nested import Nested
 from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.approximations.site_rules.pairs import Pairs
@@ -9,7 +10,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 
 __all__ = ["RULES", "RULE_NAMES", "chosen_rule", "site_rule"]
 
-RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs)
+RULES: tuple[type[SiteRule], ...] = (Nested, WholePoint, OneFunctionSite, Pairs, LatentPairs)
 """All there are, the first choice first; those of one name are for different likelihoods."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))

@@ -1,0 +1,49 @@
+"""GFITC: EP over latent values with the FITC prior, which the scalable EP is compared with."""
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from pymc_gpep.approximations.limits import one_of
+from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
+from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.likelihoods.contract import Likelihood
+
+__all__ = ["GFITC"]
+
+
+@dataclass(frozen=True)
+class GFITC(SparseEP):
+    """EP with inducing inputs, a factor for each pair of classes, and sites on latent values.
+
+    The generalised FITC approximation of Naish-Guzman and Holden (2008), for several classes as in Villacampa-Calvo and
+    Hernández-Lobato (2017, section 3). It differs from `SparseEP(sites="pairwise")` by where the sites are: there the
+    part of a latent value that the inducing values leave unsaid is integrated out of each factor first. Label noise is
+    left out.
+
+    Parameters
+    ----------
+    sites : {"latent_pairs"}
+    tolerance : float
+        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+    max_iterations : int
+        Limit on iterations.
+    memory : int
+        Past steps that Anderson acceleration combines, each as long as two starts; 0 is plain damped EP.
+    mixing : float
+        Part of the combined residual that an accelerated step takes.
+    damping : float
+        Part of the full update that a plain step takes, in (0, 1].
+    ladder : bool
+        Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+    jitter : float
+        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
+        hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+    """
+
+    sites: str | None = field(default=LatentPairs.name, metadata=one_of(LatentPairs.name))
+
+    name: ClassVar[str] = "gfitc"
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        return LatentPairs.fits(likelihood)

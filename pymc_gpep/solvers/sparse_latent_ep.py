@@ -1,0 +1,109 @@
+"""EP with inducing inputs whose sites act on latent values, not on their projections.
+
+A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean, x_k = wᵀv_k
+its projection and e_k ~ N(0, s) what the features leave unsaid (Naish-Guzman and Holden 2008; Kim and Ghahramani 2006).
+Several of them may act on one latent value. With its e integrated out, all on one value together are a site of its
+projection, of the precision t = π / (1 + πs) and the location ν / (1 + πs), so that all else is as in
+`pymc_gpep.solvers.sparse_sweeps`.
+
+Derivatives are those of the normaliser with the sites held, which act on latent values and know of no hyperparameters:
+at a fixed point those of the evidence.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.common_shift import SiteSums
+from pymc_gpep.solvers.inducing import Features, RowFeatures
+from pymc_gpep.solvers.sparse_ep import Factors, site_terms
+from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
+from pymc_gpep.solvers.team import ALONE, Team
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
+
+__all__ = ["LatentSites", "SparseLatentSweeps"]
+
+
+class LatentSites(NamedTuple):
+    """The likelihood as factors, with sites on latent values."""
+
+    factors: Factors
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(n, d)."""
+        return self.factors.shape
+
+    def widening(self) -> None:
+        """None: the factors are log-concave."""
+
+    def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
+        """What an iteration over their sites is made of."""
+        return SparseLatentSweeps(features, self.factors, team)
+
+
+class _Values(NamedTuple):
+    """Of the latent values less their prior means, at B points, (c, B)."""
+
+    mean: Array
+    variance: Array
+    precision: Array
+    """Of all sites on each, Σ π."""
+    location: Array
+    """Σ ν."""
+
+
+class SparseLatentSweeps(SparseSweeps):
+    """What an iteration is made of, for one prior.
+
+    Parameters
+    ----------
+    features : RowFeatures
+    factors : Factors
+    team : Team
+        Who works on it. Results do not depend on how many there are.
+    """
+
+    def __init__(self, features: RowFeatures, factors: Factors, team: Team = ALONE) -> None:
+        super().__init__(features, factors.functions, factors.shifts, team)
+        self._factors = factors
+
+    def _projected(self, sums: SiteSums) -> SiteSums:
+        stretch = 1.0 + sums.precision * self._rest(sums.features)
+        return SiteSums(sums.features, sums.precision / stretch, sums.location / stretch)
+
+    def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
+        values = self._values(rows, features, posterior, t, nu)
+        mean, variance = self._by_site(rows, values.mean), self._by_site(rows, values.variance)
+        keep = 1.0 - t * variance
+        if not (keep > 0.0).all():
+            return Matched(t, nu, variance, np.nan)
+        cavity_mean, cavity_variance = mean + variance * (t * mean - nu) / keep, variance / keep
+        log_z, rho, gamma = self._factors.tilted(
+            rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
+        )
+        narrower = 1.0 - gamma * cavity_variance
+        # With e integrated out, the sites on a latent value are one on its projection, and a number.
+        rest = self._rest(features)
+        stretch = 1.0 + values.precision * rest
+        numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
+        terms = float(log_z.sum()) - site_terms(cavity_mean, cavity_variance, nu, t) + numbers
+        return Matched(gamma / narrower, (rho + gamma * cavity_mean) / narrower, variance, terms)
+
+    def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
+        mean, variance = self._marginals(features, posterior)
+        stretch = 1.0 + self._by_function(rows, t) * self._rest(features)
+        precision, location = self._by_function(rows, t) / stretch, self._by_function(rows, nu) / stretch
+        force = location - precision * mean
+        return Slopes(force, -precision, 0.5 * (force * force - precision + precision * precision * variance))
+
+    def _values(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> _Values:
+        """Posterior of the latent values: of the projection without the point's sites, with e, and with the sites."""
+        mean, variance = self._marginals(features, posterior)
+        precision, location = self._by_function(rows, t), self._by_function(rows, nu)
+        rest = self._rest(features)
+        stretch = 1.0 + precision * rest
+        # x given everything is N(m, v); e given x and its sites has the precision 1/s + π.
+        share = 1.0 / stretch
+        return _Values(share * (mean + rest * location), rest * share + share * share * variance, precision, location)

@@ -1,0 +1,99 @@
+"""GFITC against dense EP over latent values with the FITC prior, and its derivatives."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import GFITC, SparseEP
+from pymc_gpep.approximations.number import Number
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.solvers.inducing import Block
+from tests.approximations.sparse import random_sparse
+from tests.reference.gfitc import dense_gfitc
+
+EXACT = {"tolerance": 1e-11, "jitter": 1e-14}
+whose = pytest.mark.parametrize("own", [False, True], ids=["shared", "own"])
+
+
+def solved(problem, likelihood=None):
+    """The solution and the derivatives in all moments."""
+    parts = []
+    solution = GFITC(**EXACT).solve(
+        problem.prior, problem.y, likelihood=likelihood, pull=lambda rows, bars: parts.append(bars)
+    )
+    assert solution.convergence.converged
+    assert solution.number is Number.OBJECTIVE
+    bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
+    return solution, (solution.inducing_slope, *bars)
+
+
+@whose
+@pytest.mark.parametrize("noise", [2.0, 0.0])
+def test_it_is_dense_ep(own, noise):
+    n = 60 if noise else 20
+    problem = random_sparse(1, n, 3, 5, own=own)
+    likelihood = MultinomialProbitLikelihood() if noise else RobustMaxLikelihood().given(np.full((1, n), 0.1))
+    solution, _ = solved(problem, likelihood)
+    k = np.broadcast_to(problem.fitc(), (3, n, n))
+    expected = dense_gfitc(k, problem.mean, problem.y, noise)
+    assert expected.change < 1e-10
+    assert_allclose(solution.evidence, expected.evidence, rtol=1e-8)
+    # Functions at other inputs, where no site acts.
+    new = np.random.default_rng(3).normal(size=(4, 2))
+    there = problem._replace(x=new, mean=np.zeros((3, 4)))
+    mean, _ = solution.posterior.predict(there.prior.block(slice(None)))
+    cross = np.broadcast_to(problem.fitc(new), (3, 4, n))
+    pulled = np.linalg.solve(k, (expected.mean - problem.mean)[:, :, None])
+    assert_allclose(mean, (cross @ pulled)[:, :, 0], atol=1e-6)
+
+
+@whose
+def test_derivatives_are_those_of_the_objective(own):
+    problem = random_sparse(5, 15, 3, 4, own=own)
+    _, slopes = solved(problem)
+    step = 1e-5
+    for name in ("z", "log_scales", "mean"):
+        values = getattr(problem, name)
+        for place in list(np.ndindex(values.shape))[:: max(1, values.size // 4)]:
+            ends = []
+            for sign in (1, -1):
+                moved = values.copy()
+                moved[place] += sign * step
+                there = problem._replace(**{name: moved})
+                ends.append((solved(there)[0].evidence, there.moments))
+            (up, moments_up), (down, moments_down) = ends
+            expected = sum(
+                float((slope * (a - b)).sum()) for slope, a, b in zip(slopes, moments_up, moments_down, strict=True)
+            )
+            assert_allclose(up - down, expected, rtol=1e-5, atol=1e-9)
+
+
+@whose
+def test_what_all_classes_share_is_no_drift(own):
+    problem = random_sparse(7, 200, 3, 12, own=own)
+    large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(3e3), 0.0])
+    solution = GFITC().solve(large.prior, large.y)
+    assert solution.convergence.converged
+    assert solution.convergence.iterations < 60
+
+
+def test_without_a_rest_it_is_pairwise():
+    """Where latent values are functions of the inducing values, there is nothing to integrate out."""
+    problem = random_sparse(2, 12, 3, 12)._replace(log_scales=np.log([[3.0, 0.7]]))
+    problem = problem._replace(z=problem.x[None])
+    inducing, cross, variance, mean = problem.moments
+    prior = type(problem.prior)(inducing, cross, variance - 0.1, mean)
+    expected = SparseEP(**EXACT | {"sites": "pairwise", "jitter": 1e-12}).solve(prior, problem.y)
+    found = GFITC(**EXACT | {"jitter": 1e-12}).solve(prior, problem.y)
+    assert_allclose(found.evidence, expected.evidence, rtol=1e-6)
+
+
+def test_what_it_is_not_for():
+    problem = random_sparse(3, 6, 1, 2, classes=2)
+    assert not GFITC.approximates(ProbitLikelihood())
+    with pytest.raises(ValueError, match=r"sites is 'latent_pairs', but .* a probit likelihood has 'quadrature'"):
+        GFITC().solve(problem.prior, problem.y, likelihood=ProbitLikelihood())
+    with pytest.raises(ValueError, match="sites must be one of 'latent_pairs'"):
+        GFITC(sites="quadrature")
