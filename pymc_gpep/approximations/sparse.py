@@ -59,6 +59,11 @@ class SparseSolution:
     inducing_slope: Array
     floored: int = 0
 
+    @property
+    def exact(self) -> bool:
+        """Whether the number approximates the log evidence."""
+        return self.number is Number.EVIDENCE
+
 
 class Iterated(NamedTuple):
     """How an iteration ended, whose sites are where it began."""

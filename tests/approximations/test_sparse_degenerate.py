@@ -1,0 +1,78 @@
+"""Problems at the edge, by every approximation with inducing inputs: what comes out is finite."""
+
+import numpy as np
+import pytest
+
+from pymc_gpep.approximations import GFITC, SparseEP, SparseVI
+from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
+from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from tests.approximations.sparse import random_sparse
+
+N = 30
+PROBIT, ONE = MultinomialProbitLikelihood(), ProbitLikelihood()
+
+
+def noisy(kind, epsilon=0.01):
+    return kind().given(np.full((1, N), epsilon))
+
+
+WAYS = {
+    "gfitc of the probit": (GFITC(), PROBIT),
+    "gfitc of the step": (GFITC(), noisy(RobustMaxLikelihood)),
+    "ep of the noisy probit": (SparseEP(), noisy(NoisyMultinomialProbitLikelihood)),
+    "ep of the step": (SparseEP(), noisy(RobustMaxLikelihood)),
+    "ep of the step with half the labels noise": (SparseEP(), noisy(RobustMaxLikelihood, 0.5)),
+    "ep of the step without label noise": (SparseEP(), noisy(RobustMaxLikelihood, 0.0)),
+    "ep of pairs of the step": (SparseEP(sites="pairwise"), noisy(RobustMaxLikelihood)),
+    "vi of the probit": (SparseVI(), PROBIT),
+    "vi of the noisy probit": (SparseVI(), noisy(NoisyMultinomialProbitLikelihood)),
+    "vi of the step": (SparseVI(), noisy(RobustMaxLikelihood)),
+    "vi of one function": (SparseVI(), ONE),
+}
+CHANGES = {
+    "inducing inputs that coincide": lambda p: p._replace(z=np.repeat(p.z[:, :1], 6, axis=1)),
+    "some that coincide": lambda p: p._replace(z=p.z[:, [0, 0, 1, 1, 2, 3]]),
+    "inducing inputs far away": lambda p: p._replace(z=p.z + 1e3),
+    "one inducing input": lambda p: p._replace(z=p.z[:, :1]),
+    "more inducing inputs than points": lambda p: p._replace(z=np.random.default_rng(0).normal(size=(1, 50, 2))),
+    "an absent class": lambda p: p._replace(y=np.minimum(p.y, max(len(p.mean) - 2, 0))),
+    "two classes": lambda p: p._replace(mean=p.mean[:2], y=np.minimum(p.y, 1)),
+    "a constant column": lambda p: p._replace(x=p.x * [1.0, 0.0], z=p.z * [1.0, 0.0]),
+    "a long scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e6]])),
+    "a short scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e-3]])),
+    "a tiny magnitude": lambda p: p._replace(log_scales=np.log([[1e-8, 1.0]])),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize(("approximation", "likelihood"), WAYS.values(), ids=WAYS)
+def test_degenerate_problems_are_solved(approximation, likelihood, change):
+    c = 3 if likelihood.function_axis else 1
+    problem = change(random_sparse(9, N, c, 6, classes=max(c, 2)))
+    parts = []
+    solution = approximation.solve(
+        problem.prior, problem.y, likelihood=likelihood, pull=lambda rows, bars: parts.extend(bars)
+    )
+    assert solution.convergence.converged, str(solution.convergence)
+    assert np.isfinite(solution.evidence)
+    assert np.isfinite(solution.inducing_slope).all()
+    assert all(np.isfinite(each).all() for each in parts)
+    mean, cov = solution.posterior.predict(problem.prior.block(slice(None)))
+    assert np.isfinite(mean).all()
+    assert (np.diagonal(cov, axis1=-2, axis2=-1) > 0.0).all()
+
+
+@pytest.mark.parametrize(("approximation", "likelihood"), WAYS.values(), ids=WAYS)
+def test_latent_values_that_are_known(approximation, likelihood):
+    """Rows at the inducing inputs, without noise: nothing is left unsaid there."""
+    c = 3 if likelihood.function_axis else 1
+    problem = random_sparse(9, N, c, 6, classes=max(c, 2))
+    inducing, cross, variance, mean = problem._replace(z=problem.x[None, :8]).moments
+    variance = variance - 0.1
+    prior = InducedArrays(inducing, cross, variance, mean)
+    solution = approximation.solve(prior, problem.y, likelihood=likelihood)
+    assert np.isfinite(solution.evidence) or not solution.convergence.converged
+    assert not np.isnan(solution.convergence.evidence[0])
