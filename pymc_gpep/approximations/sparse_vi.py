@@ -96,6 +96,7 @@ class SparseVI(SparseApproximation):
             memory=self.memory,
             mixing=self.mixing,
             largest_precision=np.inf,
+            least_precision=-np.inf,
         )
         if status == CONVERGED or not np.isfinite(bound):
             return Iterated(bound, status, self.first_scheme)

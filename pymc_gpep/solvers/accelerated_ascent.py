@@ -35,6 +35,7 @@ def accelerated_ascent(
     memory: int,
     mixing: float,
     largest_precision: float,
+    least_precision: float = 0.0,
 ) -> tuple[float, int]:
     """Iterate from `sites` (2, n, d), which are overwritten; returns value and status.
 
@@ -82,7 +83,7 @@ def accelerated_ascent(
             accelerated_step(weight, to_better.reshape(-1), dx, df, min(stored, memory), mixing, step)
             np.add(best_sites, step.reshape(sites.shape), out=sites)
             # Where acceleration takes a precision out of its interval, the plain step does not.
-            outside = ~((sites[0] >= 0.0) & (sites[0] <= largest_precision))
+            outside = ~((sites[0] >= least_precision) & (sites[0] <= largest_precision))
             sites[0][outside] = (best_sites + to_better)[0][outside]
         else:
             np.add(best_sites, length * (to_better if length > _LAST_BETTER else to_natural), out=sites)
