@@ -80,6 +80,9 @@ class SparseEP(SparseApproximation):
     def chosen(self) -> str:
         return f"sites={self.sites!r}, "
 
+    def one_sweep(self) -> Self:
+        return replace(self, max_iterations=1, memory=0, ladder=False)
+
     def rule(self, likelihood: Likelihood, c: int, size: int) -> SiteRule:
         """How a likelihood is taken apart; a ValueError if it cannot be."""
         return site_rule(self.sites or chosen_rule(likelihood, c, size), likelihood)

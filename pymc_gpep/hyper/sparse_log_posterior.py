@@ -1,7 +1,6 @@
 """The log posterior of hyperparameters and inducing inputs, for more points than a prior covariance can have rows."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -133,15 +132,11 @@ class SparseLogPosterior:
         """
 
         def swept(prior: PriorAt, pull: Callable[[slice, Block], None]) -> SparseSolution:
-            return self._one_sweep.solve(
+            return self.approximator.one_sweep().solve(
                 prior, self._labels, start, likelihood=self._likelihood, pull=pull, pull_anyway=True
             )
 
         return self._evaluation(theta, swept)
-
-    @property
-    def _one_sweep(self) -> SparseEP:
-        return replace(self.approximator, max_iterations=1, memory=0, ladder=False)
 
     def _evaluation(
         self, theta: Array, solve: Callable[[PriorAt, Callable[[slice, Block], None]], SparseSolution]

@@ -84,7 +84,7 @@ class SparseInference(Inference):
         Rows to fit in place of those of the model, which may then have few or none; as `rows_of` takes them. They are
         read block by block, in every sweep, and never held together.
     **options
-        Of the approximation: the parameters of `SparseEP`.
+        Of the approximation: the parameters of `SparseEP`, `SparseVI` or `GFITC`.
 
     Raises
     ------
@@ -131,6 +131,8 @@ class SparseInference(Inference):
             )
         if update not in _UPDATES:
             raise ValueError(f"update is {update!r}, but must be {' or '.join(map(repr, _UPDATES))}.")
+        if update == "inner":
+            self._approximator.one_sweep()  # which not all have
         self._update = update
         self._seed = whole_seed(random_seed)
         self._first = self._space.initial_point(start, self._seed)
