@@ -3,8 +3,6 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
 from pymc_gpep.approximations.class_nodes import class_nodes
 from pymc_gpep.approximations.limits import at_least
@@ -64,7 +62,7 @@ class QEPSoftmax(AcceleratedEP):
         return softmax_qep(problem, start, history, update=likelihood.computation(CoupledQuadrature).update, **settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from: log(c π) and ν."""
+        """Length of the vector that a solve starts from: π and ν."""
         return 2 * n_points * n_functions
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
@@ -79,10 +77,3 @@ class QEPSoftmax(AcceleratedEP):
             f"{self.name} of a softmax has one factor for each point, which depends on several numbers, and the "
             "correction is of factors of a single one: there is none of its evidence."
         )
-
-    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
-        """Linear in log π and ν, with log π kept among those of the neighbours."""
-        start = np.asarray(weights @ starts)
-        half = start.size // 2
-        start[:half] = np.clip(start[:half], starts[:, :half].min(axis=0), starts[:, :half].max(axis=0))
-        return start

@@ -38,31 +38,23 @@ def softmax_qep(
 ) -> Found:
     """EP by quadrature, its sites those that `pymc_gpep.kernels.methods.softmax_qep` describes.
 
-    `start`, which is overwritten, is log(c π) and ν (2, n, c). `update` is the kernel of
+    `start`, which is overwritten, is π and ν (2, n, c), zeros for a cold start. `update` is the kernel of
     `pymc_gpep.likelihoods.local_computations.CoupledQuadrature`; the other options are those of `ep_ladder`.
     """
     c, n = problem.mean.shape
     space = site_posterior_space(c, n)
-    units = np.empty((2, n, c))
-    # Both halves may have any sign, where the iteration wants precisions in its first half: that stays zero.
-    whole = np.zeros((2, n, 2 * c))
-    whole[1].reshape(n, 2, c)[:] = start.reshape(2, n, c).swapaxes(0, 1)
+    pi = np.empty((c, n))
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        own, new = (np.ascontiguousarray(x[1].reshape(n, 2, c).swapaxes(0, 1)) for x in (sites, target))
-        softmax_sites(own, space.pi, space.nu)
-        pi = space.pi.copy()
+        softmax_sites(sites, space.pi, space.nu)
+        pi[:] = space.pi
         ok, gaussian = _posterior(problem, space)
         if not ok:
             return False, np.nan, np.nan
-        terms, residual = update(*nodes, space.mean, space.cov, problem.labels, pi, own, new, units)
-        target[0] = 0.0
-        target[1].reshape(n, 2, c)[:] = new.swapaxes(0, 1)
-        scale.reshape(n, 2, c)[:] = units.swapaxes(0, 1)
+        terms, residual = update(*nodes, space.mean, space.cov, problem.labels, pi, sites, target, scale)
         return True, gaussian + terms, residual
 
-    evidence, status, rung = ep_ladder(sweep, whole, history, largest_precision=1.0, **options)
-    start.reshape(2, n, c)[:] = whole[1].reshape(n, 2, c).swapaxes(0, 1)
+    evidence, status, rung = ep_ladder(sweep, start.reshape(2, n, c), history, largest_precision=np.inf, **options)
     return Found(
         evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(problem, space), rung
     )

@@ -1,7 +1,7 @@
 """Coupled sites of EP for a softmax, by constrained projection (Seeger and Jordan 2004, section 4.3).
 
-Sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are kept as log(c π) and ν, (2, n, c): zeros are sites with
-the curvature of the softmax at f = 0. They match the tilted means, and of the tilted covariances what such sites can.
+Sites exp(νᵀf − fᵀΠf/2), Π = diag π − ππᵀ/1ᵀπ, of each point are kept as π and ν, (2, n, c).
+They match the tilted means, and of the tilted covariances what such sites can.
 """
 
 import math
@@ -19,11 +19,17 @@ __all__ = ["softmax_qep_update", "softmax_sites"]
 
 @kernel
 def softmax_sites(sites, pi, nu):
-    """π and ν (c, n) from `sites` (2, n, c)."""
+    """π and ν (c, n) from `sites` (2, n, c).
+
+    Where all of a point are zero π is 1/c, with the curvature of the softmax at f = 0: something has to be positive.
+    """
     _, n, c = sites.shape
     for i in range(n):
+        total = 0.0
         for a in range(c):
-            pi[a, i] = math.exp(sites[0, i, a]) / c
+            total += sites[0, i, a]
+        for a in range(c):
+            pi[a, i] = sites[0, i, a] if total > 0.0 else 1.0 / c
             nu[a, i] = sites[1, i, a]
 
 
@@ -96,9 +102,9 @@ def _contrast_variances(cov, weights, out):
 def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):
     """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
-    `nodes` and `log_weights` are as in `softmax_moments`; `pi` (c, n) is that of the present `sites`. `scale` (2, n, c)
-    receives the squares of the units of site parameters. Returns what the points add to the evidence, and the largest
-    change of a site in units of its marginal.
+    `nodes` and `log_weights` are as in `softmax_moments`; `pi` (c, n) is that of the present `sites`. `scale` (n, c)
+    receives the variances of contrasts that the site parameters act on. Returns what the points add to the
+    evidence, and the largest change of a site in units of its marginal.
     """
     _, n, c = sites.shape
     d = c - 1
@@ -146,12 +152,10 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
             weights[a] = own[a] / total
         _contrast_variances(cov[i], weights, variances)
         for a in range(c):
-            unit = max(own[a], math.exp(log_pi[a])) * variances[a]
-            target[0, i, a] = log_pi[a] + math.log(c)
-            scale[0, i, a] = unit * unit
-            residual = max(residual, abs(target[0, i, a] - sites[0, i, a]) * unit)
-            own[a] = math.exp(log_pi[a])
-            weights[a] = 1.0 / c
+            scale[i, a] = variances[a]
+            target[0, i, a] = math.exp(log_pi[a])
+            residual = max(residual, abs(target[0, i, a] - own[a]) * variances[a])
+            own[a] = target[0, i, a]
         difference_precision(own, label, precision)
         target[1, i, label] = 0.0
         for j in range(d):
@@ -161,9 +165,7 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
                 value += precision[j, k] * m[k]
             target[1, i, a] = -value
             target[1, i, label] += value
-        _contrast_variances(cov[i], weights, variances)
         for a in range(c):
-            scale[1, i, a] = variances[a]
             residual = max(residual, abs(target[1, i, a] - sites[1, i, a]) * math.sqrt(variances[a]))
         if not math.isfinite(residual):
             return np.nan, np.nan
