@@ -79,8 +79,10 @@ def prior_blocks(
         own = own[:1]
     count = len(own)
     along = pt.broadcast_to(inducing, (count, size, columns)) if sets < count else inducing
-    covariance, cross, variance = stacked(own, {z: along})
-    return PriorBlocks(covariance, cross, variance, mean)
+    rows = x.type.shape[0]
+    shapes = (count, size, size), (count, size, rows), (count, rows)
+    covariance, cross, variance = map(pt.specify_shape, stacked(own, {z: along}), shapes)
+    return PriorBlocks(covariance, cross, variance, pt.specify_shape(mean, (c, rows)))
 
 
 def batch_features(blocks: PriorBlocks, jitter: TensorVariable) -> BatchFeatures:

@@ -148,7 +148,7 @@ def make_step(problem: Problem, state: State, optimiser: Optimiser, compile_kwar
         [graph.inputs, graph.labels, graph.weights, beta, learns],
         [graph.log_posterior, graph.floored, well],
         updates={shared: new.astype(shared.type.dtype) for shared, new in updates.items()},
-        **compile_kwargs,
+        **({"on_unused_input": "ignore"} | compile_kwargs),  # nothing may be there to learn
     )
 
 

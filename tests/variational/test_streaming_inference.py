@@ -136,3 +136,16 @@ def test_other_rows_than_those_of_the_model():
     assert found.settings["batch_size"] == 18
     with pytest.raises(ValueError, match="data must have inputs of 2 columns"):
         fit(1, data=(inputs[:, :1], np.zeros(53, int)))
+
+
+def test_there_may_be_nothing_to_learn():
+    _, found = fit(4, build=models.fixed, learn_inducing=False)
+    assert np.isfinite(found.hist).all()
+    assert found.predict(NEW).p.notnull().all()
+
+
+def test_functions_may_share_their_inducing_inputs():
+    _, found = fit(6, shared_inducing=True)
+    assert found.inducing.dims == ("inducing", "column")
+    assert np.isfinite(found.hist).all()
+    assert found.predict(NEW).p.notnull().all()
