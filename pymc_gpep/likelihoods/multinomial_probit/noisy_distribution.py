@@ -40,7 +40,7 @@ class NoisyMultinomialProbitRV(RandomVariable):
 @numba_core_rv_funcify.register(NoisyMultinomialProbitRV)
 def _numba_noisy_multinomial_probit(op: NoisyMultinomialProbitRV, node: Apply) -> Callable[..., Any]:
     @numba_njit
-    def random(rng: np.random.Generator, f: np.ndarray, epsilon: float) -> int:
+    def random(rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray) -> int:
         if rng.random() < epsilon.item():
             return int(rng.integers(0, f.shape[0]))
         return int(np.argmax(f + rng.standard_normal(f.shape[0])))

@@ -39,7 +39,7 @@ class RobustMaxRV(RandomVariable):
 @numba_core_rv_funcify.register(RobustMaxRV)
 def _numba_robust_max(op: RobustMaxRV, node: Apply) -> Callable[..., Any]:
     @numba_njit
-    def random(rng: np.random.Generator, f: np.ndarray, epsilon: float) -> int:
+    def random(rng: np.random.Generator, f: np.ndarray, epsilon: np.ndarray) -> int:
         if rng.random() < epsilon.item():
             return int(rng.integers(0, f.shape[0]))
         return int(np.argmax(f))
