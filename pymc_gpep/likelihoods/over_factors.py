@@ -11,6 +11,7 @@ from scipy.stats import qmc, t
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.special.common_factors import average_over_factors
 from pymc_gpep.likelihoods.spherical_radial import fifth_degree, third_degree
+from pymc_gpep.solvers.team import gather_for_pieces, one_blas_thread
 
 __all__ = ["CHEAP", "DEAR", "FEWEST", "UtilityNoise", "over_factors"]
 
@@ -19,6 +20,7 @@ FEWEST = 5
 
 _SEED = 20_130_101  # the same input has the same answer
 _CONFIDENCE = 0.99  # of the errors reported
+_PIECE = 8  # points that a thread takes at a time
 _FINEST = 1e-5  # tolerance: below it, errors of tables and mixtures are felt
 
 
@@ -36,24 +38,34 @@ class UtilityNoise(NamedTuple):
 
 
 class _Rules(NamedTuple):
-    make: Callable[[int, int, np.random.Generator], tuple[Array, Array]]
-    rules: int
+    make: Callable[[int, np.random.Generator], tuple[Array, Array]]
+    """Points (rules, points, dimension) and weights (rules, points)."""
     hopeless: float
     """From this error of the rules before, in units of the tolerance, these do not reach it."""
 
 
-def _scrambled_sobol(dimension: int, rules: int, rng: np.random.Generator, *, log2_points: int) -> tuple[Array, Array]:
-    """Independently scrambled Sobol sequences of standard normal points: these and their weights."""
-    points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(log2_points) for _ in range(rules)])
+def _third(dimension: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    return third_degree(dimension, 16, rng)
+
+
+def _fifth(dimension: int, rng: np.random.Generator, *, least: int, points: int) -> tuple[Array, Array]:
+    """As many rules as have about so many points, which in few dimensions is many rules."""
+    return fifth_degree(dimension, max(least, points // (2 * (dimension + 1) * (dimension + 2) + 1)), rng)
+
+
+def _scrambled_sobol(dimension: int, rng: np.random.Generator, *, log2_points: int) -> tuple[Array, Array]:
+    """Eight independently scrambled Sobol sequences of standard normal points: these and their weights."""
+    points = np.stack([qmc.Sobol(dimension, rng=rng).random_base2(log2_points) for _ in range(8)])
     return ndtri(np.clip(points, 1e-12, 1.0 - 1e-12)), np.full(points.shape[:2], 0.5**log2_points)
 
 
-CHEAP = (_Rules(third_degree, 16, np.inf), _Rules(fifth_degree, 6, 100.0))
+CHEAP = (_Rules(_third, np.inf), _Rules(partial(_fifth, least=6, points=1330), 400.0))
 """In the order of trial."""
 
 DEAR = (
-    _Rules(partial(_scrambled_sobol, log2_points=10), 8, np.inf),
-    _Rules(partial(_scrambled_sobol, log2_points=11), 8, 3.0),
+    _Rules(partial(_fifth, least=12, points=4000), np.inf),
+    _Rules(partial(_scrambled_sobol, log2_points=10), 15.0),
+    _Rules(partial(_scrambled_sobol, log2_points=11), 3.0),
 )
 
 
@@ -73,28 +85,38 @@ def over_factors(
         Absolute error to aim for. Where classes move together too much, no rule has it: look at the errors,
         which are NaN where none was tried, as with tolerances below 1e-5.
     rules : tuple
-        `CHEAP`, of third and fifth degree, hundreds of points, or `DEAR`, eight and sixteen thousand.
+        `CHEAP`, of third and fifth degree, hundreds of points, or `DEAR`, four to sixteen thousand.
     """
     probabilities, errors = np.full(mean.shape, np.nan), np.full(len(mean), np.nan)
     left = np.arange(len(mean) if tolerance >= _FINEST else 0)
     for each in rules:
         hopeful = left[~(errors[left] > each.hopeless * tolerance)]
-        p, error = _by_rules(mean[hopeful], cov[hopeful], noise, each)
+        p, error = _by_rules(mean[hopeful], cov[hopeful], noise, tolerance, each)
         better = ~(error > errors[hopeful])
         probabilities[hopeful[better]], errors[hopeful[better]] = p[better], error[better]
         left = left[errors[left] > tolerance]
     return probabilities, errors
 
 
-def _by_rules(mean: Array, cov: Array, noise: UtilityNoise, rules: _Rules) -> tuple[Array, Array]:
+def _by_rules(mean: Array, cov: Array, noise: UtilityNoise, tolerance: float, rules: _Rules) -> tuple[Array, Array]:
     normals, weights = _points(rules, mean.shape[1] - 1)
-    deviations = float(t.ppf(0.5 + 0.5 * _CONFIDENCE, rules.rules - 1))
+    degrees_of_freedom = np.maximum(np.arange(len(weights) + 1) - 1, 1)
+    deviations = t.ppf(0.5 + 0.5 * _CONFIDENCE, degrees_of_freedom)
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
-    average_over_factors(mean, cov, normals, weights, *noise[:-1], deviations, probabilities, errors)
+
+    def average(low: int) -> None:
+        piece = slice(low, low + _PIECE)
+        average_over_factors(
+            mean[piece], cov[piece], normals, weights, *noise[:-1], tolerance, deviations,
+            probabilities[piece], errors[piece],
+        )  # fmt: skip
+
+    with one_blas_thread(), gather_for_pieces() as team:
+        team.each(average, range(0, len(mean), _PIECE))
     return probabilities, errors + noise.error
 
 
 @lru_cache(maxsize=12)
 def _points(rules: _Rules, dimension: int) -> tuple[Array, Array]:
     """Points and weights over standard normal factors, the same ones always."""
-    return rules.make(dimension, rules.rules, np.random.default_rng(_SEED))
+    return rules.make(dimension, np.random.default_rng(_SEED))

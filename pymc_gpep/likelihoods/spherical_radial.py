@@ -18,14 +18,15 @@ __all__ = ["fifth_degree", "third_degree"]
 def third_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:
     """Rules of degree 3: points (rules, 2 dimension + 1, dimension) and their weights (rules, 2 dimension + 1).
 
-    Their radii are stratified, so that their average is better than their spread says.
+    Their radii are stratified, so that their average is better than their spread says; they come in random order.
     """
     points, weights = [], []
     for squared in chi2.ppf((np.arange(rules) + rng.random(rules)) / rules, dimension + 2):
         axes = _rotation(dimension, rng) * np.sqrt(squared)
         points.append(np.concatenate([np.zeros((1, dimension)), axes, -axes]))
         weights.append(np.r_[1.0 - dimension / squared, np.full(2 * dimension, 0.5 / squared)])
-    return np.array(points), np.array(weights)
+    order = rng.permutation(rules)
+    return np.array(points)[order], np.array(weights)[order]
 
 
 def fifth_degree(dimension: int, rules: int, rng: np.random.Generator) -> tuple[Array, Array]:

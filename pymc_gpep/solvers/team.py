@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import LibController, ThreadpoolController
 
-__all__ = ["ALONE", "Team", "gather", "gather_for_solves", "one_blas_thread"]
+__all__ = ["ALONE", "Team", "gather", "gather_for_pieces", "gather_for_solves", "one_blas_thread"]
 
 _SMALL = 200  # points; below, handing work over takes longer than the work
 _MEMORY = 2e9  # bytes that the matrices of solves side by side may take
@@ -111,6 +111,11 @@ ALONE = Team()
 def gather(n: int) -> Team:
     """A team for work on n × n matrices: of as many threads as BLAS was allowed, for large matrices."""
     return Team(_allowed() - 1) if n >= _SMALL else ALONE
+
+
+def gather_for_pieces() -> Team:
+    """A team for many small pieces of work."""
+    return Team(_allowed() - 1)
 
 
 def gather_for_solves(c: int, n: int) -> Team:

@@ -21,7 +21,7 @@ def by_tables(mean, variance, noise):
     tables, p = np.empty((c, ENTRIES, 2)), np.empty(c)
     mixture = noise.weights, noise.means, noise.variances
     end = np.array([tabulate(total[k], *mixture, width[k], tables[k]) for k in range(c)])
-    largest_of_tabulated(mean, width, end, tables, p, np.empty(c))
+    largest_of_tabulated(mean, width, end, tables, p, np.empty((2, c)))
     return p
 
 

@@ -9,6 +9,7 @@ from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import qmc
 
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
+from pymc_gpep.solvers import team
 from tests.reference.softmax_average import softmax_average as dense_average
 
 
@@ -143,6 +144,33 @@ def test_points_do_not_depend_on_one_another():
     alone, alone_error = softmax_probabilities(mean[2:3], cov[2:3])
     assert_allclose(alone[0], p[2], atol=0)
     assert alone_error[0] == error[2]
+
+
+def test_probabilities_do_not_depend_on_the_threads(monkeypatch):
+    """Thirty points are several pieces, and in some the rules that come first suffice, in others none."""
+    mean, cov = posterior(30, 6, 2.0)
+    cov[:15] = 4.0 * np.eye(6) + 0.05 * cov[:15]
+    found = []
+    for count in (1, 3):
+        monkeypatch.setattr(team, "_processors", lambda count=count: count)
+        monkeypatch.setattr(team, "_libraries", lambda count=count: [team._Library(lambda: count, lambda count: None)])
+        found.append(softmax_probabilities(mean, cov))
+    (p, error), (again, its_error) = found
+    np.testing.assert_array_equal(p, again)
+    np.testing.assert_array_equal(error, its_error)
+    assert error[:15].max() <= 5e-5
+
+
+def test_many_factors_that_matter_are_within_the_error():
+    """Few classes and large variances, as after Laplace's method: rules of a low degree in great number."""
+    rng = np.random.default_rng(8)
+    mean, variances = rng.standard_normal((6, 5)), 20.0 * np.exp(0.3 * rng.standard_normal((6, 5)))
+    root = np.sqrt(5.0) * rng.standard_normal((6, 5, 2))
+    p, error = softmax_probabilities(mean, np.eye(5) * variances[:, None] + root @ root.transpose(0, 2, 1))
+    assert np.median(error) <= 5e-5
+    assert error.max() < 1e-4
+    for found, *point, own in zip(p, mean, variances, root, error, strict=True):
+        assert np.all(np.abs(found - dense_average(*point)) < own)
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])

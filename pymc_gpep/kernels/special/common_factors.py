@@ -19,6 +19,8 @@ __all__ = ["average_over_factors", "split_covariance"]
 _MOST_STEPS = 100
 _ACCURACY = 0.01  # of the sum of variances
 _ROUNDING = 1e-10  # of the largest variance: what less than this is left of a factor is none
+_FIRST = 4  # rules that tell whether the others are worth while
+_HOPELESS = 2.0  # tolerances: from so large an error to be expected of all rules, the others are left out
 
 
 @kernel
@@ -170,9 +172,20 @@ def _newton_step(hessian, gradient):
 
 
 @kernel
+def _spread(estimates, deviations):
+    """Error of the least certain mean of some rules (r, c), as so many standard errors as `deviations` has for r."""
+    rules, c = estimates.shape
+    worst = 0.0
+    for k in range(c):
+        worst = max(worst, np.var(estimates[:, k]) / (rules - 1))
+    return deviations[rules] * math.sqrt(worst)
+
+
+@kernel
 def average_over_factors(
-    mean, cov, normals, weights, common, noise_weights, noise_means, noise_variances, deviations, probabilities, errors
-):
+    mean, cov, normals, weights, common, noise_weights, noise_means, noise_variances, tolerance, deviations,
+    probabilities, errors,
+):  # fmt: skip
     """P(v_k is the largest of v), v = f + noise, f ~ N(mean, cov), for every class k and many points.
 
     Parameters
@@ -186,8 +199,10 @@ def average_over_factors(
         Variance of the noise of every utility, besides what follows.
     noise_weights, noise_means, noise_variances : (components,) array
         The rest of the noise, a mixture of normals; weights sum to 1 and may be negative.
-    deviations : float
-        Standard errors to report as the error.
+    tolerance : float
+        Error aimed for. Where the first four rules say that all of them will not reach it, the others are left out.
+    deviations : (r + 1,) array
+        Standard errors to report as the error, by the number of rules that were used.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where the input is not finite or the covariance of the utilities not positive
         definite.
@@ -205,7 +220,8 @@ def average_over_factors(
     v, room = np.empty((c, c)), np.empty((5, c, c))
     root = np.empty((c, c - 1))
     variance, width, end = np.empty((3, c))
-    moved, p, slopes = np.empty((3, c))
+    moved, p = np.empty((2, c))
+    of_largest = np.empty((2, c))
     tables = np.empty((c, ENTRIES, 2))
     estimates = np.empty((rules, c))
     for i in range(m):
@@ -220,23 +236,27 @@ def average_over_factors(
             width[k] = math.sqrt(variance[k] + noise)
             end[k] = tabulate(variance[k], noise_weights, noise_means, noise_variances, width[k], tables[k])
         estimates[:] = 0.0
+        done = rules
+        reaches = deviations[rules] / deviations[min(_FIRST, rules)] * math.sqrt(_FIRST / rules)
         for rule in range(rules):
             for q in range(points):
                 for k in range(c):
                     moved[k] = mean[i, k]
                     for j in range(c - 1):
                         moved[k] += root[k, j] * normals[rule, q, j]
-                largest_of_tabulated(moved, width, end, tables, p, slopes)
+                largest_of_tabulated(moved, width, end, tables, p, of_largest)
                 for k in range(c):
                     estimates[rule, k] += weights[rule, q] * p[k]
-        worst = 0.0
+            if rule + 1 == _FIRST and reaches * _spread(estimates[:_FIRST], deviations) > _HOPELESS * tolerance:
+                done = _FIRST
+                break
+        used = estimates[:done]
         total = 0.0
         kept = 0.0
         for k in range(c):
-            estimate = np.mean(estimates[:, k])
-            worst = max(worst, np.var(estimates[:, k]) / (rules - 1))
+            estimate = np.mean(used[:, k])
             total += estimate
             probabilities[i, k] = max(estimate, 0.0)
             kept += probabilities[i, k]
         probabilities[i] /= kept
-        errors[i] = deviations * math.sqrt(worst) + abs(total - 1.0)
+        errors[i] = _spread(used, deviations) + abs(total - 1.0)

@@ -21,7 +21,7 @@ ENTRIES = round((_TO - _FROM) * _PER_WIDTH) + 1
 
 _NOTHING = 1e-9  # what a distribution function may begin at
 _ALL = 1.0 - 2e-7  # and end at
-_STEP = 0.55  # of the trapezoid rule, in widths of the narrowest utility
+_STEP = 1.05  # of the trapezoid rule, in standard deviations of the largest of c narrowest utilities
 _MOST_NODES = 2000
 _LOWEST = math.log(_NOTHING)
 _REACH = 8.9  # of `cdf_and_density`
@@ -72,7 +72,7 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, table
 
 
 @kernel
-def largest_of_tabulated(mean, width, end, tables, probabilities, slopes):
+def largest_of_tabulated(mean, width, end, tables, probabilities, room):
     """P(v_k is the largest of v) of independent utilities, for one point.
 
     Parameters
@@ -83,27 +83,29 @@ def largest_of_tabulated(mean, width, end, tables, probabilities, slopes):
         By `tabulate`.
     probabilities : (c,) array
         Overwritten; their sum departs from 1 by as much as the rule errs.
-    slopes : (c,) array
-        Room.
+    room : (2, c) array
     """
     c = mean.shape[0]
+    slopes, cells = room[0], room[1]
     first = -np.inf
     last = -np.inf
     for k in range(c):
         probabilities[k] = 0.0
+        cells[k] = _PER_WIDTH / width[k]
         first = max(first, mean[k] + _FROM * width[k])
         last = max(last, mean[k] + end[k] * width[k])
     step = np.inf
     for k in range(c):
         if mean[k] + end[k] * width[k] > first:
-            step = min(step, _STEP * width[k])
+            step = min(step, width[k])
+    step *= _STEP / math.sqrt(1.0 + math.log(c))  # the largest of c normal variables has about this standard deviation
     step = max(step, (last - first) / _MOST_NODES)
     nodes = int((last - first) / step) + 1
-    for node in range(1, nodes + 1):
+    for node in range(nodes, 0, -1):
         x = first + node * step
         total = 0.0
         for k in range(c):
-            place = ((x - mean[k]) / width[k] - _FROM) * _PER_WIDTH
+            place = (x - mean[k]) * cells[k] - _FROM * _PER_WIDTH
             slopes[k] = 0.0
             if place < (end[k] - _FROM) * _PER_WIDTH:
                 i = np.uint32(place)
@@ -112,8 +114,9 @@ def largest_of_tabulated(mean, width, end, tables, probabilities, slopes):
                 left, right = tables[k, i, 1] - rise, rise - tables[k, i + 1, 1]
                 bend = left * (1.0 - t) + right * t
                 total += tables[k, i, 0] + t * rise + t * (1.0 - t) * bend
-                slopes[k] = (rise + (1.0 - 2.0 * t) * bend + t * (1.0 - t) * (right - left)) * _PER_WIDTH / width[k]
-        if total > _LOWEST:
-            product = step * math.exp(total)
-            for k in range(c):
-                probabilities[k] += product * slopes[k]
+                slopes[k] = (rise + (1.0 - 2.0 * t) * bend + t * (1.0 - t) * (right - left)) * cells[k]
+        if not total > _LOWEST:  # nor is it further down
+            break
+        product = step * math.exp(total)
+        for k in range(c):
+            probabilities[k] += product * slopes[k]

@@ -17,9 +17,7 @@ __all__ = ["softmax_probabilities"]
 
 _SEED = 19_980_112  # the same input has the same answer
 _LAST_LEVEL = 14  # log2 of the most points of a sequence
-_NEARLY = (
-    10.0  # times the tolerance: from an error so large, quasi-Monte Carlo integration over factors does not reach it
-)
+_NEARLY = 20.0  # tolerances: from so large an error, dearer rules over factors do not reach it
 _NARROW = 0.1  # variance between classes up to which integration over latent values is quick
 _WIDE = 2.0  # and from which on it takes longer than factors
 
