@@ -1,5 +1,7 @@
 """Averages of a softmax against product quadrature and against long averaging."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,6 +10,8 @@ from numpy.testing import assert_allclose
 from scipy.special import ndtr, ndtri, softmax
 from scipy.stats import qmc
 
+from pymc_gpep.likelihoods.over_factors import CHEAP, DEAR, over_factors
+from pymc_gpep.likelihoods.softmax.gumbel_noise import gumbel_noise
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.solvers import team
 from tests.reference.softmax_average import softmax_average as dense_average
@@ -162,15 +166,16 @@ def test_probabilities_do_not_depend_on_the_threads(monkeypatch):
 
 
 def test_many_factors_that_matter_are_within_the_error():
-    """Few classes and large variances, as after Laplace's method: rules of a low degree in great number."""
+    """Few classes, large variances and factors, as after Laplace's method."""
     rng = np.random.default_rng(8)
     mean, variances = rng.standard_normal((6, 5)), 20.0 * np.exp(0.3 * rng.standard_normal((6, 5)))
     root = np.sqrt(5.0) * rng.standard_normal((6, 5, 2))
-    p, error = softmax_probabilities(mean, np.eye(5) * variances[:, None] + root @ root.transpose(0, 2, 1))
-    assert np.median(error) <= 5e-5
-    assert error.max() < 1e-4
-    for found, *point, own in zip(p, mean, variances, root, error, strict=True):
-        assert np.all(np.abs(found - dense_average(*point)) < own)
+    cov = np.eye(5) * variances[:, None] + root @ root.transpose(0, 2, 1)
+    expected = [dense_average(*point) for point in zip(mean, variances, root, strict=True)]
+    for rules, tolerance in product((CHEAP, DEAR), (5e-5, 1e-2)):  # with and without rules that are given up
+        p, error = over_factors(mean, cov, gumbel_noise(), tolerance, rules)
+        assert tolerance < 1e-2 or error.max() < tolerance
+        assert np.all(np.abs(p - expected).max(axis=1) < error)
 
 
 @pytest.mark.parametrize("c", [2, 3, 5])
