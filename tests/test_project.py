@@ -29,6 +29,7 @@ ROOMS = (
     "structure",
     "graph",
     "hyper",
+    "cluster",
     "fits",
     "streaming",
     "sampling",

@@ -1,7 +1,7 @@
 """EP with inducing inputs (Villacampa-Calvo and Hernández-Lobato 2017), for more points than matrices can have rows."""
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,23 +109,18 @@ class SparseEP(SparseApproximation):
             widened = self._widen(wider.sweeps(features, team).sweep, sites, history)
             if widened is not None:
                 return Iterated(widened, CONVERGED, SCHEMES[0])
-        evidence, status, rung = ep_ladder(
-            sweeps.sweep,
-            sites,
-            history,
-            tolerance=self.tolerance,
-            memory=self.memory,
-            mixing=self.mixing,
-            damping=self.damping,
-            ladder=self.ladder,
-            largest_precision=likelihood.largest_precision,
-        )
+        evidence, status, rung = ep_ladder(sweeps.sweep, sites, history, **self.steps(likelihood))
         if wider is None or status != CONVERGED:
             return Iterated(evidence, status, SCHEMES[rung])
         widened = self._widen(wider.sweeps(features, team).sweep, sites, history)
         if widened is not None:
             return Iterated(widened, status, SCHEMES[rung])
         return Iterated(evidence, status, SCHEMES[rung], _at_the_floor(sweeps.sweep, sites))
+
+    def steps(self, likelihood: Likelihood) -> dict[str, Any]:
+        """How the iteration goes, for `pymc_gpep.solvers.ep_ladder.climb`."""
+        names = "tolerance", "memory", "mixing", "damping", "ladder"
+        return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 
     def _widen(self, sweep: Sweep, sites: Array, history: History) -> float | None:
         """Iterate from sites close to the end, with short steps; None, and the sites are what they were, if in vain."""

@@ -19,14 +19,16 @@ def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArra
     RowError
         For the first label that the likelihood, of so many functions, does not have.
     """
-    found = np.empty(rows.n_rows, np.int64)
+    found, first = np.empty(rows.n_rows, np.int64), int(getattr(rows, "first", 0))
     for chunk in chunks(rows):
         found[chunk] = here = rows.labels(chunk)
         try:
             likelihood.check(here, functions, len(here))
         except ValueError:
             row = _first_bad(here, likelihood, functions)
-            raise RowError(_why(here[row : row + 1], likelihood, functions), chunk.start + row, _name(rows)) from None
+            raise RowError(
+                _why(here[row : row + 1], likelihood, functions), first + chunk.start + row, _name(rows)
+            ) from None
     return found
 
 

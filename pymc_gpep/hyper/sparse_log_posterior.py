@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations.neighbours import Neighbours
@@ -59,11 +60,15 @@ class SparseLogPosterior:
         self._units = np.where(deviations > 0.0, deviations, 1.0)
         self._count = len(hyperparameters.parameters)
         classifier = hyperparameters.classifier
-        self._labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
+        self._labels = self._read_labels()
         # What a likelihood with sites is given is the same at all rows, of which the data may have more than the model.
         (parameters,) = evaluate([classifier.parameters])
         every_row = len(parameters), blocks.rows.n_rows
         self._likelihood = classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
+
+    def _read_labels(self) -> NDArray[np.int64]:
+        rows, likelihood = self._blocks.rows, self.hyperparameters.classifier.likelihood_model
+        return checked_labels(rows, likelihood, self._blocks.n_functions)
 
     @property
     def name(self) -> str:
@@ -151,9 +156,15 @@ class SparseLogPosterior:
         def pull(rows: slice, bars: Block) -> None:
             add(prior.slopes(rows, bars))
 
-        solution = solve(prior, pull)
+        return self._evaluated(theta, prior, solve(prior, pull), of_theta, of_inducing)
+
+    def _evaluated(
+        self, theta: Array, prior: PriorAt, solution: SparseSolution, of_theta: Array, of_inducing: Array
+    ) -> Evaluation:
+        """An evaluation from a solution, and from derivatives by way of the moments of rows."""
         if solution.inducing_slope.size:
-            add(prior.inducing_slopes(solution.inducing_slope))
+            by_inducing = prior.inducing_slopes(solution.inducing_slope)
+            of_theta, of_inducing = of_theta + by_inducing[0], of_inducing + by_inducing[1]
         point = self.hyperparameters.point(self.split(theta)[0])
         log_prior, of_prior = self._prior(*(point[v.name] for v in self.hyperparameters.value_vars))
         gradient = of_theta + of_prior

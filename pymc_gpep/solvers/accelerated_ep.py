@@ -1,24 +1,15 @@
 """The fixed-point iteration of EP, parallel, with Anderson acceleration: one for all kinds of sites."""
 
-from collections.abc import Callable
 from typing import NamedTuple, Self
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.schemes.anderson import accelerated_step, weighted_norm
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.site_space import SitesInMemory, SiteSpace, Sweep
 
-__all__ = ["Steps", "Sweep", "accelerated_ep"]
-
-type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
-"""One sweep of a kind of EP, `sweep(sites, target, scale)`.
-
-It computes the posterior that the sites imply, writes the sites that match the tilted moments into `target` and the
-marginal variances of what they act on into `scale` (n, d), and returns success, evidence, and the largest change of a
-site in units of its marginal.
-"""
+__all__ = ["Steps", "Sweep", "accelerated_ep", "iterate"]
 
 
 class Steps(NamedTuple):
@@ -55,25 +46,23 @@ def accelerated_ep(
     *,
     patience: float = np.inf,
 ) -> tuple[float, int]:
-    """Iterate from `sites`, which are overwritten, until converged or without progress for `patience` sweeps.
+    """Iterate from `sites` (2, n, d), which are overwritten; see `iterate`."""
+    return iterate(SitesInMemory(sweep, sites, steps.memory), history, steps, patience=patience)
 
-    `sites` (2, n, d) are the precisions and the locations of d scalar sites for each point; those that match moments
-    have precisions from the least to below the largest. Damped for the first sweeps, then accelerated, and
-    starting afresh from a damped step whenever the residual grows. Returns evidence and status.
+
+def iterate(space: SiteSpace, history: History, steps: Steps, *, patience: float = np.inf) -> tuple[float, int]:
+    """Iterate from the sites of a space until converged or without progress for `patience` sweeps.
+
+    Sites are precisions and locations; those that match moments have precisions from the least to below the
+    largest. Damped for the first sweeps, then accelerated, and starting afresh from a damped step whenever the residual
+    grows. Returns evidence and status.
     """
     tolerance, memory, mixing, damping, largest_precision, least_precision = steps
-    target, scale = np.empty_like(sites), np.empty(sites.shape[1:])
-    # The sites as one vector x, its residual f, and the weights that make it free of units.
-    x = sites.reshape(-1)
-    half = x.size // 2
-    weight, step = np.empty((2, x.size))
-    dx, df = np.empty((2, memory, x.size))
-    old_x, old_f = np.empty((2, x.size))
     stored = sweeps = progress = 0
     smallest = best_residual = last_residual = np.inf
     evidence = np.nan
     while not history.is_full() and sweeps - progress < patience:
-        ok, new_evidence, residual = sweep(sites, target, scale)
+        ok, new_evidence, residual = space.sweep()
         if not ok:
             return np.nan, NOT_POSITIVE_DEFINITE
         change = abs(new_evidence - evidence)
@@ -87,32 +76,17 @@ def accelerated_ep(
         if residual < _PROGRESS * best_residual:
             best_residual = residual
             progress = sweeps
-        f = target.reshape(-1)  # in place, as all is below: sites of a million points are what takes the memory
-        f -= x
-        variance = scale.reshape(-1)
-        weight[half:] = variance
-        np.multiply(variance, variance, out=weight[:half])
-        norm = weighted_norm(weight, f)
+        norm = space.norm()
         if norm > (_GROWTH if last_residual > _NEAR else _GROWTH_NEAR) * smallest:
             stored = 0
             smallest = norm
         elif memory > 0 and sweeps > 1 and (sweeps > _WARM_UP + 1 or last_residual < _BOLD):
-            slot = stored % memory
-            np.subtract(x, old_x, out=dx[slot])
-            np.subtract(f, old_f, out=df[slot])
+            space.remember(stored % memory)
             stored += 1
         smallest = min(smallest, norm)
         last_residual = residual
-        old_x[:], old_f[:] = x, f
         if stored > 0:
-            accelerated_step(weight, f, dx, df, min(stored, memory), mixing, step)
-            step += x
-            # Where acceleration takes a precision out of its interval, the plain step does not.
-            precisions = step[:half]
-            outside = ~((precisions >= least_precision) & (precisions < largest_precision))
-            precisions[outside] = x[:half][outside] + damping * f[:half][outside]
-            x[:] = step
+            space.accelerate(min(stored, memory), mixing, damping, (least_precision, largest_precision))
         else:
-            f *= damping
-            x += f
+            space.damp(damping)
     return evidence, OUT_OF_ITERATIONS

@@ -129,7 +129,7 @@ class CoupledSparseSweeps:
         """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
         try:
             posterior, evidence = self._posterior(sites)
-        except (LinAlgError, ValueError):
+        except LinAlgError:  # and nothing else: rows may be such that they cannot be read
             return False, np.nan, np.nan
 
         def part(at: _Rows) -> tuple[float, float]:

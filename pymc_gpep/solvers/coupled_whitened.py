@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky
+from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
@@ -87,8 +87,10 @@ def coupled_whitened(precision: Array, location: Array) -> CoupledWhitened:
     Raises
     ------
     LinAlgError
-        If I + S has no Cholesky factor, ValueError if it is not finite.
+        If I + S has no Cholesky factor, or is not finite.
     """
+    if not np.isfinite(precision).all():
+        raise LinAlgError("S is not finite")
     every = np.arange(len(precision))
     total = precision.copy()
     total[every, every] += 1.0

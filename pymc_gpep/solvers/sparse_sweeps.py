@@ -9,8 +9,8 @@ Derivatives are those with the sites held as natural parameters of v, whose prio
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ class SparseSweeps(ABC):
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         """Derivatives at some rows."""
 
-    def _of_posterior(self, posterior: WhitenedPosterior) -> float:
+    def of_posterior(self, posterior: WhitenedPosterior) -> float:
         """What the posterior itself adds to the number that is computed."""
         return posterior.log_normaliser
 
@@ -92,9 +92,9 @@ class SparseSweeps(ABC):
 
     def posterior(self, sites: Array) -> WhitenedPosterior:
         """The posterior that sites (2, n, d) imply. See `whitened_posterior` for what it raises."""
-        return whitened_posterior(*self._natural(sites))
+        return whitened_posterior(*self.natural(sites))
 
-    def _natural(self, sites: Array) -> tuple[Array, Array]:
+    def natural(self, sites: Array) -> tuple[Array, Array]:
         """S (c, M, M) and h (c, M)."""
         c, size = len(self._owner), self._features.whitening.size
         precision, location = np.zeros((c, size, size)), np.zeros((c, size))
@@ -123,22 +123,40 @@ class SparseSweeps(ABC):
         for rows, features in self._features.blocks():
             yield from self._team.each(one, parts(rows, features))
 
-    def _shifted(self, sites: Array) -> tuple[WhitenedPosterior, CommonShift | None]:
-        """The posterior of sites that have moved with the best function common to all, and that function."""
-        precision, location = self._natural(sites)
+    def shifted(
+        self, precision: Array, location: Array, each: Callable[[Callable[[SiteSums], Any]], Iterable[Any]]
+    ) -> tuple[WhitenedPosterior, CommonShift | None]:
+        """The posterior of sites that have moved with the best function common to all, and that function.
+
+        `precision` and `location` are those of `natural`, and `each` yields what a function makes of every block.
+        """
         posterior = whitened_posterior(precision, location)
         if not self._shifts:
             return posterior, None
         if max(self._owner) == 0:
             return shared_features_shift(posterior, precision, location)
-        return own_features_shift(posterior, lambda work: self._each(sites, lambda _, block: work(block)))
+        return own_features_shift(posterior, each)
+
+    def over_blocks[R](self, sites: Array, work: Callable[[SiteSums], R]) -> Iterator[R]:
+        """What a function makes of every block."""
+        return self._each(sites, lambda _, block: work(block))
 
     def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
         try:
-            posterior, shift = self._shifted(sites)
+            posterior, shift = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
         except LinAlgError:  # and nothing else: rows may be such that they cannot be read
             return False, np.nan, np.nan
+        terms, residual = self.match(sites, posterior, shift, target, scale)
+        return not np.isnan(residual), self.of_posterior(posterior) + terms, residual
+
+    def match(
+        self, sites: Array, posterior: WhitenedPosterior, shift: CommonShift | None, target: Array, scale: Array
+    ) -> tuple[float, float]:
+        """Where sites are to go: what their points add to the number that is computed, and the largest change.
+
+        The sites are moved by the `shift` first. Both are NaN where there are no such sites.
+        """
 
         def part(rows: slice, block: SiteSums) -> tuple[float, float]:
             t, nu = sites[:, rows]
@@ -153,13 +171,15 @@ class SparseSweeps(ABC):
             return found.terms, max(float(moved_t.max(initial=0.0)), float(moved_nu.max(initial=0.0)))
 
         terms, residuals = np.array(list(self._each(sites, part))).T
-        if np.isnan(residuals).any():
-            return False, np.nan, np.nan
-        return True, self._of_posterior(posterior) + float(terms.sum()), float(residuals.max())
+        return (np.nan, np.nan) if np.isnan(residuals).any() else (float(terms.sum()), float(residuals.max()))
 
     def derivatives(self, sites: Array, pull: Pull) -> Array:
         """Give derivatives to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
-        posterior, whitening = self.posterior(sites), self._features.whitening
+        return self._features.whitening.pull_factor(self.pulled(sites, self.posterior(sites), pull))
+
+    def pulled(self, sites: Array, posterior: WhitenedPosterior, pull: Pull) -> Array:
+        """Give derivatives to `pull`, block by block, and return what `Whitening.pull_factor` wants of all rows."""
+        whitening = self._features.whitening
         product = np.zeros_like(whitening.factor)
 
         def part(rows: slice, block: SiteSums) -> tuple[slice, Block, Array]:
@@ -177,7 +197,7 @@ class SparseSweeps(ABC):
         for rows, bars, of_factor in self._each(sites, part):
             product += of_factor
             pull(rows, bars)
-        return whitening.pull_factor(product)
+        return product
 
     def _marginals(self, features: Features, posterior: WhitenedPosterior) -> tuple[Array, Array]:
         """Means and variances of the projections, (c, B)."""

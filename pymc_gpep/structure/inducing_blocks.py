@@ -5,6 +5,7 @@ mean functions are asked for blocks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any
 
@@ -163,6 +164,12 @@ class InducingBlocks:
         }
         self._shared = len(parts) == 1
 
+    def on(self, rows: Rows) -> "InducingBlocks":
+        """The same with other rows."""
+        other = copy(self)
+        other.rows = rows
+        return other
+
     @property
     def n_functions(self) -> int:
         """Number of latent functions, c."""
@@ -224,26 +231,26 @@ class PriorAt:
 
     def __init__(self, blocks: InducingBlocks, point: PointType, z: Array) -> None:
         self._blocks = blocks
-        self._point = point
-        self._z = z
+        self.point = point
+        self.z = z
         self.n_points = blocks.rows.n_rows
         self.n_functions = blocks.n_functions
 
     def inducing(self) -> Array:
         """Prior covariance of the inducing values, (q, M, M)."""
-        return self._blocks.inducing(self._point, self._z)
+        return self._blocks.inducing(self.point, self.z)
 
     def block(self, rows: slice) -> Block:
         """Moments of some of the rows."""
-        return self._blocks.block(self._point, self._z, self._blocks.rows.inputs(rows))
+        return self._blocks.block(self.point, self.z, self._blocks.rows.inputs(rows))
 
     def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:
         """Derivatives in hyperparameters and inducing inputs, from those in the moments of some of the rows."""
-        return self._blocks.block_slopes(self._point, self._z, self._blocks.rows.inputs(rows), bars)
+        return self._blocks.block_slopes(self.point, self.z, self._blocks.rows.inputs(rows), bars)
 
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
         """The same from those in the covariance of the inducing values."""
-        return self._blocks.inducing_slopes(self._point, self._z, bar)
+        return self._blocks.inducing_slopes(self.point, self.z, bar)
 
 
 def _rows_of_model(inputs: Array, labels: Array) -> InMemory:

@@ -1,0 +1,1 @@
+"""EP with inducing inputs on several machines, by Dask."""

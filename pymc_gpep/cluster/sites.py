@@ -1,0 +1,130 @@
+"""Sites that stay with the workers, as the vector space that the iteration of EP moves in."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.cluster.part import Begin, Part, Sums, Task
+from pymc_gpep.cluster.rounds import Rounds
+from pymc_gpep.kernels.schemes.anderson import combination
+from pymc_gpep.solvers.common_shift import SiteSums
+from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
+
+__all__ = ["SitesOnCluster"]
+
+
+class SitesOnCluster:
+    """Sites of many parts at one prior, as a `SiteSpace`.
+
+    Parts send S and h, what their points add to the evidence, and inner products. Sites do not travel. Those of parts
+    whose worker is gone are had from the posterior again: at a fixed point it implies them.
+
+    Parameters
+    ----------
+    rounds : Rounds
+    begin : Begin
+    sweeps : SparseSweeps
+        Of no rows at all, for what is done with sums.
+    """
+
+    def __init__(self, rounds: Rounds, begin: Begin, sweeps: SparseSweeps) -> None:
+        self._rounds = rounds
+        self._begin = begin
+        self._sweeps = sweeps
+        self._posterior: WhitenedPosterior | None = None
+        self._norm = np.nan
+        self._slot: int | None = None
+        self._start()
+
+    def _start(self) -> None:
+        begin, rounds = self._begin, self._rounds
+        number = rounds.number + 1
+        # What was begun once can be begun again, with parts that were lost.
+        rounds.number = number
+        everyone = range(rounds.count)
+        self._natural = rounds.until_done(lambda: rounds.tell(everyone, _begin(number, begin)), lambda lost: None).added
+
+    def _mend(self, lost: tuple[int, ...]) -> None:
+        """Parts that were made anew get the prior, and sites; then all are asked for what has to be added again."""
+        number = self._rounds.number
+        self._rounds.tell(lost, _begin(number, self._begin, self._posterior))
+        self._natural = self._rounds.ask(Part.natural).added
+
+    def _ask(self, task: Task) -> Sums:
+        found: Sums = self._rounds.until_done(lambda: self._rounds.ask(task), self._mend)
+        return found
+
+    def sweep(self) -> tuple[bool, float, float]:
+        """See `SiteSpace`."""
+        ok, evidence, residual = self._rounds.until_done(self._sweep, self._mend)
+        return ok, evidence, residual
+
+    def _sweep(self) -> tuple[bool, float, float]:
+        try:
+            posterior, shift = self._sweeps.shifted(*self._natural, self._over_blocks)
+        except LinAlgError:
+            return False, np.nan, np.nan
+        found = self._rounds.ask(lambda part: part.match(posterior, shift))
+        self._posterior = posterior
+        terms, self._norm = found.added
+        return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
+
+    def _over_blocks(self, work: Callable[[SiteSums], Any]) -> Iterable[Any]:
+        found = list(self._rounds.ask(lambda part: part.over_blocks(work)).added)
+        c = len(self._natural[1])
+        rest = iter(found[c:])
+        return [(found[:c], [[next(rest) for _ in range(k + 1)] for k in range(c)])]
+
+    def norm(self) -> float:
+        """See `SiteSpace`."""
+        return self._norm
+
+    def remember(self, slot: int) -> None:
+        """See `SiteSpace`. It is done together with what comes next."""
+        self._slot = slot
+
+    def _move(self, task: Task) -> None:
+        """Have all sites take a step. Those of parts that are lost meanwhile are had anew, and the others move once."""
+        moved = False
+
+        def move() -> None:
+            nonlocal moved
+            if not moved:
+                moved = True
+                self._natural = self._rounds.ask(task).added
+
+        self._rounds.until_done(move, self._mend)
+
+    def damp(self, damping: float) -> None:
+        """See `SiteSpace`."""
+        self._slot = None
+        self._move(lambda part: part.damp(damping))
+
+    def accelerate(self, used: int, mixing: float, damping: float, interval: tuple[float, float]) -> None:
+        """See `SiteSpace`."""
+        slot, self._slot = self._slot, None
+        gamma = combination(*self._ask(lambda part: part.products(slot, used)).added)
+        self._move(lambda part: part.combine(gamma, mixing, damping, interval))
+
+    def clear(self) -> None:
+        """See `SiteSpace`."""
+        self._posterior = None
+        self._natural = self._ask(Part.clear).added
+
+    def end(self, number: int) -> WhitenedPosterior:
+        """Have the sites kept under a number, and return the posterior that they imply."""
+        self._natural = self._ask(lambda part: part.end(number)).added
+        return whitened_posterior(*self._natural)
+
+    def slopes(self, posterior: WhitenedPosterior) -> tuple[Array, Array, Array]:
+        """Derivatives in hyperparameters and inducing inputs, and what `Whitening.pull_factor` wants."""
+        of_theta, of_inducing, product = self._ask(lambda part: part.slopes(posterior)).added
+        return of_theta, of_inducing, product
+
+
+def _begin(number: int, what: Begin, posterior: WhitenedPosterior | None = None) -> Task:
+    return lambda part: part.begin(number, what, posterior)

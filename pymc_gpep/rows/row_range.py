@@ -1,0 +1,48 @@
+"""Some rows of others, as those of one part of many."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.in_memory import InMemory
+
+__all__ = ["RowRange", "rows_between"]
+
+
+class RowRange:
+    """Rows that follow one another.
+
+    Parameters
+    ----------
+    rows : Rows
+    between : slice
+        Which of them, start to stop.
+    first : int, optional
+        What its first row is called in messages, if not the first of `between`.
+    """
+
+    def __init__(self, rows: Rows, between: slice, first: int | None = None) -> None:
+        self._rows = rows
+        self._start: int = between.start
+        self.first = self._start if first is None else first
+        self.n_rows: int = between.stop - between.start
+        self.n_inputs = rows.n_inputs
+        self.chunk = min(rows.chunk, self.n_rows)
+        self.label_name = str(getattr(rows, "label_name", ""))
+
+    def inputs(self, rows: slice) -> Array:
+        """Inputs (B, d)."""
+        return self._rows.inputs(slice(self._start + rows.start, self._start + rows.stop))
+
+    def labels(self, rows: slice) -> NDArray[np.int64]:
+        """What was observed there, (B,)."""
+        return self._rows.labels(slice(self._start + rows.start, self._start + rows.stop))
+
+
+def rows_between(rows: Rows, between: slice) -> RowRange:
+    """Some rows, and nothing of the others: of what is in memory a copy is kept."""
+    if not isinstance(rows, InMemory):
+        return RowRange(rows, between)
+    own = InMemory(rows.inputs(between).copy(), rows.labels(between).copy())
+    return RowRange(own, slice(0, own.n_rows), between.start)

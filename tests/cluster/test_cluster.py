@@ -1,0 +1,174 @@
+"""The workers of a cluster against one process, and what becomes of a fit when one of them goes."""
+
+import os
+import signal
+from contextlib import contextmanager
+
+import numpy as np
+import pymc as pm
+import pytest
+from distributed import Client, LocalCluster
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import SparseEP
+from pymc_gpep.cluster.log_posterior import ClusterLogPosterior, part_ends
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.solvers.history import watching
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps
+from tests import models
+
+# What Dask and Tornado leave open when a worker goes away in the middle of something.
+pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@contextmanager
+def workers(count, processes=False):
+    with (
+        LocalCluster(n_workers=count, threads_per_worker=1, processes=processes, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield cluster, client
+
+
+def given(build, shared, rows=None, **options):
+    """What both kinds of log posterior are made of."""
+    model, gp = build()
+    space = Hyperparameters(read_classifier(model))
+    blocks = InducingBlocks(space.classifier, as_gps(gp), space.data, rows=rows)
+    z = initial_inducing(4, blocks.rows, blocks.n_functions, shared, 1)
+    return space, SparseEP(tolerance=1e-11, **options), blocks, z, True
+
+
+def alone(*args):
+    posterior = SparseLogPosterior(*args)
+    theta = posterior.flat(args[0].initial_point())
+    return theta, posterior(theta)
+
+
+def check_same(found, expected):
+    assert found.usable
+    assert_allclose(found.log_posterior, expected.log_posterior, rtol=1e-9)
+    assert_allclose(found.gradient, expected.gradient, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("count", "build", "shared", "sites"),
+    [
+        (1, models.shared, True, "quadrature"),
+        (2, models.per_class, False, "quadrature"),
+        (4, models.shared, True, "pairwise"),
+    ],
+)
+def test_it_is_one_process(count, build, shared, sites):
+    args = given(build, shared, sites=sites)
+    theta, expected = alone(*args)
+    near = SparseLogPosterior(*args)(theta + 1e-3, expected.start)
+    with workers(count) as (_, client):
+        posterior = ClusterLogPosterior(*args, client)
+        found = posterior(theta)
+        check_same(found, expected)
+        assert found.iterations == expected.iterations
+        again = posterior(theta + 1e-3, found.start)  # from where the first one ended
+        check_same(again, near)
+        assert again.iterations == near.iterations < found.iterations
+        assert_allclose(posterior.solve(theta + 1e-3, again.start).evidence, near.evidence, rtol=1e-9)
+
+
+def test_sums_of_many_parts_are_added_in_a_tree():
+    args = given(models.fixed, True)
+    theta, expected = alone(*args)
+    with workers(2) as (_, client):
+        check_same(ClusterLogPosterior(*args, client, parts=10)(theta), expected)
+
+
+@pytest.mark.parametrize("sweep", [1, 9])
+def test_a_worker_that_goes_changes_nothing(sweep):
+    args = given(models.shared, True)
+    theta, expected = alone(*args)
+    with workers(3) as (cluster, client):
+        posterior = ClusterLogPosterior(*args, client)
+
+        def strike(iteration, evidence, residual):
+            if iteration == sweep and len(client.scheduler_info()["workers"]) == 3:
+                cluster.sync(cluster.workers[1].close)
+
+        with watching(strike):
+            found = posterior(theta)
+        assert len(client.scheduler_info()["workers"]) == 2
+        check_same(found, expected)
+        check_same(posterior(theta, found.start), expected)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_changes_nothing():
+    args = given(models.shared, True)
+    theta, expected = alone(*args)
+    with workers(2, processes=True) as (_, client):
+        posterior = ClusterLogPosterior(*args, client)
+        killed = []
+
+        def strike(iteration, evidence, residual):
+            if iteration == 6 and not killed:
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        with watching(strike):
+            found = posterior(theta)
+        assert killed
+        check_same(found, expected)
+
+
+def test_a_fit_by_a_client(tmp_path):
+    X, y = models.data()
+    np.save(tmp_path / "x.npy", X)
+    model, gp = models.shared()
+    options = {"method": "sparse_ep", "gp": gp, "inducing": 4, "progressbar": False, "random_seed": 1}
+    fits = []
+    mapped = np.load(tmp_path / "x.npy", mmap_mode="r"), y
+    with model, workers(2) as (_, client):
+        for more in ({}, {"client": client, "data": mapped}, {"client": client}):
+            with pytest.warns(RuntimeWarning, match="did not converge after 2 iterations"):
+                fits.append(pm.fit(2, **more, **options))
+    expected, found, of_model = fits
+    for fit in (found, of_model):
+        assert_allclose(fit.hist, expected.hist, rtol=1e-9)
+        assert_allclose(fit.inducing, expected.inducing, rtol=1e-8)
+        assert_allclose(fit.predict(gp, X).p, expected.predict(gp, X).p, rtol=1e-6)
+    assert found.solution.labels.size == 0
+    assert set(found.to_datatree()["observed_data"].attrs) == {"n_rows", "n_inputs", "checksum", "name"}
+
+
+def test_a_row_that_cannot_be_used_is_named_by_the_worker_that_reads_it(tmp_path):
+    X, y = models.data()
+    labels = y.copy()
+    labels[27] = 5
+    np.save(tmp_path / "y.npy", labels)
+    np.save(tmp_path / "x.npy", X)
+    rows = rows_of(tuple(np.load(tmp_path / name, mmap_mode="r") for name in ("x.npy", "y.npy")))
+    with workers(2) as (_, client), pytest.raises(RowError, match=r"y\.npy: row 27 has the label 5") as raised:
+        ClusterLogPosterior(*given(models.shared, True, rows), client)
+    assert raised.value.row == 27
+
+
+def test_what_is_not_there_yet_is_refused():
+    args = given(models.shared, True, sites="nested")
+    with pytest.raises(NotImplementedError, match=r"client=\.\.\. is for scalar sites .* not for sites='nested' yet"):
+        ClusterLogPosterior(*args, None)
+
+
+def test_parts_end_at_chunks_if_there_are_enough():
+    rows = InMemory(np.zeros((23, 1)), np.zeros(23))
+    assert part_ends(rows, 4) == [0, 6, 12, 17, 23]
+    assert part_ends(rows, 40) == list(range(24))
+
+    class Chunked(InMemory):
+        chunk = 5
+
+    assert part_ends(Chunked(np.zeros((23, 1)), np.zeros(23)), 2) == [0, 10, 23]
