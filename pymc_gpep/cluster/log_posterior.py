@@ -74,7 +74,7 @@ class ClusterLogPosterior(SparseLogPosterior):
                 f"client=... is for method='sparse_ep' and likelihoods that are given latent values alone, and not for "
                 f"{approximator.name} of a {likelihood.name} likelihood yet. Leave the client out."
             )
-        self._rule = approximator.rule(likelihood)
+        self._rule = approximator.rule(likelihood, blocks.n_functions, inducing.shape[1])
         self._empty = blocks.on(RowRange(blocks.rows, slice(0, 0)))
         self._nothing = self._rule.factors(likelihood, _NONE, blocks.n_functions)
         super().__init__(hyperparameters, approximator, blocks, inducing, learn)
@@ -100,7 +100,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         if not isinstance(found, SparseSweeps) or self._nothing.widening() is not None:
             raise NotImplementedError(
                 f"client=... is for scalar sites of log-concave factors, and not for "
-                f"sites={self.approximator.sites!r} yet. Leave the client out, or take other sites."
+                f"sites={self._rule.name!r} yet. Leave the client out, or take sites='quadrature'."
             )
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:

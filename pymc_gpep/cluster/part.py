@@ -59,7 +59,7 @@ class Sums(NamedTuple):
     lost: tuple[int, ...] = ()
     """Parts that do not have what they need."""
 
-    def __add__(self, other: object) -> "Sums":  # type: ignore[override]
+    def __add__(self, other: object) -> "Sums":
         assert isinstance(other, Sums)
         if self.lost or other.lost:
             return Sums((), np.nan, self.lost + other.lost)

@@ -65,7 +65,8 @@ class SitesOnCluster:
 
     def _sweep(self) -> tuple[bool, float, float]:
         try:
-            posterior, shift = self._sweeps.shifted(*self._natural, self._over_blocks)
+            precision, location = self._natural
+            posterior, shift = self._sweeps.shifted(precision, location, self._over_blocks)
         except LinAlgError:
             return False, np.nan, np.nan
         found = self._rounds.ask(lambda part: part.match(posterior, shift))

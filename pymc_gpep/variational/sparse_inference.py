@@ -247,7 +247,7 @@ class SparseInference(Inference):
             warn(fit.message, RuntimeWarning)
         return fit
 
-    def _log_posterior(self, approximator: SparseEP, blocks: InducingBlocks, inducing: Array) -> SparseLogPosterior:
+    def _log_posterior(self, approximator: Any, blocks: InducingBlocks, inducing: Array) -> SparseLogPosterior:
         given = self._space, approximator, blocks, inducing, self._learn
         if self._client is None:
             return SparseLogPosterior(*given)
