@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.solution import Convergence
-from pymc_gpep.approximations.sparse_ep import SparseEP, SparseSolution
+from pymc_gpep.approximations.sparse import SparseSolution
+from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.part import Begin, Recipe
 from pymc_gpep.cluster.rounds import Rounds
@@ -151,7 +152,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         evidences, residuals = history.array.T.copy()
         solution = SparseSolution(
             evidence=evidence,
-            exact=self._rule.exact,
+            number=self.approximator.number(likelihood, prior.n_functions, self._inducing.shape[1]),
             posterior=posterior,
             labels=self._labels,
             likelihood=likelihood,

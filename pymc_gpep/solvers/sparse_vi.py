@@ -81,7 +81,7 @@ class SparseVISweeps(SparseSweeps):
         seen = (features.mean + mean).T, (self._rest(features) + variance).T
         return mean.T, variance.T, *self._averages.terms(rows, *map(np.ascontiguousarray, seen))
 
-    def _of_posterior(self, posterior: WhitenedPosterior) -> float:
+    def of_posterior(self, posterior: WhitenedPosterior) -> float:
         """−KL(q ‖ N(0, I))."""
         root, mean = posterior.root, posterior.mean
         log_det = 2.0 * float(np.log(root.diagonal(axis1=1, axis2=2)).sum())
