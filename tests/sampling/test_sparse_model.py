@@ -219,7 +219,7 @@ def test_the_evidence_of_ep_is_that_of_annealing(drawn):
     assert abs(estimate - fit.log_evidence) < 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.calibration
 @models.interpreted_sampler
 def test_the_means_of_ep_are_those_of_nuts(drawn, machine_code):
     sparse, fit, *_ = drawn
