@@ -9,8 +9,8 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.part import Begin, Part, Sums, Task
 from pymc_gpep.cluster.rounds import Rounds
-from pymc_gpep.kernels.schemes.anderson import combination
 from pymc_gpep.solvers.common_shift import SiteSums
+from pymc_gpep.solvers.site_space import combination
 from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
 

@@ -12,7 +12,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.schemes.anderson import combination, combined_step, residual_products, weighted_norm
 
-__all__ = ["SiteSpace", "SiteVector", "SitesInMemory", "Sweep"]
+__all__ = ["SiteSpace", "SiteVector", "SitesInMemory", "Sweep", "combination"]
 
 type Sweep = Callable[[Array, Array, Array], tuple[bool, float, float]]
 """One sweep of a kind of EP, `sweep(sites, target, scale)`.
