@@ -141,6 +141,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         if (white := whitening(prior.inducing(), self.approximator.jitter)) is not None:
             sweeps = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, prior.point, prior.z), white), ALONE)
             assert isinstance(sweeps, SparseSweeps)
+            assert isinstance(self.approximator, SparseEP)
             sites = SitesOnCluster(self.rounds, Begin(prior.point, prior.z, white, start), sweeps)
             evidence, status, rung = climb(sites, history, **self.approximator.steps(likelihood))
             if np.isfinite(evidence):

@@ -45,7 +45,7 @@ class Rounds:
         self._client = client
         # A copy for each part: graphs keep what they compute in storage of their own.
         self._recipes = [cloudpickle.dumps(recipe) for recipe in recipes]
-        self._parts: list[Future] = [None] * len(recipes)
+        self._parts: dict[int, Future[Any]] = {}
         self._homes = [""] * len(recipes)
         self._make(range(len(recipes)))
         self.number = 0
@@ -73,7 +73,7 @@ class Rounds:
     def _workers(self) -> set[str]:
         return set(self._client.scheduler_info(n_workers=-1)["workers"])
 
-    def _wait(self, futures: Sequence["Future"], homes: Sequence[str] = ()) -> bool:
+    def _wait(self, futures: Sequence["Future[Any]"], homes: Sequence[str] = ()) -> bool:
         """Wait for futures; False as soon as one of the workers that are to make them is gone."""
         from distributed import CancelledError, wait
 
@@ -137,7 +137,7 @@ class Rounds:
         raise LostPartsError(lost)
 
     @staticmethod
-    def _raise_what_was_raised(futures: Sequence["Future"]) -> None:
+    def _raise_what_was_raised(futures: Sequence["Future[Any]"]) -> None:
         for future in futures:
             if future.status == "error":
                 error = future.exception()
