@@ -116,8 +116,7 @@ class Part:
 
     def _new(self, sites: Array) -> SiteVector:
         vector = SiteVector(sites, self._recipe.memory)
-        for slot in range(self._recipe.memory):
-            vector.forget(slot)
+        vector.rest()
         return vector
 
     def act(self, number: int, task: Task) -> Sums:
@@ -144,6 +143,7 @@ class Part:
         with one_blas_thread(), np.errstate(all="ignore"):
             if posterior is not None:
                 self._recover(posterior)
+                self._vector.rest()
             self._done, self._last = number, self.natural()
         return self._last
 

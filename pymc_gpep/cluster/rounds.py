@@ -109,7 +109,8 @@ class Rounds:
         return len(self._parts)
 
     def _sum(self, parts: Sequence[int], task: Task) -> Sums:
-        message = self._client.scatter(_Message(task), broadcast=True, hash=False, direct=False)
+        # The result of a task, not scattered: what goes with a worker is made again, and nobody waits for it.
+        message = self._client.submit(_carried, cloudpickle.dumps(task), pure=False)
         found = [
             self._client.submit(_done, self._parts[part], message, workers=[self._homes[part]], pure=False)
             for part in parts
@@ -127,8 +128,10 @@ class Rounds:
             lost = total.lost
         else:
             here = self._workers()
-            self._wait([future for part, future in zip(parts, found, strict=True) if self._homes[part] in here])
+            living = [place for place, part in enumerate(parts) if self._homes[part] in here]
+            self._wait([found[place] for place in living], [self._homes[parts[place]] for place in living])
             self._raise_what_was_raised(found)
+            here = self._workers()
             lost = tuple(
                 part for part in parts if self._homes[part] not in here or self._parts[part].status != "finished"
             )
@@ -165,16 +168,6 @@ class Rounds:
         raise RuntimeError(f"Workers were lost {_TRIES} times. Look at their memory, and at their logs.")
 
 
-class _Message:
-    """A task in bytes, so that each part has a copy of its own."""
-
-    def __init__(self, task: Task) -> None:
-        self.task = cloudpickle.dumps(task)
-
-    def __sizeof__(self) -> int:
-        return len(self.task)
-
-
 class _Act:
     def __init__(self, number: int, task: Task) -> None:
         self._number, self._task = number, task
@@ -187,6 +180,11 @@ def _made(number: int, recipe: bytes) -> Part:
     return Part(number, cloudpickle.loads(recipe))
 
 
-def _done(part: Part, message: _Message) -> Sums:
-    task: Task = cloudpickle.loads(message.task)
+def _carried(task: bytes) -> bytes:
+    return task
+
+
+def _done(part: Part, message: bytes) -> Sums:
+    """A task is in bytes, so that each part has a copy of its own."""
+    task: Task = cloudpickle.loads(message)
     return task(part)

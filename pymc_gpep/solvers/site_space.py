@@ -83,6 +83,11 @@ class SiteVector:
         """Keep no change in one of the places of the memory."""
         self._dx[slot] = self._df[slot] = 0.0
 
+    def rest(self) -> None:
+        """Have no residual and no past, so that steps leave the sites where they are until the next sweep."""
+        for values in (self.target, self.scale, self._weight, self._dx, self._df):
+            values[:] = 0.0
+
     def damp(self, damping: float) -> None:
         """See `SiteSpace`."""
         self._old_x[:], self._old_f[:] = self._x, self._f

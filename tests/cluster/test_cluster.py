@@ -1,5 +1,7 @@
 """The workers of a cluster against one process, and what becomes of a fit when one of them goes."""
 
+import os
+import signal
 from contextlib import contextmanager
 
 import numpy as np
@@ -102,6 +104,25 @@ def test_a_worker_that_goes_changes_nothing(sweep):
         assert len(client.scheduler_info()["workers"]) == 2
         check_same(found, expected)
         check_same(posterior(theta, found.start), expected)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_changes_nothing():
+    args = given(models.shared, True)
+    theta, expected = alone(*args)
+    with workers(2, processes=True) as (_, client):
+        posterior = ClusterLogPosterior(*args, client)
+        killed = []
+
+        def strike(iteration, evidence, residual):
+            if iteration == 6 and not killed:
+                killed.append(next(iter(client.run(os.getpid).values())))
+                os.kill(killed[0], signal.SIGKILL)
+
+        with watching(strike):
+            found = posterior(theta)
+        assert killed
+        check_same(found, expected)
 
 
 def test_a_fit_by_a_client(tmp_path):
