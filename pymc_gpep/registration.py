@@ -39,6 +39,7 @@ def register() -> None:
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.approximations import METHODS
         from pymc_gpep.streaming.methods import STREAMING_METHODS
+        from pymc_gpep.variational.callback_checks import check_callbacks
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.sparse_inference import SPARSE_METHODS, SparseInference
         from pymc_gpep.variational.streaming_inference import StreamingInference
@@ -59,6 +60,7 @@ def register() -> None:
                 raise KeyError(f"{error.args[0]}; pymc_gpep adds {ours}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
+        check_callbacks(arguments.get("kwargs", {}).get("callbacks"), inference is StreamingInference)
         options = dict(arguments.pop("inf_kwargs", None) or {})
         options |= {each: arguments.pop(each) for each in ("random_seed", "start") if each in arguments}
         others = arguments.pop("kwargs", {})

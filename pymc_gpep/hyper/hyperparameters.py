@@ -57,6 +57,11 @@ class Hyperparameters:
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
+        if start is not None and not isinstance(start, Mapping):
+            raise TypeError(
+                f"start must be initial values of hyperparameters, by name, but is {start!r}. The file of a Checkpoint "
+                "is for fits by batches, which have a batch_size."
+            )
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
         if unknown := sorted(set(start or {}) - names):

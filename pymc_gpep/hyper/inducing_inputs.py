@@ -41,19 +41,25 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     if isinstance(given, Integral):
         count = int(given)
         if not 1 <= count <= n:
+            instead = (
+                ' A fit without inducing inputs, method="nested_ep", is exact in what these approximate, and for so '
+                "few rows not slower."
+            )
             raise ValueError(
-                f"inducing must be from 1 to {n}, the number of rows, but is {count}. A fit without inducing inputs, "
-                'method="nested_ep", is exact in what these approximate, and for so few rows not slower.'
+                f"inducing must be from 1 to {n}, the number of rows, but is {count}.{instead if count > n else ''}"
             )
         rng = np.random.default_rng(random_seed)
         return np.stack([_spread(rows, count, rng) for _ in range(sets)])
     try:
         z = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"inducing must be a number or an array of inputs, but is a {type(given).__name__}.") from None
+        raise TypeError(
+            f"inducing must be a whole number or an array of inputs, but is a {type(given).__name__}."
+        ) from None
     wanted = f"(M, {d})" + ("" if shared or functions == 1 else f" or ({functions}, M, {d})")
+    found = f"is {given!r}" if z.ndim == 0 else f"has shape {z.shape}"
     if z.ndim not in (2, 3) or z.shape[-1] != d or 0 in z.shape or (z.ndim == 3 and len(z) not in (1, sets)):
-        raise ValueError(f"inducing must be a number or an array {wanted}, but has shape {z.shape}.")
+        raise ValueError(f"inducing must be a whole number or an array {wanted}, but {found}.")
     if not np.isfinite(z).all():
         raise ValueError(f"inducing must be finite, but has {np.count_nonzero(~np.isfinite(z))} values that are not.")
     return np.broadcast_to(z, (sets, *z.shape[-2:])).copy()

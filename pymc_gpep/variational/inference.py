@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -259,6 +259,19 @@ def check_whole(name: str, value: Any) -> None:
     """Raise a TypeError unless an argument of this name is a whole number."""
     if not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, but is {value!r}.")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise a TypeError unless an argument of this name is a number."""
+    if not isinstance(value, Real):
+        raise TypeError(f"{name} must be a number, but is {value!r}.")
+
+
+def check_switches(**switches: Any) -> None:
+    """Raise a TypeError unless arguments of these names are True or False."""
+    for name, value in switches.items():
+        if not isinstance(value, bool | np.bool_):
+            raise TypeError(f"{name} must be True or False, but is {value!r}.")
 
 
 def whole_seed(random_seed: Any) -> int:

@@ -30,7 +30,7 @@ from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
-from pymc_gpep.variational.inference import check_whole, whole_seed
+from pymc_gpep.variational.inference import check_switches, check_whole, whole_seed
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
 
@@ -40,7 +40,10 @@ SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
 _INDUCING = 50  # inducing inputs where their number is not given
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
 _UPDATES = ("outer", "inner")
-_OF_FIT = ", gp, inducing, learn_inducing, shared_inducing, likelihood, update, data and client, besides pm.fit's own"
+_OF_FIT = (
+    ", gp, inducing, learn_inducing, shared_inducing, likelihood, update, data, client and batch_size (with it warmup "
+    "and decay), besides pm.fit's own"
+)
 _NOT_YET = {
     "hyper": "hyperparameters stay at their maximum, which is what hyper='map' means for other methods",
     "hyper_options": "hyperparameters stay at their maximum",
@@ -121,6 +124,7 @@ class SparseInference(Inference):
         for name in options:
             if name in _NOT_YET:
                 raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
+        check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         self._approximator = with_options(kind, options, _OF_FIT)
         classifier = read_classifier(pm.modelcontext(model), likelihood)
         self._approximator.named(classifier.likelihood_model, classifier.n_functions, 1)

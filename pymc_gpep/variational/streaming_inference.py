@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from os import PathLike
 from typing import Any
 
@@ -35,7 +36,7 @@ from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
-from pymc_gpep.variational.inference import check_whole, whole_seed
+from pymc_gpep.variational.inference import check_number, check_switches, check_whole, whole_seed
 
 __all__ = ["StreamingInference"]
 
@@ -126,27 +127,30 @@ class StreamingInference(Inference):
         if memory is not None and memory not in memories:
             raise ValueError(f"memory is {memory!r}, but {method} has {' and '.join(map(repr, memories))}.")
         chosen = memories[memory] if memory else kind.memories[0]
-        known = sorted(getattr(chosen, "__dataclass_fields__", {}))
+        known = [each.name for each in fields(chosen)]
         if unknown := sorted(set(options) - set(known)):
             raise TypeError(
-                f"{method} with batches has no option {', '.join(unknown)}; it has sites, memory, warmup, decay and "
+                f"{method} with batches has no option {', '.join(unknown)}; it has sites, memory, warmup, decay, "
                 f"jitter{''.join(f', {name}' for name in known)}, gp, data, inducing, learn_inducing, shared_inducing, "
                 "batch_size and likelihood, besides pm.fit's own."
             )
         self._memory = chosen(**options)
+        check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         check_whole("warmup, the epochs in which hyperparameters stay,", warmup)
         if batch_size is not None:
             check_whole("batch_size", batch_size)
             if batch_size < 1:
                 raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
         for name, value, least in (("decay", decay, 0.0), ("jitter", jitter, 1e-15)):
+            if value is not None:
+                check_number(name, value)
             if value is not None and not (np.isfinite(value) and value >= least):
-                raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value}.")
+                raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value!r}.")
         classifier = read_classifier(pm.modelcontext(model), likelihood)
         if classifier.likelihood_model.has_parameters:
             raise ValueError(
                 f"{method} with batches has no {classifier.likelihood_model.name} likelihood, which is given numbers "
-                "besides latent values. Leave batch_size out."
+                "besides latent values. Leave batch_size out: all rows at once can take it."
             )
         self._rule = rule_for(self._memory.functional, sites, classifier.likelihood_model)
         self._space = Hyperparameters(classifier)

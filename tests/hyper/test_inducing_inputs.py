@@ -49,8 +49,8 @@ def test_an_array_is_taken_as_it_is():
         (np.stack([X, X]), ValueError, r"but has shape \(2, 40, 2\)"),
         (X[:0], ValueError, r"but has shape \(0, 2\)"),
         (np.full((3, 2), np.nan), ValueError, "inducing must be finite, but has 6 values"),
-        ("many", TypeError, "inducing must be a number or an array of inputs, but is a str"),
-        (2.5, ValueError, r"but has shape \(\)"),
+        ("many", TypeError, "inducing must be a whole number or an array of inputs, but is a str"),
+        (2.5, ValueError, r"is 2\.5"),
     ],
 )
 def test_what_is_none_is_refused(given, kind, message):

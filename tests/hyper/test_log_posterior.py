@@ -146,6 +146,8 @@ def test_start_must_name_hyperparameters():
     posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
     with pytest.raises(ValueError, match="start names lengthscale, but the hyperparameters of the model are: ls, eta"):
         posterior.initial_point({"lengthscale": 2.0})
+    with pytest.raises(TypeError, match=r"by name, but is 'run\.zarr'.*have a batch_size"):
+        posterior.initial_point("run.zarr")
     assert_allclose(posterior.initial_point({"eta": 2.0})[-1], np.log(2.0))
     with pytest.raises(ValueError, match=r"initial value of eta is outside of the support.*start is {'eta': -1.0}"):
         posterior.initial_point({"eta": -1.0})

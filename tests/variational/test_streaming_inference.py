@@ -116,6 +116,8 @@ REFUSED = {
     "sites": ({"sites": "nested"}, ValueError, "sites is 'nested', but of rules for batches"),
     "size": ({"batch_size": 0}, ValueError, "batch_size must be at least 1, but is 0"),
     "kind of size": ({"batch_size": 2.5}, TypeError, "batch_size must be a whole number"),
+    "kind of decay": ({"decay": "slow"}, TypeError, "decay must be a number, but is 'slow'"),
+    "switch": ({"learn_inducing": "no"}, TypeError, "learn_inducing must be True or False, but is 'no'"),
     "decay": ({"decay": -1.0}, ValueError, "decay must be a finite number"),
     "inducing": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
     "start": ({"start": {"rho": 1.0}}, ValueError, "start names rho"),

@@ -7,6 +7,7 @@ hyperparameters: only w and s, in the moments that the factors see, depend on th
 """
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import pytensor.tensor as pt
@@ -60,6 +61,7 @@ class BatchSites(NamedTuple):
     """Whether a site of a point was held back, (B,)."""
 
 
+@dataclass(frozen=True)
 class Memory(ABC):
     """A way to make sites of a batch, given nothing of its rows but what is in S and h."""
 

@@ -1,0 +1,34 @@
+"""What `callbacks` may be, looked at before any work."""
+
+from typing import Any
+
+from pymc_gpep.streaming.checkpoint import Checkpoint
+
+__all__ = ["check_callbacks"]
+
+
+def check_callbacks(callbacks: Any, batches: bool) -> None:
+    """Raise a TypeError unless callbacks are functions, and fit the fit.
+
+    Parameters
+    ----------
+    callbacks : list of functions of (fit, losses, iteration), or None
+    batches : bool
+        Whether the fit goes batch by batch, and so can be written by a `Checkpoint`.
+    """
+    if callbacks is None:
+        return
+    if not isinstance(callbacks, list | tuple):
+        raise TypeError(
+            "callbacks must be a list of functions of (fit, losses, iteration), but is a "
+            f"{type(callbacks).__name__}. Put it into a list."
+        )
+    for each in callbacks:
+        if isinstance(each, type) or not callable(each):
+            what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
+            raise TypeError(f"callbacks has {what}, and needs functions of (fit, losses, iteration).")
+        if isinstance(each, Checkpoint) and not batches:
+            raise TypeError(
+                "callbacks has a Checkpoint, which is for fits by batches. Give batch_size, or leave it out: a fit of "
+                "all rows is saved with fit.to_datatree() when it has ended."
+            )
