@@ -18,6 +18,7 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceQuadrature,
     GaussianAverage,
     IndependentQuadrature,
+    NoisyDifferenceFactors,
     PairFactors,
     PointAverage,
     PointFactor,
@@ -185,6 +186,22 @@ def difference_factors(likelihood, kernels):
 
     check_difference_site(likelihood, coupled)
     check_independent_sites(likelihood, partial(independent, partial(kernels.independent_update, 1, 1e-10), 1), 2)
+
+
+def noisy_difference_factors(likelihood, kernels):
+    """With two latent values there is one factor, and the noise of the values is part of that of the utilities."""
+    mean, cov, rest = np.array([0.4, -0.3]), np.array([[0.8, 0.2], [0.2, 0.5]]), np.array([0.3, 0.1])
+    for y in (0, 1):
+        log_z, slope, bend = integral_and_derivatives(likelihood, mean, cov + np.diag(rest), y, np.eye(2)[y])
+        contrast = 2.0 * np.eye(2)[y] - 1.0
+        site = matching_site(contrast @ mean, contrast @ cov @ contrast + 1.0 + rest[y], slope, bend)
+        nothing, alpha, beta, scale = np.zeros((4, 1, 1))
+        terms, _ = kernels.update(
+            mean[:, None], cov[None], np.array([y]), rest[:, None], nothing, nothing, 1, 1e-10, alpha, beta, scale
+        )
+        assert terms == pytest.approx(log_z, abs=1e-9)
+        unit = 1.0 + rest[1 - y]  # sites are of g in units of the other utility's noise
+        assert_allclose((alpha[0, 0] / unit, beta[0, 0] / np.sqrt(unit)), site, atol=1e-6)
 
 
 def independent_quadrature(likelihood, kernels):
@@ -405,6 +422,7 @@ CHECKS = {
     CoupledQuadrature: coupled_quadrature,
     DifferenceQuadrature: difference_quadrature,
     IndependentQuadrature: independent_quadrature,
+    NoisyDifferenceFactors: noisy_difference_factors,
     PairFactors: pair_factors,
     PointAverage: point_average,
     PointFactor: point_factor,

@@ -15,6 +15,8 @@ from pymc_gpep.structure import StructureError
 from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EXPOSURE, ORDERED, X, model_of
 
 cases = pytest.mark.parametrize("name", CASES)
+WITH_LABEL_NOISE = {"noisy_multinomial_probit", "robust_max"}  # for inducing inputs, see test_label_noise.py
+DENSE = [each for each in LIKELIHOODS if each.has_parameters and each.name not in WITH_LABEL_NOISE]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +34,7 @@ def fits():
 
 
 def test_all_that_have_parameters_are_here():
-    assert set(CASES) == {each.name for each in LIKELIHOODS if each.has_parameters}
+    assert set(CASES) == {each.name for each in DENSE}
 
 
 @cases
@@ -75,8 +77,14 @@ def test_gradient_in_hyperparameters_of_prior_and_likelihood(name, method, fits)
 
 
 def test_methods_without_slopes_in_parameters_are_not_offered():
-    for likelihood in (each for each in LIKELIHOODS if each.has_parameters):
+    for likelihood in DENSE:
         assert {kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)} == {"ep", "laplace", "kl", "fv"}
+
+
+def test_label_noise_is_for_inducing_inputs():
+    found = [each for each in LIKELIHOODS if each.name in WITH_LABEL_NOISE]
+    assert len(found) == len(WITH_LABEL_NOISE)
+    assert not any(kind.approximates(likelihood) for likelihood in found for kind in APPROXIMATIONS)
 
 
 def test_predictions_of_counts_are_moments(fits):
