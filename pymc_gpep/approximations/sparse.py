@@ -158,6 +158,8 @@ class SparseApproximation(ABC):
 
     name: ClassVar[str]
     """What `pm.fit(method=...)` calls it."""
+    title: ClassVar[str] = "EP"
+    """What messages call it."""
     first_scheme: ClassVar[str]
     """What its solver tries first."""
 

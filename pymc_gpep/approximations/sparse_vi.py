@@ -61,6 +61,7 @@ class SparseVI(SparseApproximation):
     mixing: float = field(default=1.0, metadata=fraction())
 
     name: ClassVar[str] = "sparse_vi"
+    title: ClassVar[str] = "the bound"
     first_scheme: ClassVar[str] = _SCHEMES[0]
 
     @classmethod

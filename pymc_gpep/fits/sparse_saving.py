@@ -21,7 +21,7 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
     """See `SparseFit.to_datatree`."""
     solution, optimum = fit.solution, fit.optimum
     if solution.posterior is None:
-        raise ValueError(f"There is no posterior to store: EP {fit.convergence}.")
+        raise ValueError(f"There is no posterior to store: {fit.approximator.title} {fit.convergence}.")
     whitening, whitened = solution.posterior.whitening, solution.posterior.whitened
     square = "inducing", "inducing_other"
     coupled = "function_and_inducing", "function_and_inducing_other"
