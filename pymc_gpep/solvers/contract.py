@@ -89,6 +89,9 @@ def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
     """
     if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
+    # Squares of prior variances are computed everywhere; where they overflow, what comes out is noise.
+    if not np.isfinite(np.square(np.diagonal(problem.k, axis1=1, axis2=2))).all():
+        return NOT_FINITE
     if trusted:
         return CONVERGED
     checked = problem.team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), problem.k)

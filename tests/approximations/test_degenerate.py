@@ -250,9 +250,16 @@ def test_large_prior_mean_of_one_class(size, label):
     assert solution.evidence == pytest.approx(float(expected), rel=1e-6, abs=1e-12)
 
 
-BEYOND_REASON = pytest.mark.parametrize(
-    ("k", "mean"), [(1e300, 0.0), (1e300, 1e300), (1.0, 1e160), (1.0, 1e300), (1e8, 1e100)]
-)
+@approximations
+@pytest.mark.parametrize("mean", [0.0, 1e300])
+def test_prior_variances_whose_squares_overflow_are_refused(approximation, mean):
+    means, labels = given(approximation)
+    solution = approximation().solve(1e300 * PROBLEM.K, mean + 0.0 * means, labels)
+    assert solution.convergence.status == NOT_FINITE
+    assert np.isnan(solution.evidence)
+
+
+BEYOND_REASON = pytest.mark.parametrize(("k", "mean"), [(1.0, 1e160), (1.0, 1e300), (1e8, 1e100)])
 
 
 @approximations
