@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
-from pymc_gpep.approximations.class_nodes import class_nodes
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
 from pymc_gpep.solvers.contract import Found, Problem

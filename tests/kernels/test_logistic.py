@@ -25,7 +25,12 @@ def exact(mean, sd):
 def test_against_quadrature(mean, sd):
     expected = exact(mean, sd)
     assert_allclose(logistic_normal(mean, sd), expected, atol=2e-15)
-    assert_allclose(logistic_of_normal(mean, mixture_scales(sd**2)), expected, atol=MIXTURE_ERROR)
+    scales = mixture_scales(sd**2)
+    value, slope = logistic_of_normal(mean, scales)
+    assert_allclose(value, expected[1], atol=MIXTURE_ERROR)
+    step = 1e-3
+    right, left = (logistic_of_normal(mean + by, scales)[0] for by in (step, -step))
+    assert_allclose(slope, (right - left) / (2 * step), atol=1e-7)
 
 
 @pytest.mark.parametrize("sd", [0.0, 2.0])
@@ -38,5 +43,5 @@ def test_small_probabilities_keep_their_digits(sd):
 def test_the_mixture_is_a_logistic_function():
     x = np.linspace(-60, 60, 20_001)
     scales = mixture_scales(0.0)
-    found = [logistic_of_normal(value, scales)[1] for value in x]
+    found = [logistic_of_normal(value, scales)[0] for value in x]
     assert np.abs(found - expit(x)).max() < MIXTURE_ERROR

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations.class_nodes import class_nodes
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
+from pymc_gpep.likelihoods.class_nodes import class_nodes
 from tests.reference.softmax_ep import cavity, softmax_tilted
 
 

@@ -18,10 +18,10 @@ def by_tables(mean, variance, noise):
     c = len(mean)
     total = variance + noise.common
     width = np.sqrt(total + noise.weights @ (noise.variances + noise.means**2) - (noise.weights @ noise.means) ** 2)
-    tables, p = np.empty((c, ENTRIES, 2)), np.empty(c)
+    tables, p = np.empty((c, ENTRIES, 4)), np.empty(c)
     mixture = noise.weights, noise.means, noise.variances
     end = np.array([tabulate(total[k], *mixture, width[k], tables[k]) for k in range(c)])
-    largest_of_tabulated(mean, width, end, tables, p, np.empty((2, c)))
+    largest_of_tabulated(mean, width, end, tables, p, np.empty((4, c)))
     return p
 
 

@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_ndtr
 
-from pymc_gpep.approximations.class_nodes import class_nodes
 from pymc_gpep.approximations.qep import quadrature_rule
+from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     BlockCurvature,

@@ -75,6 +75,23 @@ def test_tolerance_is_kept_and_errors_are_honest(c):
     assert np.all(np.abs(rough - fine).max(1) < 2 * (rough_error + fine_error))
 
 
+@pytest.mark.parametrize("c", [5, 9])
+def test_errors_cover_those_of_strongly_correlated_posteriors(c):
+    """Of sixty intervals of 99 per cent two may miss; with too few deviations or too narrow a spread more would."""
+    mean, cov = posterior(60, c, 3.0, seed=11)
+    p, error = softmax_probabilities(mean, cov, tolerance=3e-3)
+    rng = np.random.default_rng(c)
+    normals = ndtri(np.concatenate([qmc.Sobol(c, rng=rng).random_base2(14) for _ in range(3)]))
+    truth = np.array([
+        softmax(m + normals @ np.linalg.cholesky(v + 1e-10 * np.eye(c)).T, axis=1).mean(0)
+        for m, v in zip(mean, cov, strict=True)
+    ])  # fmt: skip
+    ratio = np.abs(p - truth).max(1) / error
+    assert error.max() < 3e-3
+    assert np.count_nonzero(ratio > 1.0) <= 2
+    assert np.median(ratio) > 0.2  # nor is it much larger than the error
+
+
 def test_two_classes_are_exact_at_any_scale():
     """Symmetric about a half, and a step where the variance is enormous."""
     mean = np.array([[0.0, 0.0], [1.0, -1.0], [3e4, 0.0]])

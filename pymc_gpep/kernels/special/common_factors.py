@@ -221,8 +221,8 @@ def average_over_factors(
     root = np.empty((c, c - 1))
     variance, width, end = np.empty((3, c))
     moved, p = np.empty((2, c))
-    of_largest = np.empty((2, c))
-    tables = np.empty((c, ENTRIES, 2))
+    of_largest = np.empty((4, c))
+    tables = np.empty((c, ENTRIES, 4))
     estimates = np.empty((rules, c))
     for i in range(m):
         probabilities[i] = np.nan

@@ -56,10 +56,15 @@ def mixture_scales(variance):
 
 @kernel
 def logistic_of_normal(mean, scales):
-    """E σ(−d) and E σ(d), d ~ N(mean, variance), each to `MIXTURE_ERROR`, with the `mixture_scales` of the variance."""
-    tail = 0.0
+    """E σ(d), d ~ N(mean, variance), to `MIXTURE_ERROR`, and its slope, with the `mixture_scales` of the variance."""
+    value = 0.0
+    slope = 0.0
     for i in range(len(_SCALES)):
-        s = -abs(scales[i] * mean)
-        if s > -_REACH:
-            tail += MIXTURE_WEIGHTS[i] * cdf_and_density(s)[0]
-    return (tail, 1.0 - tail) if mean > 0.0 else (1.0 - tail, tail)
+        s = scales[i] * mean
+        if s > _REACH:
+            value += MIXTURE_WEIGHTS[i]
+        elif s > -_REACH:
+            cdf, density = cdf_and_density(s)
+            value += MIXTURE_WEIGHTS[i] * cdf
+            slope += MIXTURE_WEIGHTS[i] * scales[i] * density
+    return value, slope

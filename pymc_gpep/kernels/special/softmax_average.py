@@ -11,13 +11,11 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.special.logistic_mixture import MIXTURE_ERROR, logistic_of_normal, mixture_scales
 from pymc_gpep.kernels.special.logistic_normal import logistic_normal
+from pymc_gpep.kernels.special.softmax_sobol import sobol_average
 
 __all__ = ["softmax_average"]
 
-_FIRST_LEVEL = 8  # log2 of the fewest points of a sequence: enough to meet what has a probability of 0.001
-_STANDARD_ERRORS = 3.0  # reported as the error
 _NEGATIVE = 1e-6  # of the largest variance: a negative variance beyond this is no rounding error
 _EPS = np.finfo(np.float64).eps
 
@@ -147,57 +145,6 @@ def _quadrature(mu, root, rank, sd, own, z, f, ends, values, first, second, prob
     return error
 
 
-@inlined_kernel
-def _sobol(normals, mu, root, rank, variance, own, tolerance, f, room, sums, probabilities):
-    """Averages over Sobol points into `probabilities`; returns the error of the least certain one.
-
-    The sequences go side by side, so that the processor has as many independent sums to work on.
-    """
-    most, _, sequences = normals.shape
-    c = mu.shape[0]
-    scales = mixture_scales(variance)
-    top, total = room
-    sums[:] = 0.0
-    done = 0
-    n = 1 << _FIRST_LEVEL
-    while True:
-        for i in range(done, n):
-            top[:] = -np.inf
-            for k in range(c):
-                f[k] = mu[k]
-                for j in range(rank):
-                    coefficient = root[k, j]
-                    for q in range(sequences):
-                        f[k, q] += coefficient * normals[i, j, q]
-                if k != own:
-                    for q in range(sequences):
-                        top[q] = max(top[q], f[k, q])
-            total[:] = 0.0
-            for k in range(c):
-                if k != own:
-                    for q in range(sequences):
-                        f[k, q] = math.exp(f[k, q] - top[q])
-                        total[q] += f[k, q]
-            for q in range(sequences):
-                below, above = logistic_of_normal(f[own, q] - top[q] - math.log(total[q]), scales)
-                f[own, q] = above
-                total[q] = below / total[q]
-            for k in range(c):
-                for q in range(sequences):
-                    sums[k, q] += f[k, q] * (1.0 if k == own else total[q])
-        worst = 0.0
-        for k in range(c):
-            worst = max(worst, np.var(sums[k] / n) / (sequences - 1))
-        error = _STANDARD_ERRORS * math.sqrt(worst) + MIXTURE_ERROR
-        if error <= tolerance or n == most:
-            break
-        done = n
-        n *= 2
-    for k in range(c):
-        probabilities[k] = np.mean(sums[k]) / n
-    return error
-
-
 @kernel
 def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     """E softmax(f), f ~ N(mean, cov), at many points.
@@ -207,21 +154,19 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     mean : (m, c) array
     cov : (m, c, c) array
         Both triangles are read; it may be singular.
-    normals : (points, c − 2, sequences) array
+    normals : (sequences, blocks, c − 2, points of a block) array of 32-bit numbers
         Independently scrambled Sobol sequences, made standard normal. Not used with three classes or fewer.
     tolerance : float
         Absolute error of each probability that the Sobol points aim for.
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where the input has NaN or `cov` is not positive semi-definite.
     errors : (m,) array
-        Overwritten with the estimated error of the least certain probability: three standard errors where Sobol
-        points are used, the change under refinement where quadrature is, and rounding with two classes.
+        Overwritten with the estimated error of the least certain probability: half an interval of 99 per cent
+        where Sobol points are used, the change under refinement where quadrature is, and rounding with two classes.
     """
     m, c = mean.shape
     mu, f, z = np.empty((3, c))
     s, root = np.empty((2, c, c))
-    several, sums = np.empty((2, c, normals.shape[2]))
-    room = np.empty((2, normals.shape[2]))
     ends, values = np.empty((_MAX_INTERVALS + 2, 2)), np.empty((_MAX_INTERVALS + 2, c))
     first, second = np.empty((2, c))
     for i in range(m):
@@ -255,5 +200,5 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
                 mu, root, rank, math.sqrt(variance), own, z, f, ends, values, first, second, probabilities[i]
             )
         else:
-            errors[i] = _sobol(normals, mu, root, rank, variance, own, tolerance, several, room, sums, probabilities[i])
+            errors[i] = sobol_average(mu, root, rank, variance, own, normals, tolerance, probabilities[i])
         probabilities[i] /= np.sum(probabilities[i])

@@ -29,7 +29,7 @@ _REACH = 8.9  # of `cdf_and_density`
 
 @kernel
 def tabulate(variance, noise_weights, noise_means, noise_variances, width, table):
-    """Log of a utility's distribution function about its mean, and its rise within a cell; returns where it is 1.
+    """Log of a utility's distribution function about its mean, a cubic in each cell; returns where it is 1.
 
     Parameters
     ----------
@@ -39,8 +39,8 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, table
         Of the noise: weights sum to 1 and may be negative.
     width : float
         Scale of the utility, a standard deviation of about its own.
-    table : (ENTRIES, 2) array
-        Overwritten.
+    table : (ENTRIES, 4) array
+        Overwritten: coefficients of powers 0 to 3 of the place within a cell of length 1.
 
     Returns
     -------
@@ -61,14 +61,20 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, table
                 table[i, 1] += weight * height * step
             else:
                 table[i, 0] += weight
+    end = ENTRIES - 1
     for i in range(ENTRIES):
         cdf = table[i, 0]
         if cdf > _ALL:
             table[i:] = 0.0
-            return _FROM + i / _PER_WIDTH
+            end = i
+            break
         table[i, 0] = math.log(cdf) if cdf > _NOTHING else _LOWEST
         table[i, 1] = table[i, 1] / cdf if cdf > _NOTHING else 0.0
-    return _TO
+    for i in range(end):  # values and slopes at both ends of a cell are those of one cubic
+        rise, left, right = table[i + 1, 0] - table[i, 0], table[i, 1], table[i + 1, 1]
+        table[i, 2] = 3.0 * rise - 2.0 * left - right
+        table[i, 3] = left + right - 2.0 * rise
+    return _FROM + end / _PER_WIDTH
 
 
 @kernel
@@ -79,14 +85,14 @@ def largest_of_tabulated(mean, width, end, tables, probabilities, room):
     ----------
     mean, width, end : (c,) array
         Of the utilities.
-    tables : (c, ENTRIES, 2) array
+    tables : (c, ENTRIES, 4) array
         By `tabulate`.
     probabilities : (c,) array
         Overwritten; their sum departs from 1 by as much as the rule errs.
-    room : (2, c) array
+    room : (4, c) array
     """
     c = mean.shape[0]
-    slopes, cells = room[0], room[1]
+    slopes, cells, places, ends = room[0], room[1], room[2], room[3]
     first = -np.inf
     last = -np.inf
     for k in range(c):
@@ -101,20 +107,20 @@ def largest_of_tabulated(mean, width, end, tables, probabilities, room):
     step *= _STEP / math.sqrt(1.0 + math.log(c))  # the largest of c normal variables has about this standard deviation
     step = max(step, (last - first) / _MOST_NODES)
     nodes = int((last - first) / step) + 1
+    for k in range(c):
+        places[k] = (first + nodes * step - mean[k]) * cells[k] - _FROM * _PER_WIDTH
+        ends[k] = (end[k] - _FROM) * _PER_WIDTH
     for node in range(nodes, 0, -1):
-        x = first + node * step
         total = 0.0
         for k in range(c):
-            place = (x - mean[k]) * cells[k] - _FROM * _PER_WIDTH
+            place = places[k] - (nodes - node) * step * cells[k]
             slopes[k] = 0.0
-            if place < (end[k] - _FROM) * _PER_WIDTH:
+            if place < ends[k]:
                 i = np.uint32(place)
                 t = place - i
-                rise = tables[k, i + 1, 0] - tables[k, i, 0]
-                left, right = tables[k, i, 1] - rise, rise - tables[k, i + 1, 1]
-                bend = left * (1.0 - t) + right * t
-                total += tables[k, i, 0] + t * rise + t * (1.0 - t) * bend
-                slopes[k] = (rise + (1.0 - 2.0 * t) * bend + t * (1.0 - t) * (right - left)) * cells[k]
+                cubic = tables[k, i]
+                total += cubic[0] + t * (cubic[1] + t * (cubic[2] + t * cubic[3]))
+                slopes[k] = cells[k] * (cubic[1] + t * (2.0 * cubic[2] + t * 3.0 * cubic[3]))
         if not total > _LOWEST:  # nor is it further down
             break
         product = step * math.exp(total)

@@ -3,12 +3,13 @@
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import ndtri
 from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.special.orthant import BITS, SEQUENCES
 from pymc_gpep.kernels.special.softmax_average import softmax_average
+from pymc_gpep.kernels.special.softmax_sobol import BLOCK, SEQUENCES
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 from pymc_gpep.likelihoods.over_factors import DEAR, FEWEST, over_factors
 from pymc_gpep.likelihoods.softmax.gumbel_noise import gumbel_noise
@@ -17,9 +18,10 @@ __all__ = ["softmax_probabilities"]
 
 _SEED = 19_980_112  # the same input has the same answer
 _LAST_LEVEL = 14  # log2 of the most points of a sequence
+_BITS = 30  # of a Sobol point
 _NEARLY = 20.0  # tolerances: from so large an error, dearer rules over factors do not reach it
 _NARROW = 0.1  # variance between classes up to which integration over latent values is quick
-_WIDE = 2.0  # and from which on it takes longer than factors
+_WIDE = 5e5  # times classes and over the tolerance, from which on factors come before it
 
 
 def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -> tuple[Array, Array]:
@@ -42,8 +44,8 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     probabilities : (m, c) array
         They sum to 1 at each point; NaN where mean or covariance are, or where a covariance has a negative variance.
     errors : (m,) array
-        Estimated error of the least certain probability of each point: half a confidence interval of 99 per cent, or
-        three standard errors, with four classes or more, and that of a quadrature with fewer.
+        Estimated error of the least certain probability of each point: half a confidence interval of 99 per cent with
+        four classes or more, and that of a quadrature with fewer.
 
     Raises
     ------
@@ -57,11 +59,10 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     variance = cov.diagonal(axis1=1, axis2=2).mean(axis=1) - cov.mean(axis=(1, 2))  # of differences between classes
     varied = np.flatnonzero(variance > _NARROW)
     probabilities[varied], errors[varied] = over_factors(mean[varied], cov[varied], gumbel_noise(), tolerance)
-    left = ~(errors <= tolerance)
     # Where classes move together a little and latent values vary much, factors are the smoother thing to average over.
-    by_factors = left & (errors <= _NEARLY * tolerance) & (variance > _WIDE)
-    for which, average in ((by_factors, _over_factors), (left & ~by_factors, _averages)):
-        at = np.flatnonzero(which)
+    wide = variance * mean.shape[1] > _WIDE * tolerance
+    for average, worth_it in ((_over_factors, wide & (errors <= _NEARLY * tolerance)), (_averages, True)):
+        at = np.flatnonzero(worth_it & ~(errors <= tolerance))
         p, error = average(mean[at], cov[at], tolerance)
         better = ~(error > errors[at])
         probabilities[at[better]], errors[at[better]] = p[better], error[better]
@@ -80,11 +81,11 @@ def _averages(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
 
 
 @lru_cache(maxsize=4)
-def _normals(c: int) -> Array:
-    """Standard normal numbers (2**_LAST_LEVEL, c − 2, SEQUENCES) from scrambled Sobol sequences."""
+def _normals(c: int) -> NDArray[np.float32]:
+    """Standard normal numbers (SEQUENCES, blocks, c − 2, BLOCK) from scrambled Sobol sequences, in their order."""
     if c <= 3:
-        return np.empty((1, 0, SEQUENCES))
+        return np.empty((SEQUENCES, 1, 0, BLOCK), dtype=np.float32)
     rng = np.random.default_rng(_SEED)
-    each = [qmc.Sobol(c - 2, bits=BITS, rng=rng).random_base2(_LAST_LEVEL) for _ in range(SEQUENCES)]
-    normals: Array = ndtri(np.stack(each, axis=-1) + 0.5 ** (BITS + 1))
-    return normals
+    each = [qmc.Sobol(c - 2, bits=_BITS, rng=rng).random_base2(_LAST_LEVEL) for _ in range(SEQUENCES)]
+    uniform = np.stack(each).reshape(SEQUENCES, -1, BLOCK, c - 2).swapaxes(2, 3)
+    return np.ascontiguousarray(ndtri(uniform + 0.5 ** (_BITS + 1)), dtype=np.float32)
