@@ -29,6 +29,9 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
     parser.add_argument("--quick", action="store_true", help="less data and fewer draws: minutes, and rough figures")
     parser.add_argument("--size", type=int, metavar="N", help="points to learn from, where that can be chosen")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN",
+                        help="compute only pieces whose name fits, such as 'wine, *, fold [0-4]'; the report has all "
+                        "that there are")  # fmt: skip
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count(), help="processes, which share the cores; 0 reports what is there"
     )
@@ -76,7 +79,9 @@ def run(name: str, experiment: Experiment, arguments: argparse.Namespace) -> lis
     """Compute what is missing, write and print the report; returns what has no result although it should."""
     folder = arguments.output / ("quick" if arguments.quick else "full") / name
     cells = experiment.cells(str(Path(arguments.data).resolve()), arguments.quick)
-    found, errors = compute(cells, folder, min(1, arguments.jobs) if experiment.alone else arguments.jobs)
+    found, errors = compute(
+        cells, folder, min(1, arguments.jobs) if experiment.alone else arguments.jobs, arguments.only
+    )
     if not found:
         # An empty report would only take the place of one of other settings.
         others = len(list(folder.glob("*.npz")))

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,16 +72,19 @@ class Experiment(ABC):
         return None
 
 
-def compute(cells: Sequence[Cell], folder: Path, jobs: int) -> tuple[dict[str, Arrays], dict[str, str]]:
+def compute(
+    cells: Sequence[Cell], folder: Path, jobs: int, only: Sequence[str] = ("*",)
+) -> tuple[dict[str, Arrays], dict[str, str]]:
     """What the cells return, and the errors of those that failed, by name.
 
-    Results that are in `folder` already are not computed again. Each of `jobs` processes has its share of the cores as
+    Results that are in `folder` already are not computed again; of the others those whose name fits one of the patterns
+    `only` are. Each of `jobs` processes has its share of the cores as
     threads for BLAS, unless the environment says otherwise; with 0 nothing is computed. A KeyboardInterrupt ends the
     processes, and what they had finished is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {cell.name: result for cell in cells if (result := _load(cell, folder)) is not None}
-    missing = [cell for cell in cells if cell.name not in found]
+    missing = [cell for cell in cells if cell.name not in found and any(fnmatchcase(cell.name, each) for each in only)]
     if len({cell.name for cell in cells}) != len(cells):
         raise ValueError("Two cells have the same name.")
     errors: dict[str, str] = {}
@@ -94,7 +98,7 @@ def compute(cells: Sequence[Cell], folder: Path, jobs: int) -> tuple[dict[str, A
         ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool,
         Progress(*columns) as progress,
     ):
-        task = progress.add_task("cells", total=len(cells), completed=len(found))
+        task = progress.add_task("cells", total=len(missing))
         futures = {pool.submit(_run, cell, folder): cell for cell in missing}
         try:
             for future in as_completed(futures):

@@ -5,6 +5,7 @@ is. Here inputs are divided by ℓ, values multiplied by σ_f², and the offset 
 """
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -97,10 +98,18 @@ class Priors:
             X, Xnew = (np.column_stack([np.ones(len(x)), x]) for x in (X, Xnew))
         self._pairs = Pairs.between(X, X), Pairs.between(Xnew, X), Pairs.same(Xnew)
         self._function = COVARIANCES[name]
+        self._unit = lru_cache(maxsize=1)(self._compute)
+
+    def unit(self, log_lengthscale: float) -> Prior:
+        """What σ_f² is a factor of, without the jitter; that of the last log ℓ is kept."""
+        return self._unit(log_lengthscale)
 
     def at(self, log_lengthscale: float, log_magnitude: float) -> Prior:
         """The prior at log ℓ and log σ_f."""
         scale = np.exp(2.0 * log_magnitude)
-        k, cross, variance = (scale * self._function(pairs.over(np.exp(log_lengthscale))) for pairs in self._pairs)
+        k, cross, variance = (scale * values for values in self.unit(log_lengthscale))
         k.flat[:: len(k) + 1] += JITTER
         return Prior(k, cross, variance)
+
+    def _compute(self, log_lengthscale: float) -> Prior:
+        return Prior(*(self._function(pairs.over(np.exp(log_lengthscale))) for pairs in self._pairs))

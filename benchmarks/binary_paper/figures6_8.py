@@ -17,7 +17,8 @@ import pymc_gpep as gpep
 from benchmarks.binary_paper.covariances import JITTER, Priors
 from benchmarks.binary_paper.data import USPS, load
 from benchmarks.binary_paper.methods import EVERY, LINKS
-from benchmarks.binary_paper.sweep import at_held_out, log_density
+from benchmarks.binary_paper.paths import at_held_out
+from benchmarks.binary_paper.sweep import log_density
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.plots.style import NEUTRAL, colours
 

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dtrtri
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import Approximator, Solution
@@ -104,7 +105,7 @@ def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
     if not isinstance(prior, DensePrior):
         raise TypeError(f"The prior must be dense, but is a {type(prior).__name__}.")
     root = prior.roots[0]
-    width = 1.0 / (np.linalg.inv(root) ** 2).sum(0)
+    width = 1.0 / (dtrtri(root.T)[0] ** 2).sum(1)
     sign, mean, weights = 2.0 * solution.labels - 1.0, solution.mean[0], solution.posterior.weights[0]
     fit = float(likelihood.log_link(sign * mean / np.sqrt(width)).sum())
     pull = float(weights @ mean - weights**2 @ width)

@@ -83,6 +83,7 @@ class Summary(Experiment):
                 {
                     "data": data, "name": trial.data, "number": trial.split, "likelihood": trial.likelihood,
                     "covariance": trial.covariance, "points": points, "methods": list(EVERY), "size": size,
+                    "rough": True,
                 },
             )
             for part, points, which in _order(chosen, parts)

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import xarray as xr
 
-from benchmarks.binary_paper.covariances import Prior, Priors
+from benchmarks.binary_paper.covariances import Priors
 from benchmarks.binary_paper.data import load
-from benchmarks.binary_paper.methods import EVERY, LINKS, printed_bound
+from benchmarks.binary_paper.methods import AUTHORS, LINKS
+from benchmarks.binary_paper.paths import Path, Regressions, Solves
 from benchmarks.experiment import Arrays
-from pymc_gpep.approximations import Solution
+from benchmarks.paper.data import Split
 from pymc_gpep.comparison.evidence_grid import serpentine
 from pymc_gpep.comparison.scores import information
 from pymc_gpep.likelihoods.two_classes import TwoClasses
@@ -21,7 +22,7 @@ Array = np.ndarray
 LOG_LENGTHSCALES = (0.0, 5.0)
 LOG_MAGNITUDES = (-1.0, 5.0)
 """The ends of the grid, which the paper does not state; they hold all of its points that the text names."""
-MEASURES = ("evidence", "bound", "printed", "information", "errors", "converged", "iterations", "solve_seconds")
+MEASURES = ("evidence", "bound", "printed", "information", "errors", "converged", "iterations", "point_seconds")
 COORDINATES = ("log_lengthscale", "log_magnitude")
 
 
@@ -41,43 +42,42 @@ def nested(lengthscales: int, magnitudes: int) -> tuple[list[list[float]], list[
 
 def sweep(
     data: str, name: str, number: int, likelihood: str, covariance: str, points: Sequence[Sequence[float]],
-    methods: Sequence[str], size: list[int] | None = None,
+    methods: Sequence[str], size: list[int] | None = None, rough: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """`MEASURES` (methods, points), each solve from where the last of its method ended.
+    """`MEASURES` (methods, points), each solve from where those of its method before it lead.
 
-    `solve_seconds` are of the process, for the solve alone. `printed` is of the factorial method; others have NaN.
+    `rough` is to the digits of a table only, see `benchmarks.binary_paper.paths.TOLERANCES`. `point_seconds` are of the
+    process, with predictions. `printed` is of the factorial method; others have NaN.
     """
     split = load(name, data, number, size)
+    return {"held_out": split.ynew.size} | sweep_split(split, likelihood, covariance, points, methods, rough)
+
+
+def sweep_split(
+    split: Split, likelihood: str, covariance: str, points: Sequence[Sequence[float]], methods: Sequence[str],
+    rough: bool,
+) -> dict[str, Any]:  # fmt: skip
+    """`sweep` of a split that is there."""
     priors, link = Priors(split, covariance), LINKS[likelihood]
     found = {measure: np.full((len(methods), len(points)), np.nan) for measure in MEASURES}
-    starts: dict[str, Array | None] = dict.fromkeys(methods)
+    paths: list[Path] = [
+        Regressions(method in AUTHORS, split, link, priors) if method.startswith("LR")
+        else Solves(method, split, link, rough)
+        for method in methods
+    ]  # fmt: skip
     for j, (log_lengthscale, log_magnitude) in enumerate(points):
         prior = priors.at(log_lengthscale, log_magnitude)
-        for i, method in enumerate(methods):
+        for i, path in enumerate(paths):
             began = time.process_time()
-            solution = EVERY[method].solve_near(
-                prior.k, np.zeros((1, split.y.size)), split.y, starts[method], likelihood=link
-            )
-            found["solve_seconds"][i, j] = time.process_time() - began
-            converged = solution.convergence.converged
-            starts[method] = solution.start if converged else None
-            found["converged"][i, j], found["iterations"][i, j] = converged, solution.convergence.iterations
-            if not converged:
-                continue
-            found["evidence"][i, j], found["bound"][i, j] = solution.evidence, solution.lower_bound
-            if method == "FV":
-                found["printed"][i, j] = printed_bound(solution, link)
-            mean, variance = at_held_out(solution, prior)
-            found["errors"][i, j] = np.count_nonzero((mean > 0.0) != split.ynew)
-            density = log_density(link, mean, variance, split.ynew)
-            found["information"][i, j] = information(density, split.ynew, split.y, 2)
-    return {"points": points, "methods": list(methods), "held_out": split.ynew.size} | found
-
-
-def at_held_out(solution: Solution, prior: Prior) -> tuple[Array, Array]:
-    """Means (m,) and variances (m,) of the latent values of the points to predict."""
-    mean, cov = solution.posterior.predict(prior.cross[None], prior.variance[None], np.zeros((1, len(prior.cross))))
-    return mean[0], cov[:, 0, 0]
+            x = path.at((log_lengthscale, log_magnitude), prior)
+            found["point_seconds"][i, j] = time.process_time() - began
+            found["converged"][i, j], found["iterations"][i, j] = x.converged, x.iterations
+            if x.converged:
+                found["evidence"][i, j], found["bound"][i, j], found["printed"][i, j] = x.evidence, x.bound, x.printed
+                found["errors"][i, j] = np.count_nonzero((x.mean > 0.0) != split.ynew)
+                density = log_density(link, x.mean, x.variance, split.ynew)
+                found["information"][i, j] = information(density, split.ynew, split.y, 2)
+    return {"points": points, "methods": list(methods)} | found
 
 
 def log_density(link: TwoClasses, mean: Array, variance: Array, labels: Array) -> Array:

@@ -3,8 +3,10 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from pymc_gpep.approximations.accelerated_ep import sites_between
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, fraction, positive
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 
 __all__ = ["AcceleratedBound"]
@@ -42,3 +44,7 @@ class AcceleratedBound(Approximator):
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: sites."""
         return 2 * n_points
+
+    def between(self, starts: Array, weights: Array, nearest: int) -> Array:
+        """See `sites_between`."""
+        return sites_between(starts, weights, nearest)

@@ -5,13 +5,14 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
+from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm, Sites
+from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky
 
 __all__ = ["FactorialPosterior", "FactorialSites"]
 
@@ -81,7 +82,10 @@ class FactorialPosterior(DensePosterior):
     @cached_property
     def _inverses(self) -> Array:
         """K⁻¹, (1 or c, n, n)."""
-        return np.stack([cho_solve((root, True), np.eye(len(root))) for root in _roots(self.prior)])
+        inverses = _roots(self.prior).copy()
+        for matrix in inverses:
+            inverse_from_cholesky(matrix)
+        return np.stack([scaled_symmetric(matrix, np.ones(len(matrix))) for matrix in inverses])
 
     def derivatives(self) -> tuple[Array, Array]:
         inverses, b = self._inverses, self.weights

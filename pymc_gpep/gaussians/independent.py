@@ -5,6 +5,7 @@ from typing import Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
@@ -15,11 +16,10 @@ from pymc_gpep.gaussians.whitening import IndependentWhitening
 from pymc_gpep.kernels.gaussians.independent import (
     add_function_gradient,
     decompose_function,
-    factorise_function,
     function_variance,
     function_weights,
 )
-from pymc_gpep.kernels.linalg.lapack import solve_right_transposed
+from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, solve_right_transposed
 from pymc_gpep.solvers.contract import own_matrix
 
 __all__ = ["IndependentPosterior"]
@@ -37,60 +37,84 @@ class IndependentPosterior(DensePosterior):
     @classmethod
     def of(cls, prior: DensePrior, sites: Sites) -> Self:
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
-        inverses, _ = posterior._factorised
+        inverses = posterior._inverses
         for a, own in enumerate(zip(posterior.precision, sites.location, prior.mean, posterior.weights, strict=True)):
             function_weights(own_matrix(inverses, a), *own)
         posterior.sites = sites
         return posterior
 
     @cached_property
-    def _factorised(self) -> tuple[Array, float]:
-        """A_k⁻¹, (1 or c, n, n), in the lower triangle: one where all classes have the same; and log|I + KΠ|."""
+    def _decomposed(self) -> tuple[Array, float]:
+        """A_k's Cholesky factors (1 or c, n, n), one where all classes have the same; and log|I + KΠ|."""
         shared = len(self.prior.k) == 1 and (self.precision == self.precision[0]).all()
         precision = self.precision[:1] if shared else self.precision
         n = precision.shape[1]
-        inverses = np.empty((len(precision), n, n))
+        lower = np.empty((len(precision), n, n))
         log_det = 0.0
-        for a, (matrix, pi) in enumerate(zip(inverses, precision, strict=True)):
-            ok, own = factorise_function(own_matrix(self.prior.k, a), pi, matrix)
+        for a, (matrix, pi) in enumerate(zip(lower, precision, strict=True)):
+            ok, own = decompose_function(own_matrix(self.prior.k, a), pi, matrix)
             if not ok:
                 raise NotPositiveDefiniteError(NO_COVARIANCE)
             log_det += own
-        return inverses, log_det * len(self.precision) / len(precision)
+        return lower, log_det * len(self.precision) / len(precision)
+
+    @cached_property
+    def _inverses(self) -> Array:
+        """A_k⁻¹, (1 or c, n, n), in the lower triangle: one where all classes have the same."""
+        inverses = self._decomposed[0].copy()
+        for matrix in inverses:
+            inverse_from_cholesky(matrix)
+        return inverses
 
     @property
     def _b(self) -> Array:
         """B_k, (1 or c, n, n)."""
-        inverses, _ = self._factorised
+        inverses = self._inverses
         roots = np.sqrt(self.precision[: len(inverses)])
         return np.stack([scaled_symmetric(own, root) for own, root in zip(inverses, roots, strict=True)])
 
+    def smoothing(self) -> tuple[Array, None]:
+        return self._b, None
+
     @property
     def log_determinant(self) -> float:
-        return self._factorised[1]
+        return self._decomposed[1]
+
+    @property
+    def divergence(self) -> float:
+        # tr ΠΣ = n − tr A⁻¹ for each class, and tr A⁻¹ is the sum of squares of L⁻¹, A = L Lᵀ: half an inverse.
+        lower, _ = self._decomposed
+        kept = sum(float((dtrtri(own.T)[0] ** 2).sum()) for own in map(np.tril, lower))
+        taken = self.precision.size - kept * len(self.precision) / len(lower)
+        return -self.relative_log_normaliser - 0.5 * taken
 
     def marginals(self) -> tuple[Array, Array]:
-        inverses, _ = self._factorised
+        inverses = self._inverses
         variance = np.empty_like(self.precision)
         for a, (pi, own) in enumerate(zip(self.precision, variance, strict=True)):
             function_variance(own_matrix(self.prior.k, a), pi, own_matrix(inverses, a), own)
         return self.mean, variance.T[:, :, None] * np.eye(len(variance))
 
     def derivatives(self) -> tuple[Array, Array]:
-        inverses, _ = self._factorised
+        inverses = self._inverses
         gradient = np.zeros_like(self.prior.k)
         for a, (pi, b) in enumerate(zip(self.precision, self.weights, strict=True)):
             add_function_gradient(pi, own_matrix(inverses, a), b, own_matrix(gradient, a))
         return gradient, self.weights.copy()
 
     def whitening(self) -> IndependentWhitening:
-        inverses, _ = self._factorised
+        inverses = self._inverses
         full = np.stack([scaled_symmetric(own, np.ones(len(own))) for own in inverses])
         return IndependentWhitening(self.prior, self.sites, self.mean, self.log_normaliser, full)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         c, m = k_new.shape
-        explained = np.einsum("kmn,kmn->km", *np.broadcast_arrays(np.matmul(k_cross, self._b), k_cross))
+        lower, _ = self._decomposed
+        explained = np.empty((max(len(lower), len(k_cross)), m))
+        for a, own in enumerate(explained):
+            rows = np.multiply(own_matrix(k_cross, a), np.sqrt(self.precision[a]), order="C")  # as the kernel reads it
+            solve_right_transposed(own_matrix(lower, a), rows)
+            own[:] = np.einsum("ij,ij->i", rows, rows)
         cov = np.zeros((m, c, c))
         cov[:, range(c), range(c)] = np.maximum(k_new - explained, 0.0).T
         return cov

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import IEP, QEP, NestedEP
+from pymc_gpep import IEP, KL, QEP, NestedEP, QuadraticVB
 from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.reference.data import iris, squared_exponential
 
 C = 3
+LOGIT = next(likelihood for likelihood in LIKELIHOODS if likelihood.name == "logit")
 X, LABELS = (values[::3] for values in iris())
 
 
@@ -33,6 +35,23 @@ def test_a_predicted_start_leads_to_the_same_sooner(approximation):
     assert predicted.evidence == pytest.approx(cold.evidence, abs=1e-5)
     assert predicted.convergence.residual[0] < 0.3 * nearest.convergence.residual[0]
     assert predicted.convergence.iterations < nearest.convergence.iterations < cold.convergence.iterations
+
+
+@pytest.mark.parametrize(("approximation", "left"), [(KL(), 0.5), (QuadraticVB(), 0.9)], ids=str)
+def test_so_does_one_of_scalar_bounds(approximation, left):
+    """Their precisions vary by orders of magnitude along σ_f, where a start is outside of what is known."""
+    y = (LABELS == 1).astype(np.int64)
+
+    def solve(place, start=None):
+        k = squared_exponential(X, variance=np.exp(place[0]), lengthscale=np.exp(place[1])) + 1e-6 * np.eye(y.size)
+        return approximation.solve(k, np.zeros((1, y.size)), y, start, likelihood=LOGIT)
+
+    places = [np.array([variance, 0.5]) for variance in (2.0, 3.0, 4.0)]
+    near = Neighbours(tuple(places), tuple(solve(place).start for place in places))
+    place = np.array([5.0, 0.5])
+    last, predicted = solve(place, near.starts[-1]), solve(place, near.predict(approximation, place))
+    assert predicted.evidence == pytest.approx(last.evidence, abs=1e-5)
+    assert predicted.convergence.residual[0] < left * last.convergence.residual[0]
 
 
 def test_at_a_known_place_it_is_the_known_end():

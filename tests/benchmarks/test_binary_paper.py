@@ -8,10 +8,12 @@ from scipy.special import erf
 from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Priors
 from benchmarks.binary_paper.figures2_5 import FOOTNOTE
 from benchmarks.binary_paper.methods import AUTHORS, EVERY, LINKS, printed_bound
+from benchmarks.binary_paper.paths import at_held_out
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
 from benchmarks.binary_paper.summary import below
-from benchmarks.binary_paper.sweep import gathered, grid, nested
+from benchmarks.binary_paper.sweep import gathered, grid, log_density, nested, sweep_split
 from benchmarks.paper.data import Split
+from pymc_gpep.comparison.scores import information
 from pymc_gpep.structure.assembly import evaluate
 
 OF_PYMC = {
@@ -98,6 +100,32 @@ def test_what_is_printed_for_the_bound_of_fv_is_above_the_exact_evidence():
     assert solution.evidence < exact(K, LABELS, LINKS["probit"], 401).evidence
 
 
+@pytest.mark.parametrize("likelihood", LINKS)
+@pytest.mark.parametrize("covariance", ["polynomial 2", "squared exponential"])
+def test_a_rough_path_has_the_digits_of_single_solves(likelihood, covariance):
+    """Looser tolerances, starts predicted from the points before and eigenvectors change no digit of the table."""
+    rng = np.random.default_rng(5)
+    X, noise = rng.standard_normal((60, 3)), rng.standard_normal(60)
+    y = (np.sin(2.0 * X[:, 0]) + X[:, 1] + 0.3 * noise > 0.0).astype(np.int64)
+    split, link = Split(X[:30], y[:30], X[30:], y[30:]), LINKS[likelihood]
+    points = [[ls, magnitude] for ls in (0.0, 0.8) for magnitude in (-0.5, 0.3, 1.1, 1.9)]
+    found = sweep_split(split, likelihood, covariance, points, list(EVERY), rough=True)
+    priors, zero = Priors(split, covariance), np.zeros((1, 30))
+    for j, point in enumerate(points):
+        prior = priors.at(*point)
+        for i, method in enumerate(EVERY):
+            single = EVERY[method].solve(prior.k, zero, split.y, likelihood=link)
+            assert single.convergence.converged == found["converged"][i, j]
+            if not single.convergence.converged:
+                continue
+            mean, variance = at_held_out(single, prior)
+            density = log_density(link, mean, variance, split.ynew)
+            assert found["information"][i, j] == pytest.approx(information(density, split.ynew, split.y, 2), abs=2e-4)
+            assert found["errors"][i, j] == np.count_nonzero((mean > 0.0) != split.ynew)
+            assert found["evidence"][i, j] == pytest.approx(single.evidence, abs=1e-4)
+            assert found["bound"][i, j] == pytest.approx(single.lower_bound, abs=5e-3)
+
+
 def test_a_nested_grid_has_every_point_once():
     coarse, rest = nested(5, 4)
     assert sorted(coarse + rest) == sorted(grid(5, 4))
@@ -107,7 +135,7 @@ def test_a_nested_grid_has_every_point_once():
 def test_parts_of_a_grid_are_put_together():
     parts = [
         {"points": np.array(points), "methods": np.array(["EP"]), **dict.fromkeys(
-            ("evidence", "bound", "printed", "information", "errors", "iterations", "solve_seconds"),
+            ("evidence", "bound", "printed", "information", "errors", "iterations", "point_seconds"),
             np.arange(len(points), dtype=float)[None]), "converged": np.ones((1, len(points)))}
         for points in nested(3, 3)
     ]  # fmt: skip

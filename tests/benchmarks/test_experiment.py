@@ -137,3 +137,12 @@ def test_a_run_that_is_stopped_keeps_its_results_and_leaves_no_process(tmp_path,
         if not is_gone(run.pid):
             os.killpg(run.pid, signal.SIGKILL)
     assert sorted(file.name for file in tmp_path.iterdir()) == ["0.npz"]
+
+
+def test_only_what_is_asked_for_is_computed(tmp_path):
+    some = cells(tmp_path, 2.0, 3.0, 4.0)
+    found, _ = compute(some, tmp_path, 1, ["of [02]"])
+    assert set(found) == {"of 0", "of 2"}
+    found, _ = compute(some, tmp_path, 1, ["*1"])
+    assert set(found) == {"of 0", "of 1", "of 2"}
+    assert calls(tmp_path) == [2.0, 3.0, 4.0]

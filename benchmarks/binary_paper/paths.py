@@ -1,0 +1,131 @@
+"""Methods along a path of hyperparameters, where each point is a neighbour of the last."""
+
+from dataclasses import replace
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from scipy.optimize import minimize_scalar
+
+import pymc_gpep as gpep
+from benchmarks.binary_paper.covariances import JITTER, Prior, Priors
+from benchmarks.binary_paper.methods import EVERY, AuthorsLabelRegression, printed_bound
+from benchmarks.paper.data import Split
+from pymc_gpep.approximations import Solution
+from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity
+from pymc_gpep.likelihoods.two_classes import TwoClasses
+
+Array = np.ndarray
+
+TOLERANCES = {"LA": 1e-4, "EP": 1e-4, "KL": 1e-4, "VB": 1e-5, "FV": 1e-4, "TAPnaive": 1e-4, "TAPnaive, code": 1e-4}
+"""At which information has all the digits that the table of 96 trials prints, and one more; a test looks."""
+_LIMITS = gpep.LabelRegression().least, gpep.LabelRegression().most
+_KEPT = 4  # solves that a start is predicted from
+_UNIT = 0.8  # of log ℓ and log σ_f, two steps of the coarse grid: starts vary smoothly over a few
+
+
+class Point(NamedTuple):
+    """What a method says at a point of the grid."""
+
+    converged: bool
+    iterations: int
+    evidence: float
+    bound: float
+    printed: float
+    """Of the factorial method, see `printed_bound`; NaN of others."""
+    mean: Array
+    """Of the latent values of the points to predict, (m,)."""
+    variance: Array
+
+
+class Path(Protocol):
+    """A method on its way."""
+
+    def at(self, place: tuple[float, float], prior: Prior) -> Point:
+        """The method at log ℓ and log σ_f."""
+
+
+class Solves:
+    """A method of the package, each solve from where those before it lead."""
+
+    def __init__(self, method: str, split: Split, link: TwoClasses, rough: bool) -> None:
+        approximator = EVERY[method]
+        self._approximator = replace(approximator, tolerance=TOLERANCES[method]) if rough else approximator
+        self._factorial, self._link, self._labels = method == "FV", link, split.y
+        self._near = Neighbours((), ())
+
+    def at(self, place: tuple[float, float], prior: Prior) -> Point:
+        where = np.array(place) / _UNIT
+        start = self._near.predict(self._approximator, where) if self._near.places else None
+        zero = np.zeros((1, self._labels.size))
+        solution = self._approximator.solve_near(prior.k, zero, self._labels, start, likelihood=self._link)
+        convergence = solution.convergence
+        if not convergence.converged:
+            self._near = Neighbours((), ())
+            nothing = np.full(len(prior.cross), np.nan)
+            return Point(False, convergence.iterations, np.nan, np.nan, np.nan, nothing, nothing)
+        self._near = self._near.joined(where, solution.start, _KEPT)
+        printed = printed_bound(solution, self._link) if self._factorial else np.nan
+        bound = solution.lower_bound
+        return Point(
+            True, convergence.iterations, solution.evidence, bound, printed, *at_held_out(solution, prior)
+        )  # fmt: skip
+
+
+class Regressions:
+    """Label regression, of the text or the authors' code, by the eigenvectors that all magnitudes and noises share.
+
+    With K = Q Dg(λ) Qᵀ and sites of precision w, A⁻¹ = Q Dg(1 / (1 + wλ)) Qᵀ.
+    """
+
+    def __init__(self, authors: bool, split: Split, link: TwoClasses, priors: Priors) -> None:
+        self._authors, self._labels, self._priors = authors, split.y, priors
+        self._targets = 2.0 * split.y - 1.0
+        self._average = link.computation(AverageLogDensity).terms
+        self._parameters = link.parameters
+        self._basis: tuple[float, tuple[Array, ...]] | None = None
+
+    def at(self, place: tuple[float, float], prior: Prior) -> Point:
+        values, vectors, squares, across = self._decomposed(place[0])
+        scale = np.exp(2.0 * place[1])
+        size = scale * values + JITTER
+        seen = vectors.T @ self._targets
+
+        def weights(log_noise: float) -> Array:
+            """K + σ² I times these are the targets."""
+            return np.asarray(seen / (size + np.exp(2.0 * log_noise)))
+
+        def precision(log_noise: float) -> float:
+            return float(np.exp((2.0 if self._authors else -2.0) * log_noise))
+
+        def bound(log_noise: float) -> float:
+            w, b = precision(log_noise), weights(log_noise)
+            kept = 1.0 / (1.0 + w * size)
+            g = np.empty((3, self._labels.size))
+            self._average(vectors @ (size * b), squares @ (size * kept), self._labels, self._parameters, g)
+            return float(g[0].sum() - 0.5 * (size @ b**2 + (kept - 1.0 - np.log(kept)).sum()))
+
+        tried = np.log(AuthorsLabelRegression.noises if self._authors else _LIMITS).tolist()
+        if not self._authors:
+            inner = minimize_scalar(lambda x: -bound(x), bounds=tried, method="bounded", options={"xatol": 1e-4})
+            tried.append(float(inner.x))
+        best = max(tried, key=bound)
+        w, b = precision(best), weights(best)
+        mean = scale * across @ b
+        variance = np.maximum(prior.variance - scale**2 * (across**2 @ (w / (1.0 + w * size))), 0.0)
+        return Point(True, len(tried), bound(best), bound(best), np.nan, mean, variance)
+
+    def _decomposed(self, log_lengthscale: float) -> tuple[Array, ...]:
+        """Eigenvalues and vectors of the covariance at σ_f = 1, squares of these, and covariances with new points."""
+        if self._basis is None or self._basis[0] != log_lengthscale:
+            unit = self._priors.unit(log_lengthscale)
+            values, vectors = np.linalg.eigh(unit.k)
+            parts = np.maximum(values, 0.0), vectors, vectors**2, unit.cross @ vectors
+            self._basis = log_lengthscale, parts
+        return self._basis[1]
+
+
+def at_held_out(solution: Solution, prior: Prior) -> tuple[Array, Array]:
+    """Means (m,) and variances (m,) of the latent values of the points to predict."""
+    mean, cov = solution.posterior.predict(prior.cross[None], prior.variance[None], np.zeros((1, len(prior.cross))))
+    return mean[0], cov[:, 0, 0]

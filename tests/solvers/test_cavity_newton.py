@@ -1,0 +1,36 @@
+"""Cavity means that belong to latent values, found from those of other latent values."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.likelihoods.local_computations import GaussianAverage
+from pymc_gpep.solvers.cavity_newton import CavityAscent
+from pymc_gpep.solvers.contract import Problem
+from tests.approximations.binary import KINDS
+
+N = 24
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("log_width", [-6.0, 0.0, 10.0])
+def test_what_is_known_elsewhere_leads_to_h_itself(kind, log_width):
+    """Small steps, which a series of h takes, and such that cross from one tail to the other."""
+    rng = np.random.default_rng(1)
+    width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)
+    problem = Problem(np.eye(N)[None], np.zeros((1, N)), rng.integers(0, 2, N))
+    average = kind.likelihood.computation(GaussianAverage).terms
+    ascent = CavityAscent(problem, average, width, lambda log_det, w: 0.0)
+    direction = rng.standard_normal(N) * np.sqrt(1.0 + width)
+    for size in (0.0, 1.0, 1.001, 1.1, -300.0, 100.0, 99.999, 99.999999, -3.0, -3.00001):
+        f = size * direction
+        ascent.f[0] = f
+        with np.errstate(all="ignore"):  # as solvers run
+            value = ascent.log_density()
+        h = np.empty((5, N))
+        average(ascent.cavity, width, problem.labels, problem.parameters, h)
+        assert_allclose(ascent.cavity + width * h[1], f, rtol=1e-10, atol=1e-10)
+        assert_allclose(ascent.h[:3], h[:3], rtol=1e-9, atol=1e-14)
+        assert value == pytest.approx(float((h[0] + 0.5 * width * h[1] ** 2).sum()), rel=1e-10)
+        ascent.settle()
+        assert_allclose(ascent.h, h, rtol=1e-12, atol=1e-300)
