@@ -51,6 +51,16 @@ def shared(rotated: bool = True) -> tuple[pm.Model, pm.gp.Latent]:
     return model, gp
 
 
+def flat_prior() -> tuple[pm.Model, pm.gp.Latent]:
+    """One hyperparameter, whose prior has no density that depends on it."""
+    X, y = data()
+    with pm.Model() as model:
+        log_ls = pm.Flat("log_ls", initval=0.3)
+        gp = pm.gp.Latent(cov_func=2.0 * pm.gp.cov.ExpQuad(X.shape[1], ls=pm.math.exp(log_ls)))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+    return model, gp
+
+
 def per_class() -> tuple[pm.Model, list[pm.gp.Latent]]:
     """A covariance and a prior mean for each class, stacked; one of them centred."""
     X, y = data()

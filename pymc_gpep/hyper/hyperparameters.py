@@ -1,10 +1,13 @@
 """The hyperparameters of a model as flat vectors: the unconstrained space of its value variables, and their priors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
@@ -67,13 +70,17 @@ class Hyperparameters:
         if unknown := sorted(set(start or {}) - names):
             known = ", ".join(rv.name for rv in self.classifier.hyperparameters) or "none"
             raise ValueError(f"start names {', '.join(unknown)}, but the hyperparameters of the model are: {known}.")
-        point = make_initial_point_fn(
-            model=model, overrides=dict(start or {}), jitter_rvs=set(), return_transformed=True
-        )(random_seed)
+        # Labelled arrays as well, such as the hyperparameters of another fit.
+        values = {
+            name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()
+        }
+        point = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set(), return_transformed=True)(
+            random_seed
+        )
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
-            given = f": start is {dict(start)}" if start else ". Give it one inside: initval=..., where it is declared"
+            which = f": start is {values}" if values else ". Give it one inside: initval=..., where it is declared"
             raise ValueError(
-                f"The initial value of {', '.join(outside)} is outside of the support of its prior{given}."
+                f"The initial value of {', '.join(outside)} is outside of the support of its prior{which}."
             )
         self._layout = DictToArrayBijection.map({v.name: point[v.name] for v in self.value_vars})
         return np.asarray(self._layout.data, dtype=np.float64)
@@ -109,6 +116,20 @@ class Hyperparameters:
         model, point = self.classifier.model, self.point(theta)
         function = graph_function(model, self.value_vars, self.prior)
         return float(function(*(point[v.name] for v in self.value_vars)))
+
+    def log_prior_and_slope(self, theta: Array) -> tuple[float, Array]:
+        """The same with its derivatives, flat."""
+        point = self.point(theta)
+        value, slope = self._log_prior_and_slope(*(point[v.name] for v in self.value_vars))
+        return float(value), np.asarray(slope)
+
+    @cached_property
+    def _log_prior_and_slope(self) -> Callable[..., list[Any]]:
+        inputs = self.value_vars
+        # A flat prior does not depend on what it is of.
+        slopes = pytensor.grad(self.prior, inputs, disconnected_inputs="ignore") if inputs else [pt.zeros(0)]
+        outputs = [self.prior, pt.concatenate([slope.ravel() for slope in slopes])]
+        return graph_function(self.classifier.model, inputs, outputs)
 
     def natural(self, thetas: Array) -> dict[str, Array]:
         """Hyperparameters on their natural scale, (s, ...) by name, for flat vectors (s, d)."""

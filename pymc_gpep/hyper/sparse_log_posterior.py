@@ -1,12 +1,9 @@
 """The log posterior of hyperparameters and inducing inputs, for more points than a prior covariance can have rows."""
 
 from collections.abc import Callable
-from functools import cached_property
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 
@@ -21,7 +18,6 @@ from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
-from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["SparseLogPosterior"]
 
@@ -105,13 +101,6 @@ class SparseLogPosterior:
                 "at the hyperparameters that the model starts from."
             )
 
-    @cached_property
-    def _prior(self) -> Callable[..., list[Any]]:
-        """Log prior of the hyperparameters and its derivatives, flat."""
-        inputs, prior = self.hyperparameters.value_vars, self.hyperparameters.prior
-        slopes = [slope.ravel() for slope in pytensor.grad(prior, inputs)] if inputs else [pt.zeros(0)]
-        return graph_function(self.hyperparameters.classifier.model, inputs, [prior, pt.concatenate(slopes)])
-
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """Evaluate; NaN with a status where EP fails.
 
@@ -165,13 +154,12 @@ class SparseLogPosterior:
         if solution.inducing_slope.size:
             by_inducing = prior.inducing_slopes(solution.inducing_slope)
             of_theta, of_inducing = of_theta + by_inducing[0], of_inducing + by_inducing[1]
-        point = self.hyperparameters.point(self.split(theta)[0])
-        log_prior, of_prior = self._prior(*(point[v.name] for v in self.hyperparameters.value_vars))
+        log_prior, of_prior = self.hyperparameters.log_prior_and_slope(self.split(theta)[0])
         gradient = of_theta + of_prior
         if self._learn:
             gradient = np.concatenate([gradient, (of_inducing * self._units).ravel()])
         return Evaluation(
-            np.array(theta), solution.evidence + float(log_prior), gradient, solution.evidence,
+            np.array(theta), solution.evidence + log_prior, gradient, solution.evidence,
             solution.convergence.iterations, solution.convergence.status, solution.start,
         )  # fmt: skip
 

@@ -10,6 +10,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import ScalarLaplace
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import read_classifier
@@ -234,3 +235,8 @@ def test_later_data_change_nothing():
         pm.set_data({"X": 2 * X})
     assert posterior(theta).log_posterior == before.log_posterior
     assert posterior.solve(theta).evidence == evidence
+
+
+def test_what_another_fit_learned_is_where_to_begin(shared):
+    space = Hyperparameters(read_classifier(shared.model))
+    assert_allclose(space.initial_point(shared.fit.hyperparameters), shared.fit.fitted.optimum.best.theta, rtol=1e-12)

@@ -67,3 +67,12 @@ def test_where_the_covariance_is_none_there_is_a_status():
     assert np.isnan(evaluation.log_posterior)
     with pytest.raises(ValueError, match="covariance of the inducing values must be finite, but has 48 values"):
         posterior.check_moments(theta * np.nan)
+
+
+def test_hyperparameters_may_have_flat_priors():
+    function = log_posterior(models.flat_prior, learn=False)
+    at = np.array([0.3])
+    found = function(at)
+    assert_allclose(found.log_posterior, found.evidence)
+    difference = (function(at + 1e-4).evidence - function(at - 1e-4).evidence) / 2e-4
+    assert_allclose(found.gradient, difference, rtol=1e-5)

@@ -1,0 +1,93 @@
+"""Covariance graphs with their length scales outside of products of inputs.
+
+Covariance functions of PyMC divide inputs by length scales and then take distances. Where a length scale is one number,
+the distances of the inputs themselves can be divided instead: arrays of points × columns are not made anew for each
+function, and the derivative in a length scale needs none of them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor.tensor as pt
+from pytensor.graph.basic import Apply, Constant, Variable
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
+from pytensor.graph.traversal import graph_inputs
+from pytensor.scalar.basic import Mul, Sqr
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.math import Dot, Sum
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+__all__ = ["scales_outside"]
+
+
+def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
+    """The same values, with numbers that multiply inputs taken out of sums over columns.
+
+    Parameters
+    ----------
+    graphs : sequence of TensorVariable
+        Of covariances and means, in which the number of columns of inputs is known.
+
+    Returns
+    -------
+    list of TensorVariable
+        In terms of the same variables.
+    """
+    inputs = [leaf for leaf in graph_inputs(graphs) if not isinstance(leaf, Constant)]
+    fgraph = FunctionGraph(inputs, list(graphs), clone=True, copy_inputs=False)
+    EquilibriumGraphRewriter([_all_columns, _outside_of_products, _outside_of_squares], max_use_ratio=100).rewrite(
+        fgraph
+    )
+    return list(fgraph.outputs)
+
+
+@node_rewriter([AdvancedSubtensor])
+def _all_columns(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """`x[:, [0, 1, ..., d - 1]]`, which is how a covariance function takes its columns, as x."""
+    x, *indices = node.inputs
+    if x.type.ndim != 2 or node.op.idx_list != (slice(None), 0) or not isinstance(indices[0], Constant):
+        return None
+    columns = x.type.shape[1]
+    return [x] if columns is not None and np.array_equal(indices[0].data, np.arange(columns)) else None
+
+
+@node_rewriter([Dot])
+def _outside_of_products(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """(s A)(t B) as (s t)(A B)."""
+    parts = [_scaled(operand) for operand in node.inputs]
+    scales = [scale for _, own in parts for scale in own]
+    if not scales or node.outputs[0].type.ndim != 2:
+        return None
+    return [pt.mul(node.op(*(base for base, _ in parts)), *scales)]
+
+
+@node_rewriter([Sum])
+def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """Σ (s A)² as s² Σ A²."""
+    squares = node.inputs[0].owner
+    if squares is None or not _is(squares, Sqr) or node.op.axis != (1,):
+        return None
+    base, scales = _scaled(squares.inputs[0])
+    if not scales:
+        return None
+    return [pt.mul(node.op(pt.sqr(base)), *(pt.sqr(scale[:, 0]) for scale in scales))]
+
+
+def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
+    """A matrix as another one times numbers, each (1, 1)."""
+    node = matrix.owner
+    if node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
+        base, scales = _scaled(node.inputs[0])
+        return (base.T, scales) if scales else (matrix, [])
+    if node is None or not _is(node, Mul) or matrix.type.ndim != 2:
+        return matrix, []
+    scales = [each for each in node.inputs if each.type.shape == (1, 1)]
+    others = [each for each in node.inputs if each.type.shape != (1, 1)]
+    return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
+
+
+def _is(node: Apply, operation: type) -> bool:
+    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, operation)

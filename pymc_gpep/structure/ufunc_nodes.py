@@ -1,0 +1,96 @@
+"""Elementwise operations of graphs as calls of NumPy's functions, without what PyTensor does around each call.
+
+A graph of a model has hundreds of operations on a few numbers, where PyTensor's own care takes ten times as long as
+NumPy: shapes that are known need not be compared, and nothing is written into an array that is there.
+"""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+from pytensor.graph.basic import Apply, Variable
+from pytensor.graph.op import Op
+from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.scalar.basic import Add, Mul, Sub
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.utils import import_func_from_string
+
+__all__ = ["Ufunc", "by_ufuncs"]
+
+
+class Ufunc(Op):
+    """An elementwise operation that is one function of NumPy, or a sum or product of several operands.
+
+    Parameters
+    ----------
+    elemwise : Elemwise
+        With such a function, and not in place.
+    """
+
+    __props__ = ("elemwise",)
+
+    def __init__(self, elemwise: Elemwise) -> None:
+        self.elemwise = elemwise
+
+    def __str__(self) -> str:
+        return str(self.elemwise)
+
+    def make_node(self, *inputs: Variable) -> Apply:
+        """As of the elementwise operation."""
+        made = self.elemwise.make_node(*inputs)
+        return Apply(self, made.inputs, [made.outputs[0].type()])
+
+    def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
+        """Once."""
+        with np.errstate(all="ignore"):
+            found = _called(self.elemwise, len(inputs))(*inputs)
+        output_storage[0][0] = np.asarray(found, node.outputs[0].dtype)
+
+    def make_py_thunk(
+        self, node: Apply, storage_map: Any, compute_map: Any, no_recycling: Any, debug: bool = False
+    ) -> Any:
+        """A function without arguments, as PyTensor's virtual machine calls it."""
+        function, dtype = _called(self.elemwise, len(node.inputs)), np.dtype(node.outputs[0].dtype)
+        cells, out = [storage_map[each] for each in node.inputs], storage_map[node.outputs[0]]
+        done = [False] if compute_map is None else compute_map[node.outputs[0]]
+        known = len(cells) == 1 or not any(None in each.type.shape for each in node.inputs)
+
+        def thunk() -> None:
+            values = [cell[0] for cell in cells]
+            if not known:
+                Elemwise._check_runtime_broadcast(node, values)
+            with np.errstate(all="ignore"):
+                out[0] = np.asarray(function(*values), dtype)
+            done[0] = True
+
+        thunk.inputs, thunk.outputs, thunk.lazy = cells, [out], False  # type: ignore[attr-defined]
+        return thunk
+
+
+@node_rewriter([Elemwise])
+def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
+    """An elementwise operation as a function of NumPy, where it is one and the types of numbers are those of NumPy."""
+    op = node.op
+    if op.inplace_pattern or len(node.outputs) != 1 or not _has_function(op, len(node.inputs)):
+        return None
+    # Where one operand has double precision NumPy takes all to it, as PyTensor does.
+    types = {each.dtype for each in node.inputs}
+    truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Mul | Sub)
+    if not (truths or "float64" in types) or any(each.startswith("complex") for each in types):
+        return None
+    return [Ufunc(op)(*node.inputs)]
+
+
+def _has_function(op: Elemwise, operands: int) -> bool:
+    """Whether there is a function of NumPy's kind, which returns an array of its own."""
+    name, most, results = op.nfunc_spec or ("", 0, 0)
+    if results != 1 or not (operands == most or (isinstance(op.scalar_op, Add | Mul) and operands > most)):
+        return False
+    function = import_func_from_string(name)
+    return isinstance(function, np.ufunc) or function is np.where
+
+
+def _called(op: Elemwise, operands: int) -> Callable[..., Any]:
+    function = import_func_from_string(op.nfunc_spec[0])
+    return function if operands == op.nfunc_spec[1] else lambda *values: reduce(function, values)
