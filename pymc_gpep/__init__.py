@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         EP,
         GFITC,
         IEP,
+        IVM,
         KL,
         QEP,
         QIEP,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from pymc_gpep.comparison.draw_prediction import predict_draws
     from pymc_gpep.comparison.evidence_grid import evidence_grid
     from pymc_gpep.comparison.table import compare_methods
+    from pymc_gpep.fits.active_fit import ActiveFit
+    from pymc_gpep.fits.learning_curve import learning_curve
     from pymc_gpep.fits.recover import recover
     from pymc_gpep.fits.sparse_fit import SparseFit
     from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
@@ -57,6 +60,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
+    from pymc_gpep.selection.contract import DenseRows
     from pymc_gpep.streaming.checkpoint import Checkpoint
     from pymc_gpep.streaming.fit import StreamedFit
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
@@ -64,10 +68,12 @@ if TYPE_CHECKING:
     from pymc_gpep.variational.reading import from_datatree
 
 _HOME = {
+    "ActiveFit": "fits.active_fit",
     "AnnealedEvidence": "checks.annealed_evidence",
     "CavityELPD": "checks.leave_one_out",
     "Checkpoint": "streaming.checkpoint",
     "CorrectedEvidence": "checks.corrected_evidence",
+    "DenseRows": "selection.contract",
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
     "FactorialVariational": "approximations",
@@ -76,6 +82,7 @@ _HOME = {
     "GPClassifier": "structure",
     "GuidedHMC": "sampling.guided_hmc",
     "IEP": "approximations",
+    "IVM": "approximations",
     "ImportanceCheck": "checks.importance",
     "InducedArrays": "approximations",
     "KL": "approximations",
@@ -111,6 +118,7 @@ _HOME = {
     "default_priors": "priors",
     "evidence_grid": "comparison.evidence_grid",
     "from_datatree": "variational.reading",
+    "learning_curve": "fits.learning_curve",
     "marginalize": "graph.marginal_model",
     "plots": "plots",
     "predict_draws": "comparison.draw_prediction",
@@ -125,13 +133,16 @@ __all__ = [
     "EP",
     "GFITC",
     "IEP",
+    "IVM",
     "KL",
     "QEP",
     "QIEP",
+    "ActiveFit",
     "AnnealedEvidence",
     "CavityELPD",
     "Checkpoint",
     "CorrectedEvidence",
+    "DenseRows",
     "EllipticalSlice",
     "FactorialVariational",
     "GPApproximation",
@@ -169,6 +180,7 @@ __all__ = [
     "default_priors",
     "evidence_grid",
     "from_datatree",
+    "learning_curve",
     "marginalize",
     "plots",
     "predict_draws",

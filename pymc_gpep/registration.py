@@ -5,6 +5,7 @@ PyTensor learns of the JAX support by the same import.
 
 import functools
 import inspect
+import re
 from typing import Any
 
 import pymc as pm
@@ -38,7 +39,9 @@ def register() -> None:
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.approximations import METHODS
+        from pymc_gpep.approximations.suggestion import did_you_mean
         from pymc_gpep.streaming.methods import STREAMING_METHODS
+        from pymc_gpep.variational.active_inference import ACTIVE_METHODS, ActiveInference
         from pymc_gpep.variational.callback_checks import check_callbacks
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.sparse_inference import SPARSE_METHODS, SparseInference
@@ -50,14 +53,17 @@ def register() -> None:
             inference: Any = StreamingInference
         else:
             inference = SparseInference if name in SPARSE_METHODS else GPInference
-        if name not in {*METHODS, *SPARSE_METHODS, *STREAMING_METHODS}:
+            inference = ActiveInference if name in ACTIVE_METHODS else inference
+        ours = {*METHODS, *ACTIVE_METHODS, *SPARSE_METHODS, *STREAMING_METHODS}
+        if name not in ours:
             try:
                 return original(*args, **kwargs)
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
-                ours = ", ".join(sorted({*METHODS, *SPARSE_METHODS, *STREAMING_METHODS}))
-                raise KeyError(f"{error.args[0]}; pymc_gpep adds {ours}") from None
+                theirs = re.findall(r"'(\w+)'", str(error.args[0]))
+                meant = did_you_mean([name], [*sorted(ours), *theirs])
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(sorted(ours))}.{meant}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
         check_callbacks(arguments.get("kwargs", {}).get("callbacks"), inference is StreamingInference)
@@ -66,6 +72,8 @@ def register() -> None:
         others = arguments.pop("kwargs", {})
         of_fit = set(inspect.signature(inference.fit).parameters) | set(signature.parameters)
         options |= {each: others.pop(each) for each in set(others) - of_fit}
+        if inference is not StreamingInference and options.get("batch_size", 0) is None:
+            del options["batch_size"]  # which is what leaving it out is
         arguments["method"] = inference(name, arguments.get("model"), **options)
         return original(**arguments, **others)
 

@@ -5,6 +5,7 @@ from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.factorial_variational import FactorialVariational
 from pymc_gpep.approximations.gfitc import GFITC
 from pymc_gpep.approximations.iep import IEP
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.label_regression import LabelRegression
 from pymc_gpep.approximations.laplace import Laplace
@@ -28,6 +29,7 @@ __all__ = [
     "EP",
     "GFITC",
     "IEP",
+    "IVM",
     "KL",
     "METHODS",
     "QEP",

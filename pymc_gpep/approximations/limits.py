@@ -45,11 +45,18 @@ def check_limits(options: Any) -> None:
     ------
     ValueError
         If an option has a value that makes no sense.
+    TypeError
+        If it is something that cannot be compared with the limit.
     """
     for option in fields(options):
         limit = option.metadata.get(_KEY)
         value = getattr(options, option.name)
         if limit is None or (value is None and option.default is None):
             continue
-        if not limit.holds(value):
-            raise ValueError(f"{option.name} must be {limit.must}, but is {value!r}.")
+        refusal = f"{option.name} must be {limit.must}, but is {value!r}."
+        try:
+            holds = bool(limit.holds(value))
+        except (TypeError, ValueError):
+            raise TypeError(refusal) from None
+        if not holds:
+            raise ValueError(refusal)

@@ -1,8 +1,8 @@
 """The approximations by name, and which of them fits a likelihood."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.ep import EP
@@ -23,9 +23,13 @@ from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
+from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
+
+if TYPE_CHECKING:
+    from pymc_gpep.approximations.ivm import IVM
 
 __all__ = ["APPROXIMATIONS", "METHODS", "SPARSE_APPROXIMATIONS", "approximator", "with_options"]
 
@@ -56,7 +60,11 @@ METHODS = tuple(dict.fromkeys(approximation.name for approximation in APPROXIMAT
 
 
 def approximator(
-    method: str | None, likelihood: Likelihood, options: dict[str, Any], besides: str = ""
+    method: str | None,
+    likelihood: Likelihood,
+    options: dict[str, Any],
+    besides: str = "",
+    others: Collection[str] = (),
 ) -> Approximator:
     """Make the approximation that a method stands for with a likelihood.
 
@@ -70,6 +78,8 @@ def approximator(
         Of the approximation.
     besides : str
         What else the caller takes, for the message about an unknown option.
+    others : collection of str
+        The names of that, one of which may have been meant.
 
     Raises
     ------
@@ -95,14 +105,17 @@ def approximator(
             f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. "
             f"Methods that fit it: {', '.join(map(repr, fitting))}."
         )
-    return with_options(fitting[method], options, besides)
+    return with_options(fitting[method], options, besides, others)
 
 
-def with_options[A: Approximator | SparseApproximation](
-    kind: type[A], options: Mapping[str, Any], besides: str = ""
+def with_options[A: Approximator | SparseApproximation | IVM](
+    kind: type[A], options: Mapping[str, Any], besides: str = "", others: Collection[str] = ()
 ) -> A:
     """An approximation with its options; a TypeError, as of `approximator`, if one of them is not its own."""
     known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):
-        raise TypeError(f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.")
+        raise TypeError(
+            f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}."
+            f"{did_you_mean(unknown, [*known, *others])}"
+        )
     return kind(**options)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import pymc as pm
 import xarray as xr
@@ -13,16 +13,26 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.mixture import Prediction, assembled
 from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given, process_and_inputs
-from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.contract import Rows
-from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["InducingFit"]
+
+
+class BlockPosterior(Protocol):
+    """What predictions ask of a posterior."""
+
+    @property
+    def size(self) -> int:
+        """How many values each function has."""
+
+    def predict(self, block: Block) -> tuple[Array, Array]:
+        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
 
 
 class InducingFit(ABC):
@@ -47,7 +57,7 @@ class InducingFit(ABC):
 
     @property
     @abstractmethod
-    def posterior(self) -> InducingPosterior | None:
+    def posterior(self) -> BlockPosterior | None:
         """Of the inducing values; None where there is none."""
 
     @property
@@ -154,7 +164,7 @@ class InducingFit(ABC):
         likelihood = LikelihoodElsewhere(self.classifier, m, self.space.data)(point)
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
-            for rows in row_blocks(max(m, 1), c * max(posterior.whitening.size, c)):
+            for rows in row_blocks(max(m, 1), c * max(posterior.size, c)):
                 mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
                 part = predict_given(likelihood.at(rows), mean.T, cov, how=how, tolerance=tolerance)
                 yield rows, part if covariances else part._replace(cov=None)

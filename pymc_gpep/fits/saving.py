@@ -17,10 +17,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Approximator, approximator
+from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.same_model import KIND
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
@@ -107,7 +109,7 @@ def observed_data(classifier: GPClassifier, labels: NDArray[np.int64]) -> xr.Dat
 
 
 def described(
-    approximator: Approximator | SparseApproximation, classifier: GPClassifier, converged: bool, optimum: Optimum
+    approximator: Approximator | SparseApproximation | IVM, classifier: GPClassifier, converged: bool, optimum: Optimum
 ) -> dict[str, Any]:
     """Attributes that every fit has in a file."""
     return {
@@ -115,6 +117,7 @@ def described(
         "approximation": approximator.name,
         "options": json.dumps(asdict(approximator)),
         "likelihood": classifier.likelihood.name,
+        KIND: classifier.likelihood_model.name,
         "converged": int(converged),
         "optimum_converged": int(optimum.converged),
         "optimum_message": optimum.message,

@@ -9,6 +9,7 @@ import xarray as xr
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import SparseSolution
+from pymc_gpep.fits.same_model import check_kind, check_prior
 from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
@@ -21,7 +22,7 @@ from pymc_gpep.solvers.inducing import Whitening
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 from pymc_gpep.structure import read_classifier
 
-__all__ = ["holds_sparse_fit", "read_sparse_fit"]
+__all__ = ["former_rows", "holds_sparse_fit", "read_sparse_fit"]
 
 
 def holds_sparse_fit(tree: xr.DataTree) -> bool:
@@ -40,9 +41,11 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     check_hyperparameters(space, hyperparameters)
     theta = best.theta[: len(hyperparameters)]
     observed = tree["observed_data"].to_dataset()
-    rows = _former_rows(observed)
+    rows = former_rows(observed)
     labels = observed[attrs["likelihood"]].values if rows is None else np.empty(0, np.int64)
+    check_kind(space.classifier, attrs)
     check_model(space, theta, best.log_posterior - best.evidence, None if rows else labels)
+    check_prior(space, theta, stored["inputs"].values, stored["factor"].values)
     if (own := named_classes(space.classifier)) != attrs["classes"]:
         raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
     kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == attrs["approximation"])
@@ -86,7 +89,8 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     )
 
 
-def _former_rows(observed: xr.Dataset) -> FormerRows | None:
+def former_rows(observed: xr.Dataset) -> FormerRows | None:
+    """What a file says of rows that were not the model's; None where they were."""
     if "checksum" not in observed.attrs:
         return None
     n_rows, n_inputs, checksum, name = (observed.attrs[field] for field in FormerRows._fields)

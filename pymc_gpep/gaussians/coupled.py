@@ -57,6 +57,10 @@ class CoupledPosterior(DensePosterior):
         roots = np.sqrt(self.precision)
         return np.stack([scaled_symmetric(own, root) for own, root in zip(inverses, roots, strict=True)]), p
 
+    def smoothing(self) -> tuple[Array, Array]:
+        b, p = self._factors
+        return b, np.stack([solve_triangular(p, own, lower=True, check_finite=False).T for own in b])
+
     @property
     def log_determinant(self) -> float:
         return self._factorised[2]

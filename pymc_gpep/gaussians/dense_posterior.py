@@ -37,6 +37,16 @@ class DensePosterior(Posterior[DensePrior]):
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         """Covariance between classes (m, c, c) at new points, from prior variances (c, m)."""
 
+    def smoothing(self) -> tuple[Array, Array | None]:
+        """B (1 or c, n, n) and T (c, n, n) of M = blockdiag(B) − T Tᵀ, T stacked; None for a T that is 0.
+
+        Raises
+        ------
+        TypeError
+            If M is not of this form.
+        """
+        raise TypeError(f"The posterior of {self.sites_class.form} sites has no such factors.")
+
     @abstractmethod
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         """Prior − leftᵀ M left, (c, n, c, n), for a factor `left` and a prior covariance (1 or c, n, n) it belongs to.

@@ -27,6 +27,11 @@ class InducingPosterior:
     whitened: Whitened
 
     @property
+    def size(self) -> int:
+        """How many inducing values each function has."""
+        return self.whitening.size
+
+    @property
     def n_functions(self) -> int:
         """Number of latent functions, c."""
         return len(self.whitened.mean)

@@ -11,6 +11,7 @@ from pymc_gpep.rows.contract import Rows
 
 __all__ = ["initial_inducing"]
 
+_DEFAULT = 50  # where their number is not given
 _CANDIDATES = 20_000  # rows that are drawn from, of more of them
 
 
@@ -19,8 +20,8 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
 
     Parameters
     ----------
-    given : int or array (M, d) or (c, M, d)
-        How many there are to be for each function, at rows of the data; or the inputs.
+    given : int or array (M, d) or (c, M, d), or None
+        How many there are to be for each function, at rows of the data; or the inputs. If None 50, or as many as rows.
     rows : Rows
         The data.
     functions : int
@@ -38,6 +39,8 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     """
     sets = 1 if shared else functions
     n, d = rows.n_rows, rows.n_inputs
+    if given is None:
+        given = min(_DEFAULT, n)
     if isinstance(given, Integral):
         count = int(given)
         if not 1 <= count <= n:

@@ -119,9 +119,12 @@ def climb(
     optimum = maximise(log_posterior, theta, 0)
     if not theta.size or not max_iterations:
         return optimum
-    history = [optimum.best]
-    at, sites = theta, optimum.best.start
-    step = direction(optimum.best.gradient)
+    begun = optimum.best
+    if not np.isfinite(begun.gradient).all():  # of sites that are no fixed point the gradient is had after a sweep
+        begun = log_posterior.after_one_sweep(theta, begun.start)
+    history = [begun]
+    at, sites = theta, begun.start
+    step = direction(begun.gradient)
     converged, message, interrupted = False, f"Limit of {max_iterations} iterations reached.", False
     try:
         for _ in range(max_iterations):

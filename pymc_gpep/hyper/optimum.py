@@ -111,7 +111,9 @@ def maximise(
     best = evaluate(theta, start)
     if not theta.size and best.status in (OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
-    if not np.isfinite(best.log_posterior):
+    if searching and best.status == OUT_OF_ITERATIONS:
+        best = evaluate(theta, best.start)  # a first solve has the longest way
+    if not (np.isfinite(best.log_posterior) and (not searching or np.isfinite(best.gradient).all())):
         log_posterior.check_moments(theta)
         name = log_posterior.name
         point = {key: value.tolist() for key, value in log_posterior.point(theta).items()}

@@ -54,6 +54,8 @@ class Likelihood(ABC):
     """How predictive probabilities can be computed from a Gaussian, the default first."""
     sees_common: ClassVar[bool]
     """Whether a number that is added to all latent values of a point changes anything."""
+    fixes_scale: ClassVar[bool] = True
+    """Whether it changes when all latent values are multiplied by a number."""
     has_parameters: ClassVar[bool] = False
     """Whether it is given anything besides latent values."""
     largest_precision: ClassVar[float]

@@ -3,6 +3,7 @@
 Every function takes the axes to draw on, or makes a figure, and returns the axes. Nothing is shown or saved.
 """
 
+from pymc_gpep.plots.active import plot_active, plot_learning_curve
 from pymc_gpep.plots.convergence import plot_convergence
 from pymc_gpep.plots.effective import plot_effective_likelihoods
 from pymc_gpep.plots.evidence import plot_evidence_grid
@@ -16,12 +17,14 @@ from pymc_gpep.plots.scores import plot_scores
 
 __all__ = [
     "input_grid",
+    "plot_active",
     "plot_convergence",
     "plot_effective_likelihoods",
     "plot_evidence_grid",
     "plot_latent_comparison",
     "plot_latent_pair",
     "plot_latent_pairs",
+    "plot_learning_curve",
     "plot_probabilities",
     "plot_probability_comparison",
     "plot_relevance",

@@ -18,7 +18,9 @@ from pymc_gpep.variational.approximation import GPApproximation
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["class_probability_array", "plot_probabilities"]
+__all__ = ["class_probability_array", "plot_probabilities", "row_of_class"]
+
+_ROW = 0.045  # height of a row of data, in units of probability
 
 
 def plot_probabilities(
@@ -115,6 +117,11 @@ def class_probability_array(source: Any) -> xr.DataArray:
     return p
 
 
+def row_of_class(k: Any) -> Any:
+    """Where data of a class are drawn, below the probabilities over one input."""
+    return -_ROW * (k + 1)
+
+
 def _columns(X: Any, columns: list[int], width: int) -> Array:
     data = np.asarray(X, dtype=np.float64)
     if data.ndim != 2 or data.shape[1] != width:
@@ -139,10 +146,10 @@ def _over_one_input(
         inputs, y = data
         for k, colour in enumerate(palette):
             # One row for each class below the axis of probabilities.
-            row = np.full(np.count_nonzero(y == k), -0.045 * (k + 1))
+            row = np.full(np.count_nonzero(y == k), row_of_class(k))
             style = {"marker": MARKERS[k % len(MARKERS)], "s": 18, "color": colour, "alpha": 0.7, "linewidth": 0}
             ax.scatter(inputs[y == k, 0], row, **style | options["point"])
-        bottom -= 0.045 * (len(palette) + 0.5)
+        bottom -= _ROW * (len(palette) + 0.5)
         ax.axhline(0.0, color=NEUTRAL, linewidth=0.6, zorder=0)
     ax.set_ylim(bottom, 1.02)
     ax.set_yticks(np.linspace(0, 1, 6))

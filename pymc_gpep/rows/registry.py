@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,9 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     ----------
     data : pair of array_like, or path, or Rows
         Inputs (n, d) and labels (n,): arrays of NumPy, in memory or mapped, of Zarr, Dask or h5py, or anything else
-        that has `shape` and `dtype` and is read by slices. Or the path of a Parquet file, or of a folder of them, or a
-        pair of such a path and the name of the column of labels.
+        that has `shape` and `dtype` and is read by slices; or paths of files of NumPy's, `"X.npy"`, which are mapped.
+        Or the path of a Parquet file, or of a folder of them, or a pair of such a path and the name of the column of
+        labels.
     label : str, optional
         Name of the column of labels, for Parquet.
     columns : sequence of str, optional
@@ -53,8 +55,10 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
         If shapes do not agree, if there are no rows, or if a file has no such column; a `RowError` for a row whose
         inputs are not finite, or whose label is no whole number, when it is read.
     """
-    if isinstance(data, tuple | list) and len(data) == 2 and _is_path(data[0]) and isinstance(data[1], str):
-        data, label = data
+    if isinstance(data, tuple | list) and len(data) == 2:
+        data = tuple(_mapped(each) if _is_path(each) and Path(each).suffix == ".npy" else each for each in data)
+        if _is_path(data[0]) and isinstance(data[1], str):
+            data, label = data
     if _is_path(data):
         return _of_parquet(data, label, columns)
     if label is not None or columns is not None:
@@ -77,6 +81,13 @@ def _stored(array: Any) -> Stored | None:
     if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         return None
     return next((found for kind in STORED if (found := kind.of(array)) is not None), None)
+
+
+def _mapped(path: str | PathLike[str]) -> np.ndarray:
+    try:
+        return np.load(path, mmap_mode="r")
+    except FileNotFoundError:
+        raise ValueError(f"data have the path {str(path)!r}, but there is no such file.") from None
 
 
 def _is_path(data: Any) -> bool:

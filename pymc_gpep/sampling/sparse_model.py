@@ -48,6 +48,13 @@ class SparseModel(pm.Model):
     inducing_inputs : array (1 or c, M, d)
     """
 
+    made_from_a_classifier = (
+        "This is what gpep.sparsify made of a classifier: its functions are known by inducing values, which pm.sample "
+        'and pm.fit(method="advi") take as they are. What approximates latent functions works on the original model, '
+        "which is sparse.classifier.model."
+    )
+    """What to say to who takes it for one."""
+
     def __init__(
         self,
         classifier: GPClassifier,

@@ -3,42 +3,24 @@
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from numbers import Real
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.streaming.fit import StreamedFit
+from pymc_gpep.streaming.saving import STATE, Saved, saved
 
-__all__ = ["Checkpoint", "Saved", "read_checkpoint"]
-
-_KIND = "checkpoint of pymc_gpep"
-
-
-class Saved(NamedTuple):
-    """What a file holds."""
-
-    settings: Mapping[str, Any]
-    values: Mapping[str, Array]
-    """Of the state, by name."""
-    losses: Array
-    floored: Array
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise a ValueError if a fit with these settings cannot go on from here."""
-        differ = [name for name in self.settings if self.settings[name] != settings.get(name)]
-        if differ:
-            each = ", ".join(f"{name} was {self.settings[name]!r} and is {settings.get(name)!r}" for name in differ)
-            raise ValueError(f"start is a checkpoint of another fit: {each}. Ask for the same, or begin anew.")
+__all__ = ["Checkpoint", "read_checkpoint"]
 
 
 class Checkpoint:
-    """A callback of `pm.fit` that writes where a fit with batches stands, every few minutes and at its end.
+    """A callback of `pm.fit` that writes where a fit with batches stands, every few minutes and when it has ended.
 
-    `pm.fit(n, ..., start=path)` goes on from there, with n steps more.
+    `pm.fit(n, ..., start=path)` goes on from there, with n steps more. It is the file that `fit.to_datatree()` makes,
+    so that `gpep.from_datatree` reads it too.
 
     Parameters
     ----------
@@ -51,10 +33,13 @@ class Checkpoint:
     Raises
     ------
     ValueError
-        If the path has another ending.
+        If the path has another ending, or `minutes` is negative.
+    TypeError
+        If `minutes` is no number.
     """
 
     def __init__(self, path: str | os.PathLike[str], minutes: float = 10.0) -> None:
+        _check_minutes(minutes)
         self._path = Path(path)
         if self._path.suffix not in {".zarr", ".nc"}:
             raise ValueError(f"path must end in .zarr or .nc, but is {str(path)!r}.")
@@ -68,9 +53,7 @@ class Checkpoint:
 
     def write(self, fit: StreamedFit) -> None:
         """Write."""
-        state = {name: ([f"{name}_{i}" for i in range(each.ndim)], each) for name, each in fit.values.items()}
-        tree = xr.DataTree.from_dict({"state": xr.Dataset(state), "history": fit.history})
-        tree.attrs = dict(fit.settings) | {"kind": _KIND}
+        tree = fit.to_datatree()
         beside = self._path.with_name(f".{self._path.name}.new")
         old = self._path.with_name(f".{self._path.name}.old")
         for each in (beside, old):
@@ -84,6 +67,13 @@ class Checkpoint:
         beside.rename(self._path)
         _remove(old)
         self._written = time.monotonic()
+
+
+def _check_minutes(minutes: Any) -> None:
+    if not isinstance(minutes, Real):
+        raise TypeError(f"minutes must be a number, but is {minutes!r}.")
+    if not float(minutes) >= 0.0:
+        raise ValueError(f"minutes must be at least 0, but is {minutes}.")
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> Saved:
@@ -100,16 +90,9 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Saved:
     zarr = where.suffix == ".zarr"
     with xr.open_datatree(where, engine="zarr", consolidated=False) if zarr else xr.open_datatree(where) as opened:
         tree = opened.load()
-    if tree.attrs.get("kind") != _KIND:
+    if STATE not in tree.children:
         raise ValueError(f"start is {str(path)!r}, but that is no file that gpep.Checkpoint wrote.")
-    settings = {str(name): _plain(value) for name, value in tree.attrs.items() if name != "kind"}
-    history, state = tree["history"].to_dataset(), tree["state"].to_dataset()
-    values = {str(name): np.asarray(state[name].values) for name in state.data_vars}
-    return Saved(settings, values, -history["log_posterior"].values, history["floored"].values)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    return saved(tree)
 
 
 def _remove(path: Path) -> None:

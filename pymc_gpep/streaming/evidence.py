@@ -72,8 +72,9 @@ def _sites(
         keep = 1.0 - t * variance
         cavity_mean, cavity_variance = (mean - nu * variance) / keep, variance / keep
         found = tilted(rows, prior_mean + cavity_mean, rest + cavity_variance)
-        narrower = 1.0 - found.gamma * cavity_variance
-        new, location = found.gamma / narrower, (found.rho + found.gamma * cavity_mean) / narrower
+        gamma = np.maximum(found.gamma, 0.0)
+        narrower = 1.0 - gamma * cavity_variance
+        new, location = gamma / narrower, (found.rho + gamma * cavity_mean) / narrower
         bounded = np.minimum(new, (1.0 - _LEAST) / variance)
         t, nu = bounded, np.where(new > bounded, location * bounded / new, location)
     return np.array([t, nu])

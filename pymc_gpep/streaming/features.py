@@ -15,6 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.inducing_blocks import moment_graphs
 from pymc_gpep.structure.prior_functions import functions_of
+from pymc_gpep.structure.scales_outside import scales_outside
 from pymc_gpep.structure.stacked_graphs import stacked
 
 __all__ = ["BatchFeatures", "batch_features", "prior_blocks"]
@@ -65,7 +66,9 @@ def prior_blocks(
     matched = functions_of(classifier, gps)
     sets, size, columns = inducing.type.shape
     z = pt.tensor("inducing_inputs_of_one", dtype="float64", shape=(size, columns))
-    made = [moment_graphs(classifier.model, latent, functions, data, z, x) for latent, functions in matched]
+    made = [
+        scales_outside(moment_graphs(classifier.model, latent, functions, data, z, x)) for latent, functions in matched
+    ]
     places = {
         k: (graphs, output)
         for graphs, (latent, _) in zip(made, matched, strict=True)

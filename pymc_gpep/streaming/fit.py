@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.linalg import LinAlgError
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
@@ -14,12 +16,14 @@ from pymc_gpep.fits.inducing_fit import InducingFit
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.contract import Rows
-from pymc_gpep.solvers.inducing import whitening
+from pymc_gpep.solvers.inducing import Whitening, whitening
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.evidence import recovered_evidence
 from pymc_gpep.streaming.memories.contract import Memory
 from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.saving import Saved, streamed_datatree
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["StreamedFit"]
 
@@ -37,8 +41,8 @@ class StreamedFit(InducingFit):
     method : str
     memory : Memory
     rule : Rule
-    prior : InducingBlocks
-        Prior moments, with the rows that were fitted.
+    prior : InducingBlocks or None
+        Prior moments, with the rows that were fitted; None in a fit that was read from a file, which asks the model.
     settings : dict
         Batch size, batches in an epoch, steps, seed.
     losses : array (steps,)
@@ -50,13 +54,18 @@ class StreamedFit(InducingFit):
     read : function
         Returns the values of the state, by name.
     seconds, compile_seconds : float
+    rows : Rows or None
+        What was fitted, where that were not the rows of the model; without any values, `FormerRows`, in a fit that was
+        read from a file.
+    whitening : Whitening or None
+        Of the inducing values, where it is known already.
     """
 
     space: Hyperparameters
     method: str
     memory: Memory
     rule: Rule
-    prior: InducingBlocks = field(repr=False)
+    prior: InducingBlocks | None = field(repr=False)
     settings: Mapping[str, Any]
     losses: Array = field(repr=False)
     floored: Array = field(repr=False)
@@ -64,6 +73,8 @@ class StreamedFit(InducingFit):
     read: Callable[[], Mapping[str, Array]] = field(repr=False)
     seconds: float = np.nan
     compile_seconds: float = np.nan
+    rows: Rows | None = field(default=None, repr=False)
+    whitening: Whitening | None = field(default=None, repr=False)
 
     @cached_property
     def values(self) -> Mapping[str, Array]:
@@ -82,18 +93,27 @@ class StreamedFit(InducingFit):
 
     @cached_property
     def posterior(self) -> InducingPosterior | None:
-        """Of the inducing values; None where a covariance has no Cholesky factor."""
-        white = whitening(
-            self.prior.inducing(self.space.point(self.theta), self.inducing_inputs), float(self.values["jitter"])
-        )
+        """Of the inducing values; None where their covariance, prior or posterior, has no Cholesky factor."""
+        white = self.whitening
+        if white is None:
+            k = self._prior.inducing(self.space.point(self.theta), self.inducing_inputs)
+            white = whitening(k, float(self.values["jitter"]))
         if white is None:
             return None
-        return InducingPosterior(white, whitened_posterior(self.values["precision"], self.values["location"]))
+        try:
+            own = whitened_posterior(self.values["precision"], self.values["location"])
+        except LinAlgError:
+            return None
+        return InducingPosterior(white, own)
 
     @property
-    def rows(self) -> Rows | None:  # type: ignore[override]  # those of the prior
-        """What was fitted."""
-        return self.prior.rows
+    def _prior(self) -> InducingBlocks:
+        return self.blocks() if self.prior is None else self.prior
+
+    def labels(self) -> NDArray[np.int64]:
+        """Of all rows that were fitted, (n,)."""
+        rows = self._prior.rows
+        return rows.labels(slice(0, rows.n_rows))
 
     @property
     def steps(self) -> int:
@@ -124,18 +144,28 @@ class StreamedFit(InducingFit):
         `sites="pairwise"` and for lower bounds.
         """
         posterior, factors = self.posterior, self.rule.expresses()
-        if self.memory.functional != "log normaliser" or not factors.exact or posterior is None:
+        if not self._has_evidence or posterior is None:
             return np.nan
         assert isinstance(factors, ScalarSites)
-        rows = self.prior.rows
+        at_rows = LikelihoodElsewhere(self.classifier, self._prior.rows.n_rows, self.space.data)
         return recovered_evidence(
-            PriorAt(self.prior, self.space.point(self.theta), self.inducing_inputs),
+            PriorAt(self._prior, self.space.point(self.theta), self.inducing_inputs),
             posterior.whitening,
             whitened_posterior(self.values["precision"], self.values["location"]),
             factors,
-            self.classifier.likelihood_model,
-            rows.labels(slice(0, rows.n_rows)),
+            at_rows(self.space.point(self.theta)),
+            self.labels(),
         )
+
+    @property
+    def _has_evidence(self) -> bool:
+        """Whether q has sites of EP, of factors that are the likelihood's."""
+        return self.memory.functional == "log normaliser" and self.rule.expresses.exact
+
+    @property
+    def saved(self) -> Saved:
+        """Where it stands, for another fit to go on from."""
+        return Saved(self.settings, self.values, self.losses, self.floored)
 
     @property
     def message(self) -> str:
@@ -151,7 +181,22 @@ class StreamedFit(InducingFit):
         number = f"{self.memory.objective} {self.objective:.4f}" if self.steps else "nothing done yet"
         held_back = float(self.floored[-int(self.settings["per_epoch"]) :].mean()) if self.steps else 0.0
         floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
+        evidence = "; fit.log_evidence computes that" if self._has_evidence else ""
         return (
             f"{self.method} (sites={self.rule.expresses.name!r}, {self._size}): {number}, averaged over the last epoch "
-            f"(no evidence{floored}). {self.message}"
+            f"(no evidence{evidence}{floored}). {self.message}"
         )
+
+    def to_datatree(self) -> xr.DataTree:
+        """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+
+        `pm.fit(n, ..., start=path)` goes on from such a file, and from the fit itself.
+
+        Returns
+        -------
+        DataTree
+            With groups `hyperparameters`, `state` (inducing inputs, q(v) and what the optimiser remembers), `history`
+            and `observed_data`; the last one is empty where rows came from `data=...`, and says where they were and
+            what checksum a few of them have.
+        """
+        return streamed_datatree(self)

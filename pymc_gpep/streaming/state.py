@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.streaming.common_shift import CommonMemory
 
 __all__ = ["State"]
 
@@ -37,6 +38,8 @@ class State:
     ----------
     learned : list of SharedVariable
         What the optimiser moves.
+    common : CommonMemory or None
+        Of the function that a likelihood of differences does not see.
     """
 
     def __init__(self, theta: Array, inducing: Array, units: Array, functions: int, jitter: float, learn: bool) -> None:
@@ -48,15 +51,24 @@ class State:
         self.location = pytensor.shared(np.zeros((functions, size)), "location", shape=(functions, size))
         self.jitter = pytensor.shared(np.array(jitter), "jitter", shape=())
         self.learned = [self.theta] * bool(theta.size) + [self.inducing] * learn
+        self.common: CommonMemory | None = None
         self._of_optimiser: list[SharedVariable] = []
 
     def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
         """What an optimiser remembers is part of the state."""
         self._of_optimiser = list(of_optimiser)
 
+    def hold_common(self, own: bool) -> CommonMemory:
+        """What is remembered of the function common to all is part of the state; `own` as of `CommonMemory`."""
+        if self.common is None:
+            functions, size = self.location.type.shape
+            self.common = CommonMemory(functions, size, own)
+        return self.common
+
     @property
     def _variables(self) -> dict[str, SharedVariable]:
         own = [self.theta, self.inducing, self.precision, self.location, self.jitter]
+        own += self.common.variables if self.common else []
         return {each.name: each for each in own} | {f"optimiser_{i}": each for i, each in enumerate(self._of_optimiser)}
 
     def values(self) -> dict[str, Array]:

@@ -18,6 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.streaming.common_shift import common_terms, shifted
 from pymc_gpep.streaming.features import BatchFeatures, batch_features, prior_blocks
 from pymc_gpep.streaming.memories.contract import Gaussian, Marginals, Memory
 from pymc_gpep.streaming.rules.contract import Rule
@@ -56,6 +57,8 @@ class StepGraph(NamedTuple):
     """Estimate of S from this batch, (c, M, M)."""
     location: TensorVariable
     """And of h, (c, M)."""
+    averages: list[tuple[SharedVariable, TensorVariable, TensorVariable]]
+    """What is remembered of sites, what it is before the batch, with a shift common to all functions, and estimates."""
     floored: TensorVariable
     """Share of points with a site that was held back."""
 
@@ -87,7 +90,14 @@ def step_graph(problem: Problem, state: State) -> StepGraph:
     log_prior = graph_replace([space.prior], values, strict=False)[0]
 
     counts = pt.constant(problem.counts)
-    seen = problem.memory.seen(state.precision, state.location, counts)
+    location = state.location
+    seen = problem.memory.seen(state.precision, location, counts)
+    common = None
+    if c > 1 and not space.classifier.likelihood_model.sees_common:
+        common = state.hold_common(own=features.w.type.shape[0] > 1)
+        remembered, share = common.terms(state.precision), problem.memory.share(counts)
+        location, common_location = shifted(location, remembered, seen, share)
+        seen = problem.memory.seen(state.precision, location, counts)
     functions = problem.rule.functions(labels, c)
     by_site = pt.eq(functions[:, :, None], pt.arange(c)[None, None, :])
     mean, variance = _marginals(seen, features)
@@ -104,7 +114,7 @@ def step_graph(problem: Problem, state: State) -> StepGraph:
         _by_function(each * scale[:, None], by_site) for each in (*sites[:2], *sites[3:6])
     )
     w = features.w
-    value = (scale * sites.value).sum() + problem.memory.constant(seen, state.precision, state.location, counts)
+    value = (scale * sites.value).sum() + problem.memory.constant(seen, state.precision, location, counts)
     surrogate = (of_mean * (mean + features.mean)).sum() + (of_variance * variance).sum() + (of_rest * rest).sum()
     frozen = [of_mean, of_variance, of_rest, seen.mean, seen.factor]
     gradient = [
@@ -115,14 +125,21 @@ def step_graph(problem: Problem, state: State) -> StepGraph:
             strict=True,
         )
     ]
+    of_precision = pt.matmul(w * t[:, None, :], w.transpose(0, 2, 1))
+    of_location = pt.matmul(w, nu[:, :, None])[:, :, 0]
+    averages = [(state.precision, state.precision, of_precision), (state.location, location, of_location)]
+    if common is not None:
+        before = [common_location, *common.variables[1:]]
+        averages += zip(common.variables, before, common.estimates(common_terms(w, t, mean)), strict=True)
     return StepGraph(
         x,
         labels,
         weights,
         value + log_prior,
         gradient,
-        pt.matmul(w * t[:, None, :], w.transpose(0, 2, 1)),
-        pt.matmul(w, nu[:, :, None])[:, :, 0],
+        of_precision,
+        of_location,
+        averages,
         (weights * sites.floored).sum() / weights.sum(),
     )
 
@@ -135,15 +152,16 @@ def make_step(problem: Problem, state: State, optimiser: Optimiser, compile_kwar
     """
     graph = step_graph(problem, state)
     beta, learns = pt.dscalar("beta"), pt.scalar("learns", dtype="bool")
-    of_optimiser = optimiser([-slope for slope in graph.gradient], state.learned) if state.learned else {}
+    downhill = [-slope for slope in graph.gradient]
+    of_optimiser = optimiser(downhill, state.learned) if state.learned else {}
     state.hold([shared for shared in of_optimiser if shared not in state.learned])
     well = pt.isfinite(graph.log_posterior)
-    for each in (graph.precision, graph.location, *graph.gradient):
+    for each in (graph.precision, graph.location, *downhill):
         well = pt.and_(well, pt.isfinite(each.sum()))
     moves = pt.and_(well, learns)
     updates = {shared: pt.switch(moves, new, shared) for shared, new in of_optimiser.items()}
-    for shared, new in ((state.precision, graph.precision), (state.location, graph.location)):
-        updates[shared] = pt.switch(well, shared + beta * (new - shared), shared)
+    for shared, before, new in graph.averages:
+        updates[shared] = pt.switch(well, before + beta * (new - before), shared)
     return compile_graph(
         [graph.inputs, graph.labels, graph.weights, beta, learns],
         [graph.log_posterior, graph.floored, well],

@@ -16,7 +16,7 @@ from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure.assembly import evaluate, read_assembly
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.latent import LatentGP, latents_among
-from pymc_gpep.structure.processes import GPModel, check_priors, with_functions
+from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 
 __all__ = ["GPClassifier", "read_classifier"]
 
@@ -94,6 +94,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     StructureError
         If the model is none. It says what was looked for, what was found instead, and what to change.
     """
+    refuse_what_was_made(model)
     likelihood_model, rv, reading = _find_likelihood(model, likelihood)
     assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
     parameters, count = _parameters(reading, assembly.n_points)

@@ -65,13 +65,16 @@ class _Moments:
         latent: LatentGP,
         functions: ProcessFunctions,
         data: Mapping[Variable, Variable],
+        columns: int,
         compile_kwargs: Mapping[str, Any],
     ) -> None:
         self._model = model = classifier.model
         self._values = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
         self._kwargs = compile_kwargs
         self.n_outputs = len(latent.classes)
-        self._z, self._x = pt.dmatrix("inducing_inputs"), pt.dmatrix("rows")
+        self._z, self._x = (
+            pt.tensor(name, dtype="float64", shape=(None, columns)) for name in ("inducing_inputs", "rows")
+        )
         self._inducing, *self._block = moment_graphs(model, latent, functions, data, self._z, self._x)
 
     def _function(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
@@ -156,7 +159,10 @@ class InducingBlocks:
                 f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
                 f"{self.rows.n_inputs}."
             )
-        parts = [_Moments(classifier, latent, functions, data, compile_kwargs or {}) for latent, functions in matched]
+        parts = [
+            _Moments(classifier, latent, functions, data, inputs.shape[1], compile_kwargs or {})
+            for latent, functions in matched
+        ]
         self._of = {  # the part that makes each function, and which of its outputs that is
             k: (part, output)
             for part, (latent, _) in zip(parts, matched, strict=True)
@@ -174,6 +180,11 @@ class InducingBlocks:
     def n_functions(self) -> int:
         """Number of latent functions, c."""
         return self._classifier.n_functions
+
+    @property
+    def n_covariances(self) -> int:
+        """q where all functions have the same inducing inputs: 1 if they share their prior covariance, else c."""
+        return 1 if self._shared else self.n_functions
 
     def _values(self, point: PointType) -> list[Array]:
         return [np.asarray(point[name]) for name in self._names]

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import pymc as pm
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
@@ -25,7 +26,9 @@ from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["LatentGP", "is_process", "latents_among", "read_latent", "without_jitter"]
+from pymc_gpep.structure.errors import StructureError
+
+__all__ = ["LatentGP", "is_process", "jitter_of", "latents_among", "read_latent", "without_jitter"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +88,24 @@ def without_jitter(latent: LatentGP) -> TensorVariable:
     """The prior covariance as the covariance function has it, of a prior that `is_process`."""
     *terms, last = _operands(latent.cov, Add)
     return terms[0] if len(terms) == 1 and _is_jitter(last) else latent.cov
+
+
+def jitter_of(latent: LatentGP) -> float:
+    """What `pm.gp.Latent` added to the diagonal of the prior covariance.
+
+    Raises
+    ------
+    StructureError
+        If that is no number.
+    """
+    terms = [term for term in _operands(latent.cov, Add) if _is_jitter(term)]
+    factors = [each for each in _operands(terms[-1], Mul) if not isinstance(getattr(each.owner, "op", None), Eye)]
+    try:
+        return float(np.prod([get_underlying_scalar_constant_value(factor) for factor in factors]))
+    except NotScalarConstantError:
+        raise StructureError(
+            f"The jitter of {latent.f.name!r} is not a number. Give gp.prior(..., jitter=...) a number."
+        ) from None
 
 
 def _is_jitter(term: TensorVariable) -> bool:

@@ -15,7 +15,7 @@ from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among
 
-__all__ = ["GPModel", "check_priors", "read_processes", "with_functions"]
+__all__ = ["GPModel", "check_priors", "read_processes", "refuse_what_was_made", "with_functions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +91,13 @@ def rows(latent: LatentGP, variable: TensorVariable) -> list[TensorVariable]:
     return [variable[i] for i in range(len(latent.classes))] if latent.f.ndim == 2 else [variable]
 
 
+def refuse_what_was_made(model: pm.Model) -> None:
+    """Raise a StructureError if a model is known to be made from a classifier, and none itself: it says what it is."""
+    made: str | None = getattr(model, "made_from_a_classifier", None)
+    if made is not None:
+        raise StructureError(made)
+
+
 def read_processes(model: pm.Model) -> GPModel:
     """Read which variables of a model are latent values with `pm.gp.Latent` priors.
 
@@ -103,6 +110,7 @@ def read_processes(model: pm.Model) -> GPModel:
     StructureError
         If there are none, or if they differ in their number of points, share a variable or depend on each other.
     """
+    refuse_what_was_made(model)
     found = latents_among([*model.free_RVs, *model.deterministics], model)
     latents = list({latent.free: latent for latent in found if is_process(latent)}.values())
     if not latents:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any
 
@@ -93,13 +94,13 @@ class GPInference(Inference):
     ) -> None:
         model = pm.modelcontext(model)
         self._classifier = read_classifier(model, likelihood)
-        self._approximator = approximator(method, self._classifier.likelihood_model, options, _OF_FIT)
+        self._approximator = approximator(
+            method, self._classifier.likelihood_model, options, _OF_FIT, taken(type(self))
+        )
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(self._approximator)
         self._start = dict(start or {})
-        check_whole("starts", starts)
-        if starts < 1:
-            raise ValueError(f"starts must be at least 1, but is {starts}.")
+        check_whole("starts", starts, 1)
         self._starts = starts
         self._seed = whole_seed(random_seed)
         self._approx = GPApproximation(model=model, random_seed=self._seed)
@@ -255,16 +256,24 @@ class GPInference(Inference):
         return self._approx
 
 
-def check_whole(name: str, value: Any) -> None:
-    """Raise a TypeError unless an argument of this name is a whole number."""
+def check_whole(name: str, value: Any, least: int = 0) -> None:
+    """Raise a TypeError unless an argument of this name is a whole number, a ValueError if it is less than `least`."""
     if not isinstance(value, Integral):
         raise TypeError(f"{name} must be a whole number, but is {value!r}.")
+    if value < least:
+        raise ValueError(f"{name} must be at least {least}, but is {value}.")
 
 
 def check_number(name: str, value: Any) -> None:
     """Raise a TypeError unless an argument of this name is a number."""
     if not isinstance(value, Real):
         raise TypeError(f"{name} must be a number, but is {value!r}.")
+
+
+def taken(inference: type[Inference]) -> list[str]:
+    """What `pm.fit` takes by name for an inference, besides the options of approximations."""
+    names = [*signature(inference).parameters, *signature(inference.fit).parameters]
+    return [name for name in names if name not in {"self", "method", "options"}]
 
 
 def check_switches(**switches: Any) -> None:

@@ -3,17 +3,23 @@
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.fits.active_fit import ActiveFit
+from pymc_gpep.fits.active_reading import holds_active_fit, read_active_fit
 from pymc_gpep.fits.saving import check_tree, read_fit
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.fits.sparse_reading import holds_sparse_fit, read_sparse_fit
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.streaming.fit import StreamedFit
+from pymc_gpep.streaming.reading import holds_streamed_fit, read_streamed_fit
 from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["from_datatree"]
 
 
 @one_blas_thread()
-def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproximation | SparseFit:
+def from_datatree(
+    tree: xr.DataTree, model: pm.Model | None = None
+) -> GPApproximation | SparseFit | StreamedFit | ActiveFit:
     """Make a fit again from what its `to_datatree` made of it.
 
     Parameters
@@ -25,7 +31,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
 
     Returns
     -------
-    GPApproximation or SparseFit
+    GPApproximation, SparseFit, StreamedFit or ActiveFit
         With hyperparameters, their history, and the approximate posterior at each node to the tolerance of the
         approximation.
 
@@ -41,6 +47,10 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> GPApproxi
         was.
     """
     check_tree(tree)
+    if holds_streamed_fit(tree):
+        return read_streamed_fit(tree, model)
+    if holds_active_fit(tree):
+        return read_active_fit(tree, model)
     if holds_sparse_fit(tree):
         return read_sparse_fit(tree, model)
     fit = read_fit(tree, model)

@@ -30,14 +30,14 @@ from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
-from pymc_gpep.variational.inference import check_switches, check_whole, whole_seed
+from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.inference import check_switches, check_whole, taken, whole_seed
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
 
 SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
 """Names for `pm.fit(method=...)`, and what they stand for."""
 
-_INDUCING = 50  # inducing inputs where their number is not given
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
 _UPDATES = ("outer", "inner")
 _OF_FIT = (
@@ -125,7 +125,7 @@ class SparseInference(Inference):
             if name in _NOT_YET:
                 raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
-        self._approximator = with_options(kind, options, _OF_FIT)
+        self._approximator = with_options(kind, options, _OF_FIT, {*taken(type(self)), "batch_size", "warmup", "decay"})
         classifier = read_classifier(pm.modelcontext(model), likelihood)
         self._approximator.named(classifier.likelihood_model, classifier.n_functions, 1)
         self._space = Hyperparameters(classifier)
@@ -214,8 +214,8 @@ class SparseInference(Inference):
         ):
             progress.stage("making the graphs of the covariances")
             blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs, self._rows)
-            given = min(_INDUCING, blocks.rows.n_rows) if self._given is None else self._given
-            inducing = initial_inducing(given, blocks.rows, blocks.n_functions, self._shared, self._seed)
+            warn_of_free_magnitude(self._space, blocks, self._first)
+            inducing = initial_inducing(self._given, blocks.rows, blocks.n_functions, self._shared, self._seed)
             approximator = self._approximator.named(
                 self._space.classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
             )

@@ -14,33 +14,40 @@ from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 from pymc.variational.updates import adam
 
+from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.rows.chunks import chunks, column_deviations
 from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batches import Batches
-from pymc_gpep.streaming.checkpoint import Checkpoint, Saved, read_checkpoint
+from pymc_gpep.streaming.checkpoint import Checkpoint, read_checkpoint
 from pymc_gpep.streaming.fit import StreamedFit
 from pymc_gpep.streaming.methods import STREAMING_METHODS
-from pymc_gpep.streaming.rules.registry import rule_for
+from pymc_gpep.streaming.rules.registry import RULES, rule_for
 from pymc_gpep.streaming.run import Run
+from pymc_gpep.streaming.saving import Saved
 from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import Problem, make_step
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
-from pymc_gpep.variational.inference import check_number, check_switches, check_whole, whole_seed
+from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.inference import check_number, check_switches, check_whole, taken, whole_seed
 
 __all__ = ["StreamingInference"]
 
-_INDUCING = 50  # inducing inputs where their number is not given
 _SMOOTHING = 0.98  # of the objective that progress shows
 
 _log = logging.getLogger(__name__)
@@ -58,8 +65,9 @@ class StreamingInference(Inference):
     model : pm.Model, optional
     random_seed : int, optional
         For the inducing inputs to begin with, and the order of the rows.
-    start : dict or path, optional
-        Initial values of hyperparameters, by name; or a file that `gpep.Checkpoint` wrote, to go on from there.
+    start : dict, path or StreamedFit, optional
+        Initial values of hyperparameters, by name; or a fit like this one to go on from, or a file of it, as
+        `gpep.Checkpoint` writes.
     gp : pm.gp.Latent or sequence of them, optional
         What made the latent values. If not given, the covariance is read from the graph of the model.
     data : pair of arrays, path or Rows, optional
@@ -106,7 +114,7 @@ class StreamingInference(Inference):
         method: str,
         model: pm.Model | None = None,
         random_seed: Any = None,
-        start: Mapping[str, Any] | str | PathLike[str] | None = None,
+        start: Mapping[str, Any] | str | PathLike[str] | StreamedFit | None = None,
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
         data: Any = None,
         inducing: Any = None,
@@ -133,31 +141,31 @@ class StreamingInference(Inference):
                 f"{method} with batches has no option {', '.join(unknown)}; it has sites, memory, warmup, decay, "
                 f"jitter{''.join(f', {name}' for name in known)}, gp, data, inducing, learn_inducing, shared_inducing, "
                 "batch_size and likelihood, besides pm.fit's own."
+                f"{did_you_mean(unknown, [*known, *taken(type(self))])}"
             )
         self._memory = chosen(**options)
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         check_whole("warmup, the epochs in which hyperparameters stay,", warmup)
         if batch_size is not None:
-            check_whole("batch_size", batch_size)
-            if batch_size < 1:
-                raise ValueError(f"batch_size must be at least 1, but is {batch_size}.")
+            check_whole("batch_size", batch_size, 1)
+        decay = kind.decay if decay is None else decay
         for name, value, least in (("decay", decay, 0.0), ("jitter", jitter, 1e-15)):
-            if value is not None:
-                check_number(name, value)
-            if value is not None and not (np.isfinite(value) and value >= least):
+            check_number(name, value)
+            if not (np.isfinite(value) and value >= least):
                 raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value!r}.")
         classifier = read_classifier(pm.modelcontext(model), likelihood)
-        if classifier.likelihood_model.has_parameters:
+        if not any(rule.fits(classifier.likelihood_model) for rule in RULES):
             raise ValueError(
-                f"{method} with batches has no {classifier.likelihood_model.name} likelihood, which is given numbers "
-                "besides latent values. Leave batch_size out: all rows at once can take it."
+                f"{method} with batches has no {classifier.likelihood_model.name} likelihood. Leave batch_size out, or "
+                'take method="ivm": they have others.'
             )
-        self._rule = rule_for(self._memory.functional, sites, classifier.likelihood_model)
         self._space = Hyperparameters(classifier)
+        at_a_row = LikelihoodElsewhere(classifier, 1, self._space.data)(self._space.point(self._space.initial_point()))
+        self._rule = rule_for(self._memory.functional, sites, at_a_row)
         self._gps = as_gps(gp)
         functions_of(classifier, self._gps)  # what cannot be had is refused before any work
         self._seed = whole_seed(random_seed)
-        self._saved = None if start is None or isinstance(start, Mapping) else read_checkpoint(start)
+        self._saved = _left_off(start)
         self._first = self._space.initial_point(start if isinstance(start, Mapping) else None, self._seed)
         self._rows = None if data is None else rows_of(data)
         self._given = inducing
@@ -165,7 +173,7 @@ class StreamingInference(Inference):
         self._shared = shared_inducing
         self._batch_size = batch_size
         self._warmup = warmup
-        self._decay = kind.decay if decay is None else float(decay)
+        self._decay = float(decay)
         self._jitter = float(jitter)
         self.hist: Array = np.empty(0)
         self.state = None
@@ -198,7 +206,8 @@ class StreamingInference(Inference):
         obj_optimizer : function, optional
             One of PyMC's, `pm.adam(learning_rate=1e-3)` if not given.
         backend : str, optional
-            PyTensor backend to compile a step with, PyTensor's default if not given.
+            PyTensor backend to compile a step with. If not given, and if `compile_kwargs` have no `mode`, its
+            operations are worked off one after the other: nothing is compiled.
         include_transformed : bool
             Taken for compatibility.
         compile_kwargs : dict, optional
@@ -209,17 +218,19 @@ class StreamingInference(Inference):
         An interrupt (Ctrl-C) ends the fit and keeps what was learned.
         """
         check_whole("n, the number of steps,", n)
-        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        kwargs = {"mode": INTERPRETED} | resolve_backend_compile_kwargs(backend, compile_kwargs)
         check_installed(kwargs)
         began = time.perf_counter()
         with (
             FitProgress(self._method, progressbar, progressbar_theme) as progress,
             compilation(progress.compiling) as compiled,
+            one_blas_thread(),
         ):
             progress.stage("reading the data")
             prior = InducingBlocks(self._space.classifier, self._gps, self._space.data, rows=self._rows)
+            warn_of_free_magnitude(self._space, prior, self._first)
             problem, state, batches = self._prepare(prior)
-            progress.stage("making the graph of a step, and machine code of it")
+            progress.stage("making the graph of a step")
             step = make_step(problem, state, obj_optimizer or adam(learning_rate=1e-3), kwargs)
             before = self._go_on(state, prior)
             schedule = Schedule(batches.per_epoch, self._decay)
@@ -229,6 +240,8 @@ class StreamingInference(Inference):
                 "per_epoch": batches.per_epoch,
                 "seed": self._seed,
                 "rows": prior.rows.n_rows,
+                "checksum": fingerprint(prior.rows),
+                "likelihood": self._space.classifier.likelihood_model.name,
                 "method": self._method,
                 "memory": repr(self._memory),
                 "sites": self._rule.expresses.name,
@@ -239,11 +252,16 @@ class StreamingInference(Inference):
             before.check(settings)
             record = np.concatenate([np.stack([before.losses, before.floored]), np.empty((2, n))], axis=1)
 
-            def fit_now(ended: str, read: Callable[[], Mapping[str, Array]], *seconds: float) -> StreamedFit:
+            def fit_now(
+                ended: str,
+                read: Callable[[], Mapping[str, Array]],
+                seconds: float = np.nan,
+                compile_seconds: float = np.nan,
+            ) -> StreamedFit:
                 losses, floored = record[:, : run.done]
                 return StreamedFit(
                     self._space, self._method, self._memory, self._rule, prior, settings, losses, floored, ended, read,
-                    *seconds,
+                    seconds, compile_seconds, self._rows,
                 )  # fmt: skip
 
             ended, smooth, first = "Ended", np.nan, run.done
@@ -267,6 +285,10 @@ class StreamingInference(Inference):
                     )
                     for callback in callbacks or ():
                         callback(fit_now("Still running", state.values), record[0, : run.done], i + 1)
+            except RowError as error:
+                values = state.values()
+                error.fit = fit_now("Stopped at a row that cannot be used", lambda: values)
+                raise
             except StopIteration:
                 ended = "Stopped by a callback"
             except KeyboardInterrupt:
@@ -289,8 +311,7 @@ class StreamingInference(Inference):
         """What is fitted, where it begins, and the order of the rows."""
         rows, c = prior.rows, prior.n_functions
         batches = Batches(rows, min(self._batch_size or rows.n_rows, rows.n_rows), self._seed)
-        given = min(_INDUCING, rows.n_rows) if self._given is None else self._given
-        inducing = initial_inducing(given, rows, c, self._shared, self._seed)
+        inducing = initial_inducing(self._given, rows, c, self._shared, self._seed)
         deviations = column_deviations(rows)
         units = np.where(deviations > 0.0, deviations, 1.0)
         state = State(self._first, inducing, units, c, self._jitter, self._learn)
@@ -311,6 +332,13 @@ class StreamingInference(Inference):
             return Saved({}, {}, np.empty(0), np.empty(0))
         state.set_values(self._saved.values)
         return self._saved
+
+
+def _left_off(start: Mapping[str, Any] | str | PathLike[str] | StreamedFit | None) -> Saved | None:
+    """Where another fit stands that is to be gone on from."""
+    if start is None or isinstance(start, Mapping):
+        return None
+    return start.saved if isinstance(start, StreamedFit) else read_checkpoint(start)
 
 
 def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:

@@ -69,6 +69,10 @@ def dask_arrays(x, y, folder):
     return dask.array.from_array(x, chunks=((20, 13, 20), D)), dask.array.from_array(y, chunks=9)
 
 
+def npy_paths(x, y, folder):
+    return tuple(array.filename for array in npy_files(x, y, folder))
+
+
 def parquet_file(x, y, folder):
     table = pa.table({"label": y} | {f"x{j}": column for j, column in enumerate(x.T)})
     pq.write_table(table, folder / "rows.parquet", row_group_size=11)
@@ -85,7 +89,8 @@ def parquet_folder(x, y, folder):
 
 
 KINDS = [
-    in_memory, npy_files, memory_maps, maps_by_columns, zarr_arrays, hdf5, dask_arrays, parquet_file, parquet_folder
+    in_memory, npy_files, npy_paths, memory_maps, maps_by_columns, zarr_arrays, hdf5, dask_arrays, parquet_file,
+    parquet_folder,
 ]  # fmt: skip
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 
@@ -124,6 +129,13 @@ def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
         assert "nan in column 1" in str(raised.value)
     if kind not in (in_memory, maps_by_columns, dask_arrays):
         assert str(tmp_path) in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ValueError, match=r"data have the path '.*none\.npy', but there is no such file"):
+        rows_of((str(tmp_path / "none.npy"), Y))
+    np.save(tmp_path / "x.npy", X)
+    assert_array_equal(rows_of((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
 
 
 def test_a_label_that_is_none_is_named(tmp_path):

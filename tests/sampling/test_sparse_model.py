@@ -237,3 +237,11 @@ def test_the_means_of_ep_are_those_of_nuts(drawn, machine_code):
     shift = (v.mean(("chain", "draw")).values - posterior.mean) / sd
     assert np.sqrt((shift**2).mean()) < 0.12
     assert_allclose(v.std(("chain", "draw")).values / sd, 1.0, atol=0.25)
+
+
+def test_what_works_on_latent_functions_says_that_it_is_no_classifier():
+    sparse = gpep.sparsify(models.shared()[0], inducing=4)
+    with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.sparsify made.*sparse\.classifier\.model"):
+        pm.fit(method="sparse_ep")
+    with sparse, pytest.raises(gpep.StructureError, match=r"what gpep\.sparsify made"):
+        gpep.GuidedHMC()

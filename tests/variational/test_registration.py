@@ -49,6 +49,8 @@ def test_options_reach_the_approximation(shared):
             TypeError, match=r"nested_ep has no option inner; it has tolerance,.*besides pm.fit's own: n,"
         ):
             pm.fit(method="nested_ep", inner=7)
+        with pytest.raises(TypeError, match=r"Did you mean 'max_inner' and 'progressbar'\?"):
+            pm.fit(method="nested_ep", maxinner=7, progresbar=False)
     for fit in (direct, through):
         assert fit.log_posterior.approximator == gpep.NestedEP(max_inner=7)
 
@@ -56,6 +58,10 @@ def test_options_reach_the_approximation(shared):
 def test_unknown_names_get_pymcs_error_with_ours_added(shared):
     with shared.model, pytest.raises(KeyError, match=r"should be one of.*advi.*pymc_gpep adds.*nested_ep"):
         pm.fit(method="nested")
+    with shared.model, pytest.raises(KeyError, match=r"Did you mean 'sparse_sep'\?"):
+        pm.fit(method="sparse_seb")
+    with shared.model, pytest.raises(KeyError, match=r"Did you mean 'fullrank_advi'\?"):
+        pm.fit(method="fulrank_advi")
     with shared.model, pytest.raises(TypeError, match="should be one of"):
         pm.fit(method=3)
     with shared.model, pytest.raises(NotImplementedError, match="start_sigma"):

@@ -1,6 +1,7 @@
 """`pm.fit(method="sparse_ep")`: what it returns, what it predicts, what it stores, and what it refuses."""
 
 import tracemalloc
+from contextlib import nullcontext
 
 import arviz as az
 import numpy as np
@@ -10,6 +11,11 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
 from tests import models
 
 X, Y = models.data()
@@ -191,6 +197,22 @@ def test_without_hyperparameters_there_may_be_nothing_to_learn():
     assert gpep.from_datatree(fit.to_datatree(), model).log_evidence == fit.log_evidence
 
 
+@pytest.mark.parametrize(
+    ("magnitude", "noise", "warns"), [("free", 0.0, True), ("free", 1.0, False), ("fixed", 0.0, False)]
+)
+def test_a_magnitude_that_nothing_fixes_is_warned_of(magnitude, noise, warns):
+    with pm.Model() as model:
+        eta = pm.HalfNormal("eta", 3) if magnitude == "free" else 1.0
+        cov = eta**2 * pm.gp.cov.Matern32(2, ls=pm.InverseGamma("ls", 3, 3))
+        gp = pm.gp.Latent(cov_func=cov + pm.gp.cov.WhiteNoise(noise) if noise else cov)
+        gpep.RobustMax("y", gp.prior("f", X=X, n_outputs=3).T, epsilon=0.01, observed=Y)
+    classifier = read_classifier(model)
+    space = Hyperparameters(classifier)
+    blocks = InducingBlocks(classifier, as_gps(gp), space.data)
+    with pytest.warns(UserWarning, match="Nothing fixes the magnitude") if warns else nullcontext():
+        warn_of_free_magnitude(space, blocks, space.initial_point())
+
+
 @pytest.mark.parametrize("what", ["sample", "loo", "importance", "corrected_evidence"])
 def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
     with pytest.raises(NotImplementedError, match=f"has no {what} yet, .*: "):
@@ -201,6 +223,8 @@ REFUSED = {
     "no Latent": ({"gp": 3}, TypeError, "gp must be the pm.gp.Latent"),
     "hyper": ({"hyper": "ccd"}, NotImplementedError, "sparse_ep has no hyper yet: hyperparameters stay"),
     "unknown": ({"colour": 1}, TypeError, "sparse_ep has no option colour; it has tolerance, max_iterations"),
+    "misspelt": ({"inducings": 3, "tolerence": 1e-3}, TypeError, r"Did you mean 'inducing' and 'tolerance'\?"),
+    "misspelt for batches": ({"batchsize": 3}, TypeError, r"Did you mean 'batch_size'\?"),
     "sites": ({"sites": "none"}, ValueError, "sites must be one of"),
     "too many": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
     "start": (

@@ -1,5 +1,8 @@
 """`pm.fit(..., batch_size=...)`: what it returns, how it ends, how it goes on, and what it refuses."""
 
+from dataclasses import replace
+
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
@@ -7,6 +10,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.rows.errors import RowError
 from tests import models
 
 X, Y = models.data()
@@ -36,6 +40,40 @@ def test_it_learns_and_predicts(learned):
     assert learned.inducing.dims == ("species", "inducing", "column")
     assert set(learned.hyperparameters) == {"ls", "eta"}
     assert learned.history.sizes["step"] == 40
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"inducing": np.tile(X[:1], (5, 1))},
+        {"inducing": 1},
+        {"inducing": np.random.default_rng(1).normal(size=(40, 2))},
+        {"data": (X, np.minimum(Y, 1))},
+        {"data": (X * [1.0, 0.0], Y)},
+    ],
+    ids=["equal inducing inputs", "one of them", "more of them than rows", "an absent class", "a constant column"],
+)
+def test_odd_problems_are_fitted(options):
+    _, odd = fit(5, **options)
+    assert odd.message.startswith("Ended after 5 steps")
+    assert np.isfinite(odd.hist).all()
+    assert odd.predict(NEW).p.notnull().all()
+
+
+def test_a_learning_rate_that_diverges_ends_the_fit_and_leaves_numbers():
+    with pytest.warns(RuntimeWarning, match="Given up"):
+        _, wild = fit(60, obj_optimizer=pm.adam(learning_rate=1e4))
+    assert np.isfinite(wild.theta).all()
+    assert wild.message.startswith("Given up")
+    assert "learning rate" in wild.message
+
+
+def test_no_posterior_where_precisions_are_negative(learned):
+    values = dict(learned.values) | {"precision": -2.0 * np.abs(learned.values["precision"]) - np.eye(6)}
+    bad = replace(learned, read=lambda: values)
+    assert bad.posterior is None
+    with pytest.raises(ValueError, match="no posterior to predict from"):
+        bad.predict(NEW)
 
 
 def test_a_number_of_batches_is_never_called_an_evidence(learned):
@@ -84,13 +122,45 @@ def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(ending, whole, 
     pytest.importorskip("zarr" if ending == "zarr" else "h5netcdf")
     path = tmp_path / f"run.{ending}"
     fit(5, callbacks=[gpep.Checkpoint(path)])
-    _, resumed = fit(6, start=path, callbacks=[gpep.Checkpoint(path)])
+    start = path if ending == "zarr" else gpep.from_datatree(az.from_netcdf(path), models.shared()[0])
+    _, resumed = fit(6, start=start, callbacks=[gpep.Checkpoint(path)])
     assert_array_equal(resumed.hist, whole.hist)
     for name, values in whole.values.items():
         assert_array_equal(resumed.values[name], values, err_msg=name)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
-    with pytest.raises(ValueError, match="start is a checkpoint of another fit: batch_size was 10 and is 8"):
+    with pytest.raises(ValueError, match="start is of another fit: batch_size was 10 and is 8"):
         fit(1, start=path, batch_size=8)
+
+
+def test_a_file_holds_the_fit(learned, tmp_path):
+    learned.to_datatree().to_netcdf(tmp_path / "fit.nc")
+    tree = az.from_netcdf(tmp_path / "fit.nc")
+    model, gp = models.shared()
+    again = gpep.from_datatree(tree, model)
+    assert str(again) == str(learned)
+    assert again.settings == learned.settings
+    xr.testing.assert_allclose(again.predict(NEW), learned.predict(NEW))
+    xr.testing.assert_allclose(again.predict(gp, NEW), learned.predict(NEW))
+    assert_allclose(again.fitted_inputs(), X)
+    xr.testing.assert_equal(again.to_datatree()["state"].to_dataset(), tree["state"].to_dataset())
+    assert_array_equal(again.labels(), Y)
+    with pytest.raises(ValueError, match="The fit has the hyperparameters"):
+        gpep.from_datatree(tree, models.fixed()[0])
+
+
+def test_other_rows_are_no_way_to_go_on(learned):
+    with pytest.raises(ValueError, match="start is of another fit: checksum was"):
+        fit(1, start=learned, data=(X, 2 - Y))
+
+
+def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", None)
+    with pytest.raises(ValueError, match="n, the number of steps, must be at least 0, but is -3"):
+        fit(-3)
+    with pytest.raises(TypeError, match="minutes must be a number"):
+        gpep.Checkpoint(tmp_path / "run.zarr", minutes="often")
+    with pytest.raises(ValueError, match="minutes must be at least 0"):
+        gpep.Checkpoint(tmp_path / "run.zarr", minutes=-1)
 
 
 def test_what_is_no_checkpoint_is_refused(tmp_path):
@@ -112,9 +182,11 @@ def test_stochastic_ep_takes_all_rows_without_a_batch_size():
 
 REFUSED = {
     "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has sites, memory"),
+    "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
     "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless'"),
     "sites": ({"sites": "nested"}, ValueError, "sites is 'nested', but of rules for batches"),
     "size": ({"batch_size": 0}, ValueError, "batch_size must be at least 1, but is 0"),
+    "warmup": ({"warmup": -1}, ValueError, "warmup, .*, must be at least 0, but is -1"),
     "kind of size": ({"batch_size": 2.5}, TypeError, "batch_size must be a whole number"),
     "kind of decay": ({"decay": "slow"}, TypeError, "decay must be a number, but is 'slow'"),
     "switch": ({"learn_inducing": "no"}, TypeError, "learn_inducing must be True or False, but is 'no'"),
@@ -136,8 +208,45 @@ def test_other_rows_than_those_of_the_model():
     _, found = fit(12, data=(inputs, (inputs.sum(axis=1) > 0).astype(int)), batch_size=20)
     assert found.settings["rows"] == 53
     assert found.settings["batch_size"] == 18
+    again = gpep.from_datatree(found.to_datatree(), models.shared()[0])
+    xr.testing.assert_allclose(again.predict(NEW), found.predict(NEW))
+    with pytest.raises(ValueError, match=r"The 53 rows of this fit came from data="):
+        again.fitted_inputs()
     with pytest.raises(ValueError, match="data must have inputs of 2 columns"):
         fit(1, data=(inputs[:, :1], np.zeros(53, int)))
+
+
+def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", None)
+    inputs, labels = np.tile(X, (40, 1)), np.tile(Y, 40)
+    inputs[1000, 1] = np.nan
+    np.save(tmp_path / "x.npy", inputs)
+    np.save(tmp_path / "y.npy", labels)
+    with pytest.raises(RowError, match=r"x\.npy: row 1000 has nan in column 1"):
+        fit(1, data=(tmp_path / "x.npy", tmp_path / "y.npy"))
+
+
+def with_label_noise():
+    with pm.Model(coords={"species": models.SPECIES}) as model:
+        ls = pm.InverseGamma("ls", 3, 3)
+        gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=ls) + pm.gp.cov.WhiteNoise(0.5))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, epsilon=0.06, observed=Y)
+    return model, gp
+
+
+def test_labels_may_have_noise():
+    model, found = fit(8, build=with_label_noise, sites=None, learn_inducing=False, batch_size=15)
+    assert np.isfinite(found.hist).all()
+    assert found.hist[-2:].mean() < found.hist[:2].mean()
+    p = found.predict(X)["p"].values
+    assert (p > 0.0199).all()
+    assert (p.argmax(axis=1) == Y).mean() > 0.8
+    assert np.isfinite(found.log_evidence)
+    again = gpep.from_datatree(found.to_datatree(), model)
+    assert str(again) == str(found)
+    assert again.log_evidence == found.log_evidence
+    with pytest.raises(ValueError, match="a noisy_multinomial_probit likelihood has none"):
+        fit(1, "sparse_vi", with_label_noise, sites=None)
 
 
 def test_there_may_be_nothing_to_learn():

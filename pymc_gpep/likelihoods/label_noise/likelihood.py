@@ -28,6 +28,8 @@ class LabelNoise(OneFunctionPerClass, ABC):
     has_parameters: ClassVar[bool] = True
     log_concave: ClassVar[bool] = False
     largest_precision: ClassVar[float]
+    noise: ClassVar[float]
+    """Variance of what is added to latent values before the largest of them is looked for."""
     distribution: ClassVar[type[RandomVariable]]
     """The random variable that it is read from."""
 

@@ -33,6 +33,7 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
     written: ClassVar[str] = "gpep.MultinomialProbit(..., epsilon=...)"
     ways: ClassVar[tuple[str, ...]] = MultinomialProbitLikelihood.ways
     largest_precision: ClassVar[float] = MultinomialProbitLikelihood.largest_precision
+    noise: ClassVar[float] = 1.0
     distribution: ClassVar[type[RandomVariable]] = NoisyMultinomialProbitRV
     local: ClassVar[tuple[object, ...]] = (PointFactor(noisy_probit_derivatives), PointAverage(noisy_probit_average))
 

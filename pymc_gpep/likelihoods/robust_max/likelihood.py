@@ -34,6 +34,8 @@ class RobustMaxLikelihood(LabelNoise):
     written: ClassVar[str] = "gpep.RobustMax"
     ways: ClassVar[tuple[str, ...]] = ("orthant",)
     largest_precision: ClassVar[float] = np.inf
+    noise: ClassVar[float] = 0.0
+    fixes_scale: ClassVar[bool] = False
     distribution: ClassVar[type[RandomVariable]] = RobustMaxRV
     local: ClassVar[tuple[object, ...]] = (
         PointFactor(noisy_step_derivatives),

@@ -72,6 +72,10 @@ class Memory(ABC):
     objective: ClassVar[str]
     """What the printed number is."""
 
+    def share(self, counts: TensorVariable) -> TensorVariable:
+        """Which part of S and h is in the Gaussian that a batch is taken with, (c,), from the number of sites (c,)."""
+        return pt.ones_like(counts)
+
     @abstractmethod
     def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
         """The Gaussian that a batch is taken with, from S (c, M, M), h (c, M) and the number of sites (c,)."""
@@ -99,6 +103,10 @@ def gaussian(precision: TensorVariable, location: TensorVariable) -> Gaussian:
 def site_of(
     rho: TensorVariable, gamma: TensorVariable, mean: TensorVariable, variance: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable]:
-    """The site t, ν that makes a cavity N(mean, variance) have the moments of the tilted distribution."""
+    """The site t, ν that makes a cavity N(mean, variance) have the moments of the tilted distribution.
+
+    Of one that is wider than its cavity, as of labels that may be noise, it matches the mean alone.
+    """
+    gamma = pt.maximum(gamma, 0.0)
     narrower = 1.0 - gamma * variance
     return gamma / narrower, (rho + gamma * mean) / narrower

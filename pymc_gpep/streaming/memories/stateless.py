@@ -35,29 +35,20 @@ class Stateless(Memory):
         return gaussian(precision, location)
 
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
-        mean, variance = marginals.mean, marginals.variance
-
-        def terms(t: TensorVariable, nu: TensorVariable) -> tuple[PointTerms, TensorVariable, TensorVariable]:
-            keep = 1.0 - t * variance
-            cavity_mean, cavity_variance = (mean - nu * variance) / keep, variance / keep
-            of_point = rule.terms(marginals.prior_mean + cavity_mean, marginals.rest + cavity_variance, labels)
-            return of_point, cavity_mean, cavity_variance
-
-        def unbounded(t: TensorVariable, nu: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
-            of_point, cavity_mean, cavity_variance = terms(t, nu)
+        def update(t: TensorVariable, nu: TensorVariable, *values: TensorVariable) -> list[TensorVariable]:
+            here, own_labels = Marginals(*values[:-1]), values[-1]
+            of_point, cavity_mean, cavity_variance = _terms(rule, here, own_labels, t, nu)
             gamma = of_point.in_mean**2 - 2.0 * of_point.in_variance
-            return site_of(of_point.in_mean, gamma, cavity_mean, cavity_variance)
-
-        def update(t: TensorVariable, nu: TensorVariable) -> list[TensorVariable]:
-            new, location = unbounded(t, nu)
+            new, location = site_of(of_point.in_mean, gamma, cavity_mean, cavity_variance)
             # The mean that the site has stays where its precision is held back.
-            bounded = pt.minimum(new, (1.0 - _LEAST) / variance)
+            bounded = pt.minimum(new, (1.0 - _LEAST) / here.variance)
             return [bounded, pt.switch(new > bounded, location * bounded / new, location)]
 
+        mean, variance = marginals.mean, marginals.variance
         nothing = pt.zeros_like(mean)
-        t, nu = repeat(update, [nothing, nothing], self.local_iterations)
+        t, nu = repeat(update, [nothing, nothing], [*marginals, labels], self.local_iterations)
         keep = 1.0 - t * variance
-        of_point, cavity_mean, cavity_variance = terms(t, nu)
+        of_point, cavity_mean, cavity_variance = _terms(rule, marginals, labels, t, nu)
         stretch = 1.0 + t * cavity_variance
         quadratic = nu * nu * cavity_variance + 2.0 * nu * cavity_mean - t * cavity_mean**2
         of_sites = 0.5 * (quadratic / stretch - pt.log(stretch)).sum(axis=1)
@@ -76,3 +67,13 @@ class Stateless(Memory):
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
     ) -> TensorVariable:
         return seen.log_normalisers.sum()
+
+
+def _terms(
+    rule: Rule, marginals: Marginals, labels: TensorVariable, t: TensorVariable, nu: TensorVariable
+) -> tuple[PointTerms, TensorVariable, TensorVariable]:
+    """Of the cavities without sites t, ν, and their means and variances."""
+    keep = 1.0 - t * marginals.variance
+    cavity_mean, cavity_variance = (marginals.mean - nu * marginals.variance) / keep, marginals.variance / keep
+    of_point = rule.terms(marginals.prior_mean + cavity_mean, marginals.rest + cavity_variance, labels)
+    return of_point, cavity_mean, cavity_variance

@@ -24,8 +24,11 @@ class Stochastic(Memory):
     functional: ClassVar[str] = "log normaliser"
     objective: ClassVar[str] = "objective of stochastic EP"
 
+    def share(self, counts: TensorVariable) -> TensorVariable:
+        return 1.0 - 1.0 / counts
+
     def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
-        share = 1.0 - 1.0 / counts
+        share = self.share(counts)
         return gaussian(share[:, None, None] * precision, share[:, None] * location)
 
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:

@@ -1,7 +1,7 @@
 """What a rule is: factors of a point's likelihood, and what sites need of them, as expressions."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from pytensor.tensor.variable import TensorVariable
@@ -39,6 +39,11 @@ class Rule(ABC):
     @abstractmethod
     def fits(cls, likelihood: Likelihood) -> bool:
         """Whether it is written for this likelihood."""
+
+    @classmethod
+    def of(cls, likelihood: Likelihood) -> Self:
+        """The rule for a likelihood that it fits, with the numbers that are the same for all points."""
+        return cls()
 
     @abstractmethod
     def functions(self, labels: TensorVariable, c: int) -> TensorVariable:

@@ -1,5 +1,6 @@
 """Two classes by one latent function: one factor with one site."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import numpy as np
@@ -81,7 +82,7 @@ class LogitNormaliser(_OfOneFunction):
         return PointTerms(log_z, (sign * first)[:, None], 0.5 * second[:, None])
 
 
-class _ExpectedLog(_OfOneFunction):
+class _ExpectedLog(_OfOneFunction, ABC):
     """By a fixed rule of quadrature, and its own derivatives."""
 
     functional: ClassVar[str] = "expected log"
@@ -97,9 +98,9 @@ class _ExpectedLog(_OfOneFunction):
             (0.5 * (slope * weights * nodes).sum(axis=1) / deviation)[:, None],
         )
 
+    @abstractmethod
     def log_response(self, f: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
         """log r, and its derivative."""
-        raise NotImplementedError
 
 
 class ExpectedLogProbit(_ExpectedLog):

@@ -11,16 +11,19 @@ from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from pymc_gpep.streaming.normal import hazard, log_ndtr
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 
-__all__ = ["ExpectedLogPairs", "PairNormalisers"]
+__all__ = ["ExpectedLogPairs", "PairNormalisers", "StepPairNormalisers"]
 
 
 class _OfPairs(Rule):
     """∏_k Φ((f_y − f_k) / √2), k ≠ y; the sites on f_y come first, then those on the f_k."""
 
     expresses: ClassVar[type[SiteRule]] = Pairs
+    noise: ClassVar[float] = 2.0
+    """Variance of the noise of a difference that is no part of latent values."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
@@ -42,11 +45,21 @@ class PairNormalisers(_OfPairs):
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         of_mean, of_variance = _differences(mean, variance)
-        scale = 1.0 / pt.sqrt(2.0 + of_variance)
+        scale = 1.0 / pt.sqrt(self.noise + of_variance)
         z = scale * of_mean
         rate = hazard(z)
         rho, delta = scale * rate, -0.5 * scale * scale * rate * z
         return PointTerms(log_ndtr(z).sum(axis=1), *_of_both(rho, delta))
+
+
+class StepPairNormalisers(PairNormalisers):
+    """The same of Θ(f_y − f_k); the label noise of the step likelihood is left out, as in the paper."""
+
+    noise: ClassVar[float] = 0.0
+
+    @classmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        return isinstance(likelihood, RobustMaxLikelihood)
 
 
 class ExpectedLogPairs(_OfPairs):

@@ -3,13 +3,14 @@
 from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.rules.label_noise import LabelNoiseNormaliser
 from pymc_gpep.streaming.rules.one_function import (
     ExpectedLogLogit,
     ExpectedLogProbit,
     LogitNormaliser,
     ProbitNormaliser,
 )
-from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers
+from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers, StepPairNormalisers
 from pymc_gpep.streaming.rules.whole_point import WholePointNormaliser
 
 __all__ = ["RULES", "rule_for"]
@@ -19,6 +20,8 @@ RULES: tuple[type[Rule], ...] = (
     PairNormalisers,
     ProbitNormaliser,
     LogitNormaliser,
+    LabelNoiseNormaliser,
+    StepPairNormalisers,
     ExpectedLogPairs,
     ExpectedLogProbit,
     ExpectedLogLogit,
@@ -45,7 +48,7 @@ def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule
         raise ValueError(
             f"sites is {sites!r}, but of rules for batches and {functional}s a {likelihood.name} likelihood has {has}."
         )
-    return fitting[sites or names[0]]()
+    return fitting[sites or names[0]].of(likelihood)
 
 
 def _name(factors: type[SiteRule]) -> str:

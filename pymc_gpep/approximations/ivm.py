@@ -1,0 +1,260 @@
+"""The informative vector machine: the posterior given the labels of a few rows that are chosen among all."""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
+from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.approximations.solution import Convergence
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.selection.average_log_density import has_averages
+from pymc_gpep.selection.bound import ActiveBound
+from pymc_gpep.selection.contract import Places, RowPrior, Selection
+from pymc_gpep.selection.greedy import choose_rows, include_rows
+from pymc_gpep.selection.scores import RANDOM, SCORE_NAMES
+from pymc_gpep.selection.site_rules.contract import SiteRule
+from pymc_gpep.selection.site_rules.registry import RULE_NAMES, RULES, selection_rule
+from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.team import one_blas_thread
+
+__all__ = ["IVM", "ActiveSolution", "RowSample", "active_prior", "row_sample", "sites_of"]
+
+_ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
+_POOL = 1000  # candidates with sites that couple functions, whose scores and stubs take longer
+_ROWS = 5000  # that the bound is over, if not told otherwise
+_FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
+
+
+class RowSample(NamedTuple):
+    """The rows that a bound is over: the active ones, and others that stand for all others."""
+
+    others: Places
+    weight: float
+    """Of each of these."""
+
+
+@dataclass(frozen=True, eq=False)
+class ActiveSolution:
+    """The posterior given the labels of the active rows, at fixed hyperparameters.
+
+    Attributes
+    ----------
+    selection : Selection
+        The active rows in their order, and the sites that they had when they were included.
+    posterior : DensePosterior
+        Of the latent values of the active rows, in that order.
+    bound : float
+        Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
+    active_evidence : float
+        Log evidence of the labels of the active rows alone; NaN where sites were not iterated.
+    convergence : Convergence or None
+        How the iteration of the sites of the active rows ended; None where they stay as they were chosen.
+    labels : array (n,)
+    likelihood : Likelihood
+    sample : RowSample
+        The rows that the bound is over.
+    """
+
+    selection: Selection
+    posterior: DensePosterior
+    bound: float
+    active_evidence: float
+    convergence: Convergence | None
+    labels: NDArray[np.int64]
+    likelihood: Likelihood
+    sample: RowSample
+
+    @property
+    def converged(self) -> bool:
+        """Whether the sites are those of a fixed point, or were not to be."""
+        return self.convergence is None or self.convergence.converged
+
+
+@dataclass(frozen=True)
+class IVM:
+    """The posterior given the labels of d active rows, which are chosen one after the other from what they would tell.
+
+    A row gets its site when it is included, from the posterior of those before (assumed density filtering); then the
+    method that the sites belong to iterates them to its fixed point on the active rows. With all rows active it is that
+    method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
+    rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
+
+    Parameters
+    ----------
+    active : int
+        How many rows are active, d; all if there are no more.
+    sites : {"coupled", "independent", "utility"}, optional
+        `"coupled"` sites couple the functions of a row: those of `"nested_ep"`, or of `"qep"` for a softmax.
+        `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
+        first that fits the likelihood if not given.
+    score : {"expected", "information", "probability", "random"}
+        What candidates are chosen by: the divergence that their site would make on average over the labels that they
+        may have, that with the label which they have, how improbable this is, or nothing. The second and the third seek
+        labels that are wrong: where classes overlap they are worse than those that do not look at labels, and better
+        where they hardly do.
+    pool : int, optional
+        Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and 1000 at
+        most with coupled sites.
+    retained : float
+        Part of these that stays for the next inclusion, the best; others are drawn in place of the rest. Does nothing
+        where all rows are candidates.
+    polish : bool
+        Whether sites are iterated to the fixed point after the choice.
+    rows : int, optional
+        How many rows the bound is over, the active ones among them; others are a random sample with all classes in
+        proportion. 5000 if not given, or twice `active` if that is more, or all if there are no more.
+    """
+
+    active: int = field(default=500, metadata=at_least(1))
+    sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES))
+    score: str = field(default="expected", metadata=one_of(*SCORE_NAMES))
+    pool: int | None = field(default=None, metadata=at_least(1))
+    retained: float = field(default=0.5, metadata=fraction())
+    polish: bool = True
+    rows: int | None = field(default=None, metadata=at_least(1))
+
+    name: ClassVar[str] = "ivm"
+
+    def __post_init__(self) -> None:
+        check_limits(self)
+        if self.rows is not None and self.rows <= self.active:
+            raise ValueError(
+                f"rows must be more than active, by as many as are to stand for all other rows, but is {self.rows} "
+                f"with active={self.active}."
+            )
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
+        return has_averages(likelihood) and any(rule.fits(likelihood) for rule in RULES)
+
+    def rule(self, likelihood: Likelihood) -> SiteRule:
+        """How rows get their sites; a ValueError if they cannot."""
+        return selection_rule(self.sites, likelihood)
+
+    def named(self, likelihood: Likelihood) -> Self:
+        """The same with the sites chosen."""
+        return replace(self, sites=self.rule(likelihood).name)
+
+    def select(
+        self, prior: RowPrior, labels: NDArray[np.int64], likelihood: Likelihood, random_seed: int = 0
+    ) -> Selection:
+        """Choose rows, and give them their sites."""
+        rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
+        n, c = prior.n_points, prior.n_functions
+        active = min(self.active, n)
+        if self.score == RANDOM:
+            return include_rows(prior, labels, likelihood, rule, rng.permutation(n)[:active]).selection
+        coupled = rule.form is SiteForm.COUPLED
+        numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
+        pool = self.pool or max(1, min(_ROOM // numbers, _POOL if coupled else n))
+        return choose_rows(
+            prior, labels, likelihood, rule, active=active, score=self.score, pool=pool, retained=self.retained, rng=rng
+        )
+
+    @one_blas_thread()
+    def solve(
+        self, prior: RowPrior, labels: ArrayLike, *, likelihood: Likelihood | None = None, random_seed: int = 0
+    ) -> ActiveSolution:
+        """Choose rows, and approximate the posterior given their labels.
+
+        Parameters
+        ----------
+        prior : RowPrior
+            For example `DenseRows`.
+        labels : array (n,)
+            What was observed: classes, counted from 0.
+        likelihood : Likelihood, optional
+            The multinomial probit if not given.
+        random_seed : int
+            For the first rows, for candidates and for the sample that the bound is over.
+
+        Raises
+        ------
+        ValueError
+            If labels are no classes, or the likelihood has no such sites.
+        """
+        likelihood = likelihood or MultinomialProbitLikelihood()
+        observed = likelihood.check(labels, prior.n_functions, prior.n_points)
+        selection = self.select(prior, observed, likelihood, random_seed)
+        rows, dense = selection.rows, active_prior(prior, selection.rows)
+        posterior, evidence, convergence = self._given(dense, observed, likelihood, selection)
+        sample = row_sample(observed, rows, self.rows or max(_ROWS, 2 * self.active), random_seed)
+        bound = self._bound(prior, posterior, rows, sample, observed, likelihood)
+        return ActiveSolution(selection, posterior, bound, evidence, convergence, observed, likelihood, sample)
+
+    def _given(
+        self, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, selection: Selection
+    ) -> tuple[DensePosterior, float, Convergence | None]:
+        """The posterior given the labels of active rows, their evidence, and how the iteration ended."""
+        rows, rule = selection.rows, self.rule(likelihood)
+        if not self.polish:
+            return posterior_of(prior, sites_of(rule, selection.precision, selection.location)), np.nan, None
+        method = approximator(rule.method, likelihood, {})
+        found = method.solve(prior.k, prior.mean, labels[rows], likelihood=likelihood.at(rows))
+        return found.posterior, found.evidence, found.convergence
+
+    @one_blas_thread()
+    def posterior_of_first(self, solution: ActiveSolution, count: int) -> DensePosterior:
+        """The posterior that a solution would have with the first `count` of its active rows alone."""
+        whole, chosen = solution.posterior.prior, solution.selection
+        prior = DensePrior(np.ascontiguousarray(whole.k[:, :count, :count]), whole.mean[:, :count].copy())
+        first = Selection(
+            chosen.rows[:count], chosen.scores[:count], chosen.precision[:, :count], chosen.location[:, :count]
+        )
+        return self._given(prior, solution.labels, solution.likelihood, first)[0]
+
+    @staticmethod
+    def _bound(
+        prior: RowPrior,
+        posterior: DensePosterior,
+        rows: Places,
+        sample: RowSample,
+        labels: NDArray[np.int64],
+        likelihood: Likelihood,
+    ) -> float:
+        found = ActiveBound(posterior)
+        k = posterior.prior.k
+        own = Block(k, np.ascontiguousarray(k.diagonal(axis1=1, axis2=2)), posterior.prior.mean)
+        found.value_of(own, labels[rows], likelihood.at(rows), 1.0)
+        for part in row_blocks(len(sample.others), prior.n_functions * len(rows)):
+            some = sample.others[part]
+            block = Block(prior.cross(rows, some), prior.variance(some), prior.mean(some))
+            found.value_of(block, labels[some], likelihood.at(some), sample.weight)
+        return found.value
+
+
+def sites_of(rule: SiteRule, precision: Array, location: Array) -> Sites:
+    """Sites in the form that a rule gives them, from π and ν (c, d)."""
+    return _FORMS[rule.form](precision, location)
+
+
+def active_prior(prior: RowPrior, rows: Places) -> DensePrior:
+    """The prior of the latent values of the active rows."""
+    return DensePrior(np.ascontiguousarray(prior.cross(rows, rows)), np.ascontiguousarray(prior.mean(rows)))
+
+
+def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:
+    """Rows that a bound is over besides the active ones: all, or a sample with all classes in proportion."""
+    n = len(labels)
+    free = np.ones(n, bool)
+    free[active] = False
+    others = np.flatnonzero(free)
+    wanted = max(most - len(active), 1)
+    if len(others) <= wanted:
+        return RowSample(others, 1.0)
+    # One of every so many in the order of classes, those of a class in a random order.
+    shuffled = np.random.default_rng(random_seed).permutation(n)
+    shuffled = shuffled[free[shuffled]]
+    ordered = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    chosen = np.sort(ordered[((np.arange(wanted) + 0.5) * len(ordered) / wanted).astype(np.int64)])
+    return RowSample(chosen, len(others) / wanted)

@@ -1,0 +1,170 @@
+"""A fit by active rows: which they are, where hyperparameters ended, and the latent functions given their labels."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NoReturn
+
+import numpy as np
+import xarray as xr
+
+from pymc_gpep.approximations.ivm import IVM, ActiveSolution
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits import datasets
+from pymc_gpep.fits.active_saving import active_datatree
+from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.gaussians.active_posterior import ActivePosterior
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.rows.contract import Rows
+
+__all__ = ["ActiveFit"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ActiveFit(InducingFit):
+    """What `pm.fit(method="ivm")` returns: the posterior given the labels of the active rows, at one θ.
+
+    Nothing in it has two axes over all points. Latent functions are had by `predict`, at any inputs, those of the data
+    among them.
+
+    Attributes
+    ----------
+    space : Hyperparameters
+        The hyperparameters of the model, and its data when it was fitted.
+    approximator : IVM
+        The approximation with its options.
+    theta : array
+        Hyperparameters, flat and unconstrained.
+    inducing_inputs : array (1, d, columns)
+        Inputs of the active rows.
+    optimum : Optimum
+        How hyperparameters were found.
+    solution : ActiveSolution
+    seconds : float
+        Time that the fit took, without `compile_seconds`; NaN if unknown.
+    compile_seconds : float
+        Time that numba took to compile meanwhile. NaN if unknown.
+    rows : None
+        The rows are those of the model.
+    """
+
+    space: Hyperparameters
+    approximator: IVM
+    theta: Array
+    inducing_inputs: Array
+    optimum: Optimum
+    solution: ActiveSolution
+    seconds: float = np.nan
+    compile_seconds: float = np.nan
+    rows: Rows | None = field(default=None, repr=False)
+
+    @cached_property
+    def posterior(self) -> ActivePosterior:
+        """Of the latent values of the active rows."""
+        return ActivePosterior(self.solution.posterior)
+
+    @property
+    def active(self) -> xr.Dataset:
+        """The active rows in the order in which they were chosen, by `inclusion`.
+
+        `row` is the number of each in the data, from 0; `score` is that by which it was chosen, NaN for the first ones
+        and for all that were chosen at random; `label` what was observed there, `input` (inclusion, column) its inputs.
+        Where the points of the model have coords, these are there as well.
+        """
+        classifier, selection = self.classifier, self.solution.selection
+        rows = selection.rows
+        found = xr.Dataset(
+            {
+                "row": ("inclusion", rows),
+                "label": ("inclusion", self.solution.labels[rows]),
+                "score": ("inclusion", selection.scores),
+                "input": (("inclusion", "column"), self.inducing_inputs[0]),
+            },
+            coords={"inclusion": np.arange(len(rows))},
+        )
+        names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
+        if names is None:
+            return found
+        return found.assign_coords({str(classifier.point_dim): ("inclusion", np.asarray(names)[rows])})
+
+    @property
+    def lower_bound(self) -> float:
+        """Lower bound of the log evidence of all labels, by which hyperparameters are chosen.
+
+        With several functions it has the error of a rule of nodes; where it is over a sample of the rows it is an
+        estimate.
+        """
+        return self.solution.bound
+
+    objective = lower_bound
+
+    @property
+    def log_evidence(self) -> float:
+        """NaN: there is only a `lower_bound`, and the evidence of the active rows, `active_evidence`."""
+        return np.nan
+
+    @property
+    def active_evidence(self) -> float:
+        """Log evidence of the labels of the active rows alone; NaN where sites were not iterated.
+
+        These rows were chosen for their labels, so that it says nothing of hyperparameters.
+        """
+        return self.solution.active_evidence
+
+    @property
+    def converged(self) -> bool:
+        """Whether hyperparameters no longer move from one choice of rows to the next, and sites went well."""
+        return self.optimum.converged and self.solution.converged
+
+    @property
+    def hist(self) -> Array:
+        """Negative log posterior at each iteration of the optimiser, what other methods call the loss.
+
+        It may rise where active rows are chosen anew.
+        """
+        return -np.array([evaluation.log_posterior for evaluation in self.optimum.history])
+
+    @property
+    def history(self) -> xr.Dataset:
+        """Bound (as `evidence`) and log posterior at each iteration of the optimiser."""
+        return datasets.iterations(self.optimum.history)
+
+    @property
+    def message(self) -> str:
+        """How the fit ended, in words."""
+        found = self.solution.convergence
+        sites = "sites stay as they were chosen" if found is None else f"sites on the active rows {found}"
+        if not self.theta.size:
+            return f"Nothing to learn; {sites}."
+        steps = len(self.optimum.history) - 1
+        if not steps and self.optimum.converged:
+            return f"Hyperparameters stay where they began; {sites}."
+        how = "converged" if self.optimum.converged else "did not converge"
+        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
+        plural = "" if steps == 1 else "s"
+        return f"Hyperparameters {how} after {steps} iteration{plural}{why}; {sites}."
+
+    def __str__(self) -> str:
+        """Method, what its number is, and how the fit ended."""
+        sampled = self.solution.sample.weight > 1.0
+        number = f"{'estimate of a ' if sampled else ''}lower bound {self.lower_bound:.4f} of the log evidence"
+        given = f"score={self.approximator.score!r}, {len(self.solution.selection.rows)} of {len(self.solution.labels)}"
+        return (
+            f"ivm (sites={self.approximator.sites!r}, {given} rows active): {number}, "
+            f"{'converged' if self.converged else 'NOT converged'}. {self.message}"
+        )
+
+    def to_datatree(self) -> xr.DataTree:
+        """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+
+        Returns
+        -------
+        DataTree
+            With groups `hyperparameters`, `active`, `history`, `best` and `observed_data`.
+        """
+        return active_datatree(self)
+
+    def _refuse(self, what: str, instead: str) -> NoReturn:
+        raise NotImplementedError(
+            f"A fit by active rows has no {what} yet, which works on all latent values together: {instead}."
+        )

@@ -1,0 +1,97 @@
+"""The maximum of a log posterior whose active rows are chosen anew from time to time.
+
+A major round chooses active rows and their sites at the present hyperparameters; minor steps climb with both held
+(Seeger and Jordan 2004, section 5). As the choice is not part of what is climbed, this is no ascent: the best round is
+kept.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pymc_gpep.approximations.ivm import ActiveSolution
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import Optimum, maximise
+
+__all__ = ["climb_in_rounds"]
+
+_MINOR = 10  # steps with the same active rows
+_STILL = 0.05  # largest move of a round, per unit of the unconstrained space, that counts as none
+_QUIET = 2  # of such rounds in a row
+_FLAT = 1e-6
+
+_HOW = {
+    "nothing": "There is nothing to optimise.",
+    "held": "Hyperparameters were not to be learned.",
+    "settled": "Rounds no longer move hyperparameters.",
+    "stopped": "Interrupted.",
+    "limit": "The limit on rounds or iterations was reached.",
+}
+_WELL = ("nothing", "held", "settled")
+
+type Progress = Callable[[tuple[Evaluation, ...]], None]
+
+
+def climb_in_rounds(
+    log_posterior: ActiveLogPosterior, theta: Array, max_iterations: int, rounds: int, callback: Progress
+) -> tuple[Optimum, ActiveSolution]:
+    """Climb from one point.
+
+    Parameters
+    ----------
+    log_posterior : ActiveLogPosterior
+    theta : array
+        Where to begin, unconstrained.
+    max_iterations : int
+        Limit on minor steps, of all rounds together.
+    rounds : int
+        Limit on major rounds after the first choice. With 0 hyperparameters stay where they are.
+    callback : callable
+        Called with the history after each minor step; StopIteration or KeyboardInterrupt from it ends the search.
+
+    Returns
+    -------
+    Optimum
+        Its history has the minor steps of all rounds.
+    ActiveSolution
+        Of the best round.
+    """
+    history: tuple[Evaluation, ...] = ()
+    best: tuple[Evaluation, ActiveSolution] | None = None
+    still, stopped, interrupted = 0, False, False
+
+    def report(seen: tuple[Evaluation, ...]) -> None:
+        nonlocal stopped
+        try:
+            callback((*history, *seen[bool(history) :]))
+        except (StopIteration, KeyboardInterrupt):
+            stopped = True
+            raise
+
+    for major in range(rounds + 1):
+        solution = log_posterior.choose(theta)
+        held = log_posterior.holding(solution)
+        here = held(theta)
+        if not np.isfinite(here.log_posterior):
+            maximise(held, theta, 0)  # says why
+        if best is None or here.log_posterior > best[0].log_posterior:
+            best = here, solution
+        left = max_iterations - max(len(history) - 1, 0)
+        if not theta.size or still == _QUIET or major == rounds or left <= 0 or stopped or interrupted:
+            break
+        found = maximise(held, theta, min(_MINOR, left), report, flat=_FLAT)
+        history = (*history, *found.history[bool(history) :])
+        moved = float(np.abs(found.best.theta - theta).max())
+        still = still + 1 if moved < _STILL else 0
+        theta, interrupted = found.best.theta, found.interrupted
+    assert best is not None
+    evaluation, solution = best
+    if not theta.size or not rounds:
+        ended = "nothing" if not theta.size else "held"
+    else:
+        ended = "settled" if still == _QUIET else "stopped" if stopped or interrupted else "limit"
+    settled = ended in _WELL
+    message = _HOW[ended]
+    return Optimum(evaluation, settled, message, history or (evaluation,), interrupted), solution

@@ -1,0 +1,112 @@
+"""How a coupled posterior grows by one point, seen from many others (Seeger and Jordan 2004, section 4.2).
+
+Of l points included, with B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ, another point j has the stubs
+m_k = B_k K_k,j and q_k = L⁻¹ B_kᵀ m_k, and the posterior covariance diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l of its functions.
+A new point appends a row b_k to each B_k, so that H gets Σ b_k b_kᵀ: rotations bring L up to date, and the q along with
+it. What they leave over of each row is what the moments change by.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+
+__all__ = ["append_coupled"]
+
+
+@kernel
+def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mean, cov):
+    """Include one more point after `size` others: bring `lower`, `weights`, `stubs` and the moments up to date.
+
+    Parameters
+    ----------
+    size : int
+    lower : (d, d) array
+        L.
+    weights : (d,) array
+        L⁻¹ Σ B_kᵀ β_k, β_k = L_k⁻¹ D_k^{-½} ν_k.
+    stubs : (c, d, p) array
+        q of p points.
+    new : (c, p) array
+        What the m of these get.
+    rows : (c, d) array
+        What B_k gets, but for its last entry; overwritten.
+    own : (c,) array
+        That entry.
+    new_weights : (c,) array
+        What the β_k get.
+    mean : (c, p) array
+    cov : (p, c, c) array
+        Of p points.
+    """
+    c, p = new.shape
+    last = np.zeros(size)
+    corner = 0.0
+    location = 0.0
+    for k in range(c):
+        corner += own[k] * own[k]
+        location += own[k] * new_weights[k]
+        for i in range(size):
+            last[i] += own[k] * rows[k, i]
+    left = np.empty((c, p))
+    for k in range(c):
+        of_weights = new_weights[k]
+        row = rows[k]
+        for a in range(c):
+            for j in range(p):
+                left[a, j] = new[k, j] if a == k else 0.0
+        for i in range(size):
+            r = math.hypot(lower[i, i], row[i])
+            cosine = lower[i, i] / r
+            sine = row[i] / r
+            lower[i, i] = r
+            for e in range(i + 1, size):
+                old = lower[e, i]
+                lower[e, i] = cosine * old + sine * row[e]
+                row[e] = cosine * row[e] - sine * old
+            old = weights[i]
+            weights[i] = cosine * old + sine * of_weights
+            of_weights = cosine * of_weights - sine * old
+            for a in range(c):
+                stub = stubs[a, i]
+                rest = left[a]
+                for j in range(p):
+                    old = stub[j]
+                    stub[j] = cosine * old + sine * rest[j]
+                    rest[j] = cosine * rest[j] - sine * old
+        for a in range(c):
+            for j in range(p):
+                mean[a, j] += left[a, j] * of_weights
+                for e in range(a + 1):
+                    change = left[a, j] * left[e, j]
+                    cov[j, a, e] -= change
+                    if e < a:
+                        cov[j, e, a] -= change
+    # The new row of L, and what the stubs have for it.
+    for i in range(size):
+        for e in range(i):
+            last[i] -= lower[i, e] * last[e]
+        last[i] /= lower[i, i]
+        corner -= last[i] * last[i]
+        location -= last[i] * weights[i]
+        lower[size, i] = last[i]
+    root = math.sqrt(corner)
+    lower[size, size] = root
+    weights[size] = location / root
+    for a in range(c):
+        stub = stubs[a, size]
+        for j in range(p):
+            stub[j] = own[a] * new[a, j]
+        for i in range(size):
+            factor = last[i]
+            earlier = stubs[a, i]
+            for j in range(p):
+                stub[j] -= factor * earlier[j]
+        for j in range(p):
+            stub[j] /= root
+            mean[a, j] -= stub[j] * weights[size]
+    for j in range(p):
+        for a in range(c):
+            for e in range(c):
+                cov[j, a, e] += stubs[a, size, j] * stubs[e, size, j]

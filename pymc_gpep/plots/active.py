@@ -1,0 +1,123 @@
+"""Pictures of active rows: where they lie, and what more of them are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from pymc_gpep.fits.active_fit import ActiveFit
+from pymc_gpep.plots.canvas import panels
+from pymc_gpep.plots.inputs import input_grid, varying
+from pymc_gpep.plots.probabilities import plot_probabilities, row_of_class
+from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["plot_active", "plot_learning_curve"]
+
+_SCORES = {"mlpd": "mean log predictive density", "accuracy": "accuracy"}
+
+
+def plot_active(
+    fit: ActiveFit,
+    gp: Any = None,
+    Xnew: Any = None,
+    *,
+    ax: Axes | None = None,
+    legend: bool = True,
+    ring_kwargs: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> Axes:
+    """Draw class probabilities over one or two inputs, the data, and rings around the active rows.
+
+    As in Figure 5 of Girolami and Rogers (2006).
+
+    Parameters
+    ----------
+    fit : ActiveFit
+        What `pm.fit(method="ivm")` returned.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values of the model. Without it the covariance is read from the graph of the model.
+    Xnew : array (m, d), optional
+        New inputs of which one or two vary, two on a regular grid, see `input_grid`. The default is a grid around the
+        data.
+    ax : matplotlib.axes.Axes, optional
+    legend : bool
+    ring_kwargs : dict, optional
+        For `Axes.scatter`: the rings.
+    **kwargs
+        For `plot_probabilities`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    ValueError
+        If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
+    """
+    X = fit.fitted_inputs(gp)
+    new = input_grid(X) if Xnew is None else Xnew
+    p = fit.predict(gp, new)["p"]
+    ax = plot_probabilities(p, Xnew=new, X=X, y=fit.solution.labels, ax=ax, legend=False, **kwargs)
+    columns = varying(np.asarray(new, dtype=np.float64))
+    inputs = fit.active["input"].values[:, columns]
+    if len(columns) == 1:
+        inputs = np.column_stack([inputs, row_of_class(fit.active["label"].values)])
+    style: dict[str, Any] = {
+        "s": 60,
+        "facecolors": "none",
+        "edgecolors": "black",
+        "linewidths": 1.2,
+        "zorder": 5,
+        "label": "active",
+    }
+    ax.scatter(*inputs.T, **style | dict(ring_kwargs or {}))
+    if legend:
+        ax.legend(title=label_of(p.dims[1]))
+    return ax
+
+
+def plot_learning_curve(
+    curves: xr.Dataset | Mapping[str, xr.Dataset],
+    *,
+    axes: Any = None,
+    line_kwargs: Mapping[str, Any] | None = None,
+) -> NDArray[Any]:
+    """Draw scores of predictions against the number of active rows.
+
+    As in Figures 5 and 6 of Girolami and Rogers (2006).
+
+    Parameters
+    ----------
+    curves : Dataset or dict of them
+        What `gpep.learning_curve` returned; with their names where there are several.
+    axes : array of matplotlib.axes.Axes, optional
+        Two.
+    line_kwargs : dict, optional
+        For `Axes.plot`.
+
+    Returns
+    -------
+    array (2,) of matplotlib.axes.Axes
+        Of the mean log predictive density and of the accuracy.
+    """
+    named = {"": curves} if isinstance(curves, xr.Dataset) else dict(curves)
+    row = panels(axes, 1, 2, (4.2, 3.2))[0]
+    for i, ((name, curve), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):
+        style = LINE_STYLES[i % len(LINE_STYLES)]
+        for ax, score in zip(row, _SCORES, strict=True):
+            given: dict[str, Any] = {"color": colour, "linestyle": style, "marker": ".", "label": name or None}
+            ax.plot(curve["active"], curve[score], **given | dict(line_kwargs or {}))
+    for ax, label in zip(row, _SCORES.values(), strict=True):
+        ax.set_xlabel("active rows")
+        ax.set_ylabel(label)
+    if len(named) > 1:
+        row[0].legend()
+    return np.asarray(row)

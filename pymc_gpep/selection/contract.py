@@ -1,0 +1,72 @@
+"""What a selection of rows is given, and what it finds."""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_prior import DensePrior
+
+__all__ = ["DenseRows", "Places", "RowPrior", "Selection"]
+
+type Places = NDArray[np.int64]
+"""Numbers of rows."""
+
+
+class RowPrior(Protocol):
+    """A prior of c latent functions at n rows, which is asked for blocks; q is 1 where functions share it, else c."""
+
+    n_points: int
+    n_functions: int
+    n_covariances: int
+    """q."""
+
+    def cross(self, columns: Places, rows: Places) -> Array:
+        """Prior covariance between some rows and others, (q, columns, rows)."""
+
+    def variance(self, rows: Places) -> Array:
+        """Prior variances, (q, rows)."""
+
+    def mean(self, rows: Places) -> Array:
+        """Prior means, (c, rows)."""
+
+
+class DenseRows:
+    """A prior whose covariance is at hand.
+
+    Parameters
+    ----------
+    k : array (n, n), (1, n, n) or (c, n, n)
+    mean : array (c, n)
+    """
+
+    def __init__(self, k: ArrayLike, mean: ArrayLike) -> None:
+        self._prior = DensePrior.checked(np.asarray(k, np.float64), np.asarray(mean, np.float64))
+        self.n_functions, self.n_points = self._prior.shape
+        self.n_covariances = len(self._prior.k)
+
+    def cross(self, columns: Places, rows: Places) -> Array:
+        """See `RowPrior`."""
+        return self._prior.k[:, columns[:, None], rows]
+
+    def variance(self, rows: Places) -> Array:
+        """See `RowPrior`."""
+        return self._prior.k[:, rows, rows]
+
+    def mean(self, rows: Places) -> Array:
+        """See `RowPrior`."""
+        return self._prior.mean[:, rows]
+
+
+class Selection(NamedTuple):
+    """Active rows in the order in which they were included, and their sites."""
+
+    rows: Places
+    """(d,)."""
+    scores: Array
+    """Of each row when it was chosen, (d,); NaN where it was not chosen by its score."""
+    precision: Array
+    """π (c, d)."""
+    location: Array
+    """ν (c, d)."""

@@ -1,0 +1,171 @@
+"""Greedy choice of active rows: score candidates, include the best, let all others know (Seeger and Jordan 2004)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.selection.contract import Places, RowPrior, Selection
+from pymc_gpep.selection.growth import CoupledGrowth, Growth, IndependentGrowth
+from pymc_gpep.selection.scores import SCORES
+from pymc_gpep.selection.site_rules.contract import SiteRule
+
+__all__ = ["Candidates", "choose_rows", "include_rows"]
+
+_FIRST = 3  # rows of different classes to begin with, before scores say anything
+
+
+@dataclass
+class Candidates:
+    """Some of the rows, which know what the active ones say of them.
+
+    Parameters
+    ----------
+    prior : RowPrior
+    labels : array (n,)
+    likelihood : Likelihood
+    rule : SiteRule
+    capacity : int
+        Most active rows.
+    rows : array (p,) of int
+        The candidates to begin with.
+    """
+
+    prior: RowPrior
+    labels: NDArray[np.int64]
+    likelihood: Likelihood
+    rule: SiteRule
+    capacity: int
+    rows: Places
+
+    def __post_init__(self) -> None:
+        c = self.prior.n_functions
+        self.rows = self.rows.copy()
+        self.prior_mean: Array = np.empty((c, len(self.rows)))
+        self.waiting = np.ones(len(self.rows), bool)
+        kind: type[Growth] = CoupledGrowth if self.rule.form is SiteForm.COUPLED else IndependentGrowth
+        stubs = 1 if self.rule.shares and self.prior.n_covariances == 1 else c
+        self.growth = kind(c, stubs, self.capacity, len(self.rows))
+        self.active = np.empty(0, np.int64)
+        self._sites: list[tuple[Array, Array]] = []
+        self._scores: list[float] = []
+        self.replace(np.arange(len(self.rows)), self.rows)
+
+    def replace(self, places: Places, rows: Places) -> None:
+        """Put other rows in some places."""
+        self.rows[places] = rows
+        self.prior_mean[:, places] = mean = self.prior.mean(rows)
+        self.growth.fill(places, self.prior.cross(self.active, rows), self.prior.variance(rows), mean)
+        self.waiting[places] = True
+
+    def scores(self, name: str) -> tuple[Places, Array]:
+        """Places of all that are not active, and their scores."""
+        places = np.flatnonzero(self.waiting)
+        growth, labels = self.growth, self.labels[self.rows[places]]
+        found = SCORES[name](
+            self.rule, self.likelihood.at(self.rows[places]), labels, growth.mean[:, places], growth.covariance(places)
+        )
+        return places, found
+
+    def include(self, place: int, score: float = np.nan) -> None:
+        """Make a candidate active."""
+        growth, row = self.growth, self.rows[place : place + 1]
+        own = slice(place, place + 1)
+        mean, cov = growth.mean[:, own], growth.covariance(own)
+        site = self.rule.match(self.likelihood.at(row), self.labels[row], mean, cov, False)
+        precision, location = site.precision[:, 0], site.location[:, 0]
+        column = self.prior.cross(row, self.rows)[:, 0]
+        growth.include(place, column, precision, location - _product(self.rule, precision, self.prior_mean[:, place]))
+        self.active = np.append(self.active, row)
+        self.waiting[place] = False
+        self._sites.append((precision, location))
+        self._scores.append(score)
+
+    @property
+    def selection(self) -> Selection:
+        """The active rows and their sites."""
+        precision, location = (np.stack(each, axis=1) for each in zip(*self._sites, strict=True))
+        return Selection(self.active, np.array(self._scores), precision, location)
+
+
+def _product(rule: SiteRule, precision: Array, f: Array) -> Array:
+    """Πf (c,) of one row."""
+    pull = precision * f
+    return pull if rule.form is SiteForm.INDEPENDENT else pull - precision * (pull.sum() / precision.sum())
+
+
+def include_rows(
+    prior: RowPrior, labels: NDArray[np.int64], likelihood: Likelihood, rule: SiteRule, rows: Places
+) -> Candidates:
+    """Include rows in a given order."""
+    candidates = Candidates(prior, labels, likelihood, rule, len(rows), rows)
+    for place in range(len(rows)):
+        candidates.include(place)
+    return candidates
+
+
+def choose_rows(
+    prior: RowPrior,
+    labels: NDArray[np.int64],
+    likelihood: Likelihood,
+    rule: SiteRule,
+    *,
+    active: int,
+    score: str,
+    pool: int,
+    retained: float,
+    rng: np.random.Generator,
+) -> Selection:
+    """Choose rows by their scores.
+
+    Parameters
+    ----------
+    prior : RowPrior
+    labels : array (n,)
+    likelihood : Likelihood
+    rule : SiteRule
+    active : int
+        How many, d ≤ n.
+    score : str
+        Of `SCORES`.
+    pool : int
+        Candidates that are scored at each inclusion. With fewer than all rows the part `retained` of them, those that
+        score best, stay, and others are drawn in place of the rest.
+    retained : float
+    rng : np.random.Generator
+    """
+    n = prior.n_points
+    order = rng.permutation(n)
+    first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
+    others = order[~np.isin(order, first)]
+    size = min(max(pool, len(first)), n)
+    candidates = Candidates(prior, labels, likelihood, rule, active, np.concatenate([first, others])[:size])
+    for place in range(len(first)):
+        candidates.include(place)
+    keep = int(retained * size)
+    while len(candidates.active) < active:
+        places, scores = candidates.scores(score)
+        scores = np.where(np.isfinite(scores), scores, -np.inf)
+        best = int(scores.argmax())
+        candidates.include(int(places[best]), float(scores[best]))
+        if size < n:
+            _refresh(candidates, places[np.argsort(-scores, kind="stable")][1 : 1 + keep], n, rng)
+    return candidates.selection
+
+
+def _refresh(candidates: Candidates, kept: Places, n: int, rng: np.random.Generator) -> None:
+    """Draw other rows in place of all that are not kept."""
+    stays = np.zeros(len(candidates.rows), bool)
+    stays[kept] = True
+    free = np.ones(n, bool)
+    free[candidates.active] = False
+    free[candidates.rows[stays]] = False
+    available = np.flatnonzero(free)
+    places = np.flatnonzero(~stays)
+    count = min(len(places), len(available))
+    if count:
+        candidates.replace(places[:count], rng.choice(available, count, replace=False))
+    candidates.waiting[places[count:]] = False

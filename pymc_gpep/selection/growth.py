@@ -1,0 +1,168 @@
+"""The posterior that active rows imply, as it grows: moments of many candidates, inclusion by inclusion.
+
+Of each candidate j a stub is kept, m_k = L_k⁻¹ D_k^½ K_k,j with A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active
+rows: one number for each of them and each function. Who comes later gets all stubs at once, from the prior covariance
+with the active rows.
+"""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import FLOOR
+from pymc_gpep.kernels.gaussians.coupled_growth import append_coupled
+from pymc_gpep.selection.contract import Places
+
+__all__ = ["CoupledGrowth", "Growth", "IndependentGrowth"]
+
+
+class Growth(ABC):
+    """Moments of p candidates given the active rows, of which there are none at first.
+
+    Parameters
+    ----------
+    n_functions : int
+        c.
+    n_stubs : int
+        1 where all functions have the same covariance and every site the same precision for all, else c.
+    capacity : int
+        Most active rows.
+    candidates : int
+        p.
+
+    Attributes
+    ----------
+    size : int
+        How many active rows there are.
+    mean : array (c, p)
+    """
+
+    def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
+        self.size = 0
+        self.n_functions = n_functions
+        self._rows = np.zeros((n_stubs, capacity, capacity))  # B = L⁻¹ D^½
+        self._stubs = np.zeros((n_stubs, capacity, candidates))
+        self._weights = np.zeros((n_functions, capacity))  # β = L⁻¹ D^{-½} ν
+        self.mean = np.zeros((n_functions, candidates))
+
+    @abstractmethod
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        """Of the functions of some candidates, (·, c, c)."""
+
+    def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
+        """Put new candidates where others were.
+
+        Parameters
+        ----------
+        places : array (f,) of int
+            Which.
+        cross : array (q, size, f)
+            Prior covariance with the active rows, in their order.
+        variance : array (q, f)
+        mean : array (c, f)
+            Of the prior.
+        """
+        size, n_stubs = self.size, len(self._stubs)
+        stubs = np.matmul(self._rows[:, :size, :size], np.broadcast_to(cross, (n_stubs, *cross.shape[1:])))
+        self._stubs[:, :size, places] = stubs
+        weights = self._weights[:, None, :size]
+        self.mean[:, places] = mean + np.matmul(weights, np.broadcast_to(stubs, (len(weights), *stubs.shape[1:])))[:, 0]
+        self._fill(places, stubs, variance - (stubs * stubs).sum(axis=1))
+
+    @abstractmethod
+    def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
+        """The rest, from the stubs (·, size, f) and the variances without what couples functions (·, f)."""
+
+    def include(self, place: int, column: Array, precision: Array, location: Array) -> None:
+        """Make a candidate active; it stays among the candidates, and says what it is like there.
+
+        Parameters
+        ----------
+        place : int
+            Which.
+        column : array (q, p)
+            Prior covariance of all candidates with it.
+        precision, location : array (c,)
+            π and ν − Πm of its site, m the prior mean.
+        """
+        size, n_stubs = self.size, len(self._stubs)
+        root = np.sqrt(np.maximum(precision[:n_stubs], FLOOR))
+        own = self._stubs[:, :size, place]
+        column = np.broadcast_to(column, (n_stubs, column.shape[1]))
+        known = np.matmul(own[:, None], self._stubs[:, :size])[:, 0]
+        corner = np.sqrt(1.0 + root**2 * (column[:, place] - known[:, place]))
+        stretch = root / corner
+        new = stretch[:, None] * (column - known)
+        rows = -stretch[:, None] * np.matmul(own[:, None], self._rows[:, :size, :size])[:, 0]
+        seen = (np.broadcast_to(own, (self.n_functions, size)) * self._weights[:, :size]).sum(axis=1)
+        new_weights = (location / root - root * seen) / corner
+        self._rows[:, size, :size], self._rows[:, size, size] = rows, stretch
+        self._stubs[:, size] = new
+        self._weights[:, size] = new_weights
+        self._include(new, rows, stretch, new_weights)
+        self.size += 1
+
+    @abstractmethod
+    def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
+        """Moments with what stubs, B and β get by a new active row."""
+
+
+class IndependentGrowth(Growth):
+    """Sites that leave functions independent (Seeger and Jordan 2004, appendix B)."""
+
+    def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
+        super().__init__(n_functions, n_stubs, capacity, candidates)
+        self._variance = np.zeros((n_stubs, candidates))
+
+    @property
+    def variance(self) -> Array:
+        """Of each function, (c, p)."""
+        return np.broadcast_to(self._variance, self.mean.shape)
+
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        return self.variance[:, places].T[:, :, None] * np.eye(self.n_functions)
+
+    def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
+        self._variance[:, places] = np.maximum(variance, 0.0)
+
+    def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
+        self.mean += new_weights[:, None] * new
+        self._variance = np.maximum(self._variance - new * new, 0.0)
+
+
+class CoupledGrowth(Growth):
+    """Sites that couple the functions of a row (Seeger and Jordan 2004, section 4.2)."""
+
+    def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
+        super().__init__(n_functions, n_functions, capacity, candidates)
+        self._lower = np.zeros((capacity, capacity))
+        self._shared = np.zeros((n_functions, capacity, candidates))
+        self._common = np.zeros(capacity)
+        self._covariance = np.zeros((candidates, n_functions, n_functions))
+
+    def covariance(self, places: Places | slice = slice(None)) -> Array:
+        return self._covariance[places]
+
+    def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
+        size, c = self.size, self.n_functions
+        every = range(c)
+        cov = np.zeros((len(places), c, c))
+        if size:
+            back = np.matmul(self._rows[:, :size, :size].swapaxes(1, 2), stubs)
+            flat = back.swapaxes(0, 1).reshape(size, -1)
+            lower = self._lower[:size, :size]
+            shared = solve_triangular(lower, flat, lower=True, check_finite=False).reshape(size, c, -1).swapaxes(0, 1)
+            self._shared[:, :size, places] = shared
+            self.mean[:, places] -= np.matmul(self._common[:size], shared)
+            cov = np.einsum("alj,elj->jae", shared, shared, optimize=True)
+        cov[:, every, every] += variance.T
+        self._covariance[places] = cov
+
+    def _include(self, new: Array, rows: Array, stretch: Array, new_weights: Array) -> None:
+        # What m takes from a variance the first rotation gives back, so that neither is there.
+        append_coupled(
+            self.size, self._lower, self._common, self._shared, new, rows.copy(), stretch, new_weights, self.mean,
+            self._covariance,
+        )  # fmt: skip

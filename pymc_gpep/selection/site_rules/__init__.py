@@ -1,0 +1,1 @@
+"""How a row gets its site when it is included, one file each, and their registry."""

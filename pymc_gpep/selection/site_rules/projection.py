@@ -1,0 +1,43 @@
+"""Sites that couple the functions of a row, by quadrature and constrained projection (Seeger and Jordan 2004)."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.likelihoods.class_nodes import class_nodes
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
+from pymc_gpep.selection.site_rules.contract import Matched
+
+__all__ = ["Projection"]
+
+_NODES, _ROUGH_NODES = 2000, 100
+_NOTHING = 1e-14  # precision of a site that is none, in units of the variance
+
+
+class Projection:
+    """Of section 4.3: exact where a coupling has the form of these sites, and as near as they can be elsewhere."""
+
+    name = "coupled"
+    method = "qep"
+    form = SiteForm.COUPLED
+    shares = False
+
+    def fits(self, likelihood: Likelihood) -> bool:
+        """Whether it has such a projection."""
+        return likelihood.offers(CoupledQuadrature)
+
+    def match(
+        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
+    ) -> Matched:
+        """See `SiteRule`."""
+        c, p = mean.shape
+        nodes = class_nodes(c - 1, _ROUGH_NODES if roughly else _NODES)
+        scale = cov.trace(axis1=1, axis2=2) / c
+        none = np.ascontiguousarray(np.broadcast_to(_NOTHING / np.maximum(scale, _NOTHING), (c, p)))
+        sites, target, room = np.zeros((2, p, c)), np.empty((2, p, c)), np.empty((p, c))
+        likelihood.computation(CoupledQuadrature).update(
+            *nodes, np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, none, sites, target, room
+        )
+        return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))

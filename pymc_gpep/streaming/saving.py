@@ -1,0 +1,79 @@
+"""A fit batch by batch as a DataTree: all that predictions and further steps need, but for the covariance function."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.same_model import KIND
+from pymc_gpep.fits.saving import observed_data
+from pymc_gpep.fits.sparse_saving import named_classes
+from pymc_gpep.rows.fingerprint import FormerRows
+
+if TYPE_CHECKING:
+    from pymc_gpep.streaming.fit import StreamedFit
+
+__all__ = ["STATE", "Saved", "saved", "streamed_datatree"]
+
+STATE = "state"
+"""The group that no other fit has."""
+
+
+class Saved(NamedTuple):
+    """Where a fit stands, for another one to go on from."""
+
+    settings: Mapping[str, Any]
+    values: Mapping[str, Array]
+    """Of the state, by name."""
+    losses: Array
+    floored: Array
+
+    def check(self, settings: Mapping[str, Any]) -> None:
+        """Raise a ValueError if a fit with these settings cannot go on from here."""
+        differ = [name for name in self.settings if self.settings[name] != settings.get(name)]
+        if differ:
+            each = ", ".join(f"{name} was {self.settings[name]!r} and is {settings.get(name)!r}" for name in differ)
+            raise ValueError(f"start is of another fit: {each}. Ask for the same, or begin anew.")
+
+
+def streamed_datatree(fit: "StreamedFit") -> xr.DataTree:
+    """See `StreamedFit.to_datatree`."""
+    state = {name: ([f"{name}_{i}" for i in range(each.ndim)], each) for name, each in fit.values.items()}
+    groups = {"hyperparameters": fit.hyperparameters, STATE: xr.Dataset(state), "history": fit.history}
+    if fit.posterior is not None:
+        factor = fit.posterior.whitening.factor
+        groups["inducing_values"] = xr.Dataset({"factor": (("set", "inducing", "inducing_other"), factor)})
+    if fit.rows is None:
+        groups["observed_data"] = observed_data(fit.classifier, fit.labels())
+    else:
+        groups["observed_data"] = xr.Dataset(attrs=FormerRows.of(fit.rows)._asdict())
+    tree = xr.DataTree.from_dict(groups)
+    tree.attrs = {
+        "pymc_gpep_version": version("pymc_gpep"),
+        "approximation": fit.method,
+        "memory": fit.memory.name,
+        "options": json.dumps(asdict(fit.memory)),
+        "settings": json.dumps(dict(fit.settings)),
+        "likelihood": fit.classifier.likelihood.name,
+        KIND: fit.classifier.likelihood_model.name,
+        "classes": named_classes(fit.classifier),
+        "parameters": json.dumps(fit.space.parameters),
+        "log_prior": fit.space.log_prior(fit.theta),
+        "ended": fit.ended,
+        "seconds": fit.seconds,
+        "compile_seconds": fit.compile_seconds,
+    }
+    return tree
+
+
+def saved(tree: xr.DataTree) -> Saved:
+    """Where the fit of a tree stood."""
+    history, state = tree["history"].to_dataset(), tree[STATE].to_dataset()
+    values = {str(name): np.asarray(state[name].values) for name in state.data_vars}
+    settings = json.loads(tree.attrs["settings"])
+    return Saved(settings, values, -history["log_posterior"].values, history["floored"].values)

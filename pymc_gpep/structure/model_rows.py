@@ -1,0 +1,104 @@
+"""The prior of a model at its own rows, block by block, as the choice of active rows asks for it.
+
+A row and itself have the prior variance with what is on the diagonal alone, PyMC's jitter among it; different rows have
+what the covariance function says, even where their inputs are the same.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.latent import jitter_of
+
+__all__ = ["ModelRows", "RowInputs"]
+
+
+class RowInputs(NamedTuple):
+    """Inputs of all rows, and what their prior covariances are made by."""
+
+    blocks: InducingBlocks
+    inputs: Array
+    """(n, columns)."""
+    jitter: Array
+    """On the diagonal of the covariance of each function, or of the one that all have, (q, 1)."""
+
+    @classmethod
+    def of(cls, classifier: GPClassifier, blocks: InducingBlocks) -> "RowInputs":
+        """Those of a model.
+
+        Raises
+        ------
+        StructureError
+            If the jitter of a prior is no number.
+        """
+        jitter = np.empty((classifier.n_functions, 1))
+        for latent in classifier.latents:
+            jitter[list(latent.classes)] = jitter_of(latent)
+        rows = blocks.rows
+        return cls(blocks, np.asarray(rows.inputs(slice(0, rows.n_rows))), jitter[: blocks.n_covariances])
+
+
+class ModelRows:
+    """The prior at fixed hyperparameters; a `pymc_gpep.selection.contract.RowPrior`.
+
+    Parameters
+    ----------
+    given : RowInputs
+    point : dict
+        Values of the model's value variables.
+    """
+
+    def __init__(self, given: RowInputs, point: PointType) -> None:
+        self._blocks, self._inputs, self._jitter = given
+        self._point = point
+        self.n_points = len(self._inputs)
+        self.n_functions = self._blocks.n_functions
+        self.n_covariances = self._blocks.n_covariances
+
+    def _moments(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
+        found = self._blocks.block(self._point, self._inputs[columns][None], self._inputs[rows])
+        return found._replace(variance=found.variance + self._jitter)
+
+    def block(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
+        """Covariances between some rows and others, and variances and means of these."""
+        found = self._moments(columns, rows)
+        if columns.size and np.intersect1d(columns, rows).size:
+            at, where = np.nonzero(columns[:, None] == rows)
+            found.cross[:, at, where] = found.variance[:, where]
+        return found
+
+    def cross(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Array:
+        """Prior covariance between some rows and others, (q, columns, rows)."""
+        if not columns.size:
+            return np.empty((self.n_covariances, 0, len(rows)))
+        return self.block(columns, rows).cross
+
+    def variance(self, rows: NDArray[np.int64]) -> Array:
+        """Prior variances, (q, rows)."""
+        return self._moments(rows[:1], rows).variance
+
+    def mean(self, rows: NDArray[np.int64]) -> Array:
+        """Prior means, (c, rows)."""
+        return self._moments(rows[:1], rows).mean
+
+    def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
+        """Derivatives in the hyperparameters, flat, from those in the moments of rows that are none of the columns."""
+        return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
+
+    def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:
+        """The same from those in the covariance (q, d, d) among some rows and in their means (c, d)."""
+        every = np.arange(len(rows))
+        apart = covariance.copy()
+        apart[:, every, every] = 0.0
+        variance = np.ascontiguousarray(covariance[:, every, every])
+        none = np.zeros((len(covariance), 1, len(rows)))
+        return np.asarray(
+            self._blocks.inducing_slopes(self._point, self._inputs[rows][None], apart)[0]
+            + self.slopes(rows[:1], rows, Block(none, variance, mean))
+        )

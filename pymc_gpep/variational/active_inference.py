@@ -1,0 +1,199 @@
+"""The run of the informative vector machine by `pm.fit`: read the model, choose rows, learn hyperparameters, report."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pymc as pm
+from pymc.progress_bar import default_progress_theme
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pymc.variational.inference import Inference
+
+from pymc_gpep.approximations.ivm import IVM, ActiveSolution
+from pymc_gpep.approximations.registry import with_options
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.active_fit import ActiveFit
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.rounds import climb_in_rounds
+from pymc_gpep.hyper.row_labels import checked_labels
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.model_rows import RowInputs
+from pymc_gpep.structure.prior_functions import as_gps, functions_of
+from pymc_gpep.user_warnings import warn
+from pymc_gpep.variational.compilation import compilation
+from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.inference import check_whole, taken, whole_seed
+
+__all__ = ["ACTIVE_METHODS", "ActiveInference"]
+
+ACTIVE_METHODS = {IVM.name: IVM}
+"""Names for `pm.fit(method=...)`, and what they stand for."""
+
+_ROUNDS = 10
+_OF_FIT = ", gp, majors and likelihood, besides pm.fit's own"
+_NOT_YET = {
+    "hyper": "sites that are held make the bound narrower in the hyperparameters than their posterior is",
+    "hyper_options": "hyperparameters stay at their maximum",
+    "starts": "the search begins at one point, the model's initial one or start=...",
+    "data": "the rows are those of the model",
+}
+
+_log = logging.getLogger(__name__)
+
+
+class ActiveInference(Inference):
+    """Fit a Gaussian process classifier by the labels of a few rows that are chosen among all.
+
+    `pm.fit(method="ivm", ...)` is this with the keyword arguments below.
+
+    Parameters
+    ----------
+    method : str
+        `"ivm"`.
+    model : pm.Model, optional
+    random_seed : int, optional
+        For the first rows, for candidates and for the sample that the bound is over. Fits with the same seed are the
+        same.
+    start : dict, optional
+        Initial values of hyperparameters, by name.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values. If not given, the covariance between any inputs is read from the graph of the
+        model, which has that of its own.
+    majors : int
+        How often active rows are chosen anew while hyperparameters are learned, at most. With 0 these stay at their
+        initial values.
+    likelihood : str, optional
+        Name of the likelihood, if the model has several.
+    **options
+        Of the approximation: the parameters of `IVM`.
+
+    Raises
+    ------
+    StructureError
+        If the model is no Gaussian process classifier; if `gp` is missing, and the graph of the model does not say what
+        the prior is at other inputs.
+    ValueError
+        If the method does not fit the model's likelihood, or an option has a value that makes no sense.
+    TypeError
+        If `gp` is something else, or if there is no such option.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        model: pm.Model | None = None,
+        random_seed: Any = None,
+        start: Mapping[str, Any] | None = None,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+        majors: int = _ROUNDS,
+        likelihood: str | None = None,
+        **options: Any,
+    ) -> None:
+        for name in options:
+            if name in _NOT_YET:
+                raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
+        check_whole("majors, the limit on rounds of choosing rows,", majors)
+        approximator = with_options(ACTIVE_METHODS[method], options, _OF_FIT, taken(type(self)))
+        for name in ("active", "pool", "rows"):
+            if (given := getattr(approximator, name)) is not None:
+                check_whole(name, given)
+        classifier = read_classifier(pm.modelcontext(model), likelihood)
+        self._approximator = approximator.named(classifier.likelihood_model)
+        self._space = Hyperparameters(classifier)
+        self._gps = as_gps(gp)
+        functions_of(classifier, self._gps)  # what cannot be had is refused before any work
+        self._seed = whole_seed(random_seed)
+        self._first = self._space.initial_point(start, self._seed)
+        self._majors = majors
+        self.hist: Array = np.empty(0)
+        self.state = None
+
+    def fit(
+        self,
+        n: int = 10000,
+        score: bool | str | None = None,
+        callbacks: Sequence[Callable[[None, Array, int], None]] | None = None,
+        progressbar: bool = True,
+        progressbar_theme: Any = default_progress_theme,
+        *,
+        backend: str | None = None,
+        include_transformed: bool = False,
+        compile_kwargs: dict[str, Any] | None = None,
+    ) -> ActiveFit:
+        """Choose active rows and learn hyperparameters in turns, with exact gradients while rows and sites are held.
+
+        Parameters
+        ----------
+        n : int
+            Limit on iterations of the optimiser, of all rounds together.
+        score : str or bool, optional
+            What rows are chosen by, see `IVM`. True and False, which PyMC means by it, change nothing: the loss, the
+            negative log posterior, is always recorded.
+        callbacks : list of functions of (None, losses, iteration), optional
+            Called after each iteration; StopIteration ends the search.
+        progressbar : bool
+        progressbar_theme : rich.theme.Theme
+        backend : str, optional
+            PyTensor backend to compile covariances with; without one graphs are interpreted.
+        include_transformed : bool
+            Taken for compatibility.
+        compile_kwargs : dict, optional
+            For `pytensor.function`, such as another `mode`.
+
+        Raises
+        ------
+        ValueError
+            If the bound is not finite at the initial hyperparameters.
+
+        Notes
+        -----
+        An interrupt (Ctrl-C) ends the optimisation; the rows are chosen once more where it was.
+        """
+        check_whole("n, the limit on iterations of the optimiser,", n)
+        if isinstance(score, str):
+            self._approximator = replace(self._approximator, score=score)
+        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
+        check_installed(kwargs)
+        began = time.perf_counter()
+        with (
+            FitProgress(self._approximator.name, progressbar, progressbar_theme) as progress,
+            compilation(progress.compiling) as compiled,
+        ):
+            progress.stage("making the graphs of the covariances")
+            classifier = self._space.classifier
+            blocks = InducingBlocks(classifier, self._gps, self._space.data, kwargs)
+            labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
+            rows = RowInputs.of(classifier, blocks)
+            log_posterior = ActiveLogPosterior(self._space, self._approximator, rows, labels, self._seed)
+            progress.stage("choosing rows")
+
+            def report(history: tuple[Evaluation, ...]) -> None:
+                last, iterations = history[-1], len(history) - 1
+                progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
+                self.hist = -np.array([each.log_posterior for each in history])
+                for callback in callbacks or ():
+                    callback(None, self.hist, iterations)
+
+            optimum, solution = climb_in_rounds(log_posterior, self._first, n, self._majors, report)
+            seconds = time.perf_counter() - began - compiled.seconds
+        fit = self._result(optimum, solution, rows, seconds, compiled.seconds)
+        self.hist = fit.hist
+        _log.info("%s", fit)
+        if not fit.converged and self._majors and n:
+            warn(fit.message, RuntimeWarning)
+        return fit
+
+    def _result(
+        self, optimum: Optimum, solution: ActiveSolution, rows: RowInputs, seconds: float, compile_seconds: float
+    ) -> ActiveFit:
+        inputs = rows.inputs[solution.selection.rows][None]
+        theta = optimum.best.theta
+        return ActiveFit(self._space, self._approximator, theta, inputs, optimum, solution, seconds, compile_seconds)

@@ -1,0 +1,73 @@
+"""The informative vector machine on arrays."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import IVM, approximator
+from pymc_gpep.gaussians.active_posterior import ActivePosterior
+from pymc_gpep.selection.contract import DenseRows
+from pymc_gpep.solvers.inducing import Block
+from tests.reference.data import random_problem
+from tests.selection.cases import CASES
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_with_all_rows_active_it_is_the_dense_method(case):
+    problem = case.problem(20)
+    found = IVM(active=20, sites=case.rule.name).solve(case.rows(problem), problem.y, likelihood=case.likelihood)
+    k = problem.K if problem.K.ndim == 3 else problem.K[None]
+    dense = approximator(case.rule.method, case.likelihood, {}).solve(
+        k, problem.m, problem.y, likelihood=case.likelihood
+    )
+    assert found.converged
+    assert_allclose(found.active_evidence, dense.evidence, atol=1e-8)
+    moments = Block(k[:, found.selection.rows], k.diagonal(axis1=1, axis2=2), problem.m)
+    mean, cov = ActivePosterior(found.posterior).predict(moments)
+    assert_allclose(mean, dense.mean, atol=2e-5)
+    assert_allclose(cov, dense.cov, atol=2e-5)
+    # The bound of variational Bayes bounds that of its Gaussian from below; EP's evidence is near the exact one.
+    assert found.bound > dense.evidence if case.rule.shares else found.bound < dense.evidence
+
+
+@pytest.mark.parametrize("score", ["information", "probability", "random"])
+def test_chosen_rows_are_worth_more_than_random_ones(score):
+    problem = random_problem(5, 80, 3, variance=9.0)
+    found = IVM(active=25, score=score).solve(DenseRows(problem.K, problem.m), problem.y, random_seed=1)
+    blind = [
+        IVM(active=25, score="random").solve(DenseRows(problem.K, problem.m), problem.y, random_seed=seed).bound
+        for seed in range(4)
+    ]
+    assert np.isnan(found.selection.scores).sum() == (25 if score == "random" else 3)
+    if score != "random":
+        assert found.bound > np.mean(blind) + 1.0
+
+
+def test_a_bound_over_a_sample_is_near_that_over_all_rows():
+    problem = random_problem(5, 400, 3)
+    rows = DenseRows(problem.K, problem.m)
+    whole = IVM(active=20, polish=False).solve(rows, problem.y)
+    part = IVM(active=20, polish=False, rows=220).solve(rows, problem.y)
+    assert len(part.sample.others) == 200
+    assert_allclose(part.bound, whole.bound, rtol=0.05)
+    assert part.bound != whole.bound
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"active": 0}, "active must be at least 1"),
+        ({"score": "entropy"}, "score must be one of 'information', 'expected'"),
+        ({"sites": "nested"}, "sites must be one of 'coupled', 'independent', 'utility'"),
+        ({"retained": 0.0}, "retained must be in"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        IVM(**options)
+
+
+def test_sites_that_a_likelihood_lacks_are_refused():
+    case = next(case for case in CASES if case.c == 1)
+    with pytest.raises(ValueError, match="no 'utility' sites by which they could be chosen; there is sites='indep"):
+        IVM(sites="utility").named(case.likelihood)

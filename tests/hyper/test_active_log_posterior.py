@@ -1,0 +1,85 @@
+"""The log posterior of hyperparameters while active rows are held."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import IVM
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.rounds import climb_in_rounds
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.model_rows import RowInputs
+from tests import models
+
+
+def log_posterior(make, **options):
+    model, _ = make()
+    space = Hyperparameters(read_classifier(model))
+    classifier = space.classifier
+    ivm = IVM(**options).named(classifier.likelihood_model)
+    (labels,) = evaluate([classifier.labels])
+    rows = RowInputs.of(classifier, InducingBlocks(classifier, None, space.data))
+    return ActiveLogPosterior(space, ivm, rows, labels.astype(np.int64), 0), space.initial_point()
+
+
+@pytest.mark.parametrize(
+    ("make", "rows"),
+    [
+        (models.shared, None), (models.per_class, None), (models.softmax, 20), (models.bernoulli_logit, None),
+        (models.flat_prior, None),
+    ],
+)  # fmt: skip
+def test_gradient_is_that_of_differences(make, rows):
+    whole, theta = log_posterior(make, active=7, rows=rows)
+    held = whole.holding(whole.choose(theta))
+    theta = theta + 0.2
+    gradient = held(theta).gradient
+    step = 1e-5
+    differences = [
+        (held(theta + step * unit).log_posterior - held(theta - step * unit).log_posterior) / (2 * step)
+        for unit in np.eye(theta.size)
+    ]
+    assert_allclose(gradient, differences, rtol=1e-6, atol=1e-6)
+
+
+def test_where_rows_are_chosen_its_number_is_their_bound():
+    whole, theta = log_posterior(models.shared, active=7)
+    solution = whole.choose(theta)
+    evaluation = whole.holding(solution)(theta)
+    assert_allclose(evaluation.evidence, solution.bound, rtol=1e-10)
+    assert_allclose(evaluation.log_posterior, solution.bound + whole.hyperparameters.log_prior(theta), rtol=1e-10)
+
+
+def test_the_best_round_is_kept():
+    whole, theta = log_posterior(models.softmax, active=8)
+    seen = []
+    optimum, solution = climb_in_rounds(whole, theta, 12, 3, lambda history: seen.append(len(history) - 1))
+    assert seen == list(range(1, len(seen) + 1))
+    assert len(optimum.history) == len(seen) + 1 <= 13
+    first = whole.holding(whole.choose(theta))(theta)
+    assert optimum.best.log_posterior > first.log_posterior
+    assert_allclose(optimum.best.evidence, solution.bound)
+
+
+def test_a_callback_ends_it():
+    whole, theta = log_posterior(models.softmax, active=8)
+
+    def stop(history):
+        raise StopIteration
+
+    optimum, _ = climb_in_rounds(whole, theta, 50, 5, stop)
+    assert not optimum.converged
+    assert optimum.message == "Interrupted."
+    assert len(optimum.history) == 2
+
+
+def test_without_rounds_hyperparameters_stay():
+    whole, theta = log_posterior(models.softmax, active=8)
+    optimum, solution = climb_in_rounds(whole, theta, 50, 0, lambda history: None)
+    assert optimum.converged
+    assert optimum.message == "Hyperparameters were not to be learned."
+    assert_allclose(optimum.best.theta, theta)
+    assert_allclose(optimum.best.evidence, solution.bound)

@@ -1,0 +1,47 @@
+"""Where a search begins that has no slope at first, by a log posterior that is made up."""
+
+import numpy as np
+import pytest
+
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+
+
+class Parabola:
+    """−(θ − 2)², whose solves need so many starts until they converge."""
+
+    name = "parabola"
+
+    def __init__(self, needs):
+        self._needs = needs
+
+    def loosely(self):
+        return self
+
+    def point(self, theta):
+        return {"theta": theta}
+
+    def check_moments(self, theta):
+        pass
+
+    def __call__(self, theta, start=None):
+        done = 0.0 if start is None else float(np.max(getattr(start, "starts", (start,))[0])) + 1.0
+        there = done >= self._needs
+        gradient = -2.0 * (theta - 2.0) if there else np.full(theta.size, np.nan)
+        status = CONVERGED if there else OUT_OF_ITERATIONS
+        value = -float(((theta - 2.0) ** 2).sum())
+        return Evaluation(theta, value, gradient, value, 1, status, np.array([done]))
+
+
+@pytest.mark.parametrize("needs", [0, 1])
+def test_a_first_solve_may_need_a_second_go(needs):
+    optimum = maximise(Parabola(needs), np.zeros(2), 20)
+    assert optimum.converged
+    assert len(optimum.history) > 1
+    np.testing.assert_allclose(optimum.best.theta, 2.0, atol=1e-4)
+
+
+def test_no_slope_at_the_beginning_is_no_maximum():
+    with pytest.raises(ValueError, match=r"parabola cannot start: it .*Raise max_iterations"):
+        maximise(Parabola(9), np.zeros(2), 20)

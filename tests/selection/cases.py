@@ -1,0 +1,56 @@
+"""Small problems of every likelihood and every kind of sites by which rows are chosen."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.selection.contract import DenseRows
+from pymc_gpep.selection.site_rules.contract import SiteRule
+from pymc_gpep.selection.site_rules.registry import RULES
+from tests.reference.data import Problem, random_problem
+
+__all__ = ["CASES", "Case"]
+
+
+class Case(NamedTuple):
+    """A likelihood with sites."""
+
+    likelihood: Likelihood
+    rule: SiteRule
+
+    def __str__(self) -> str:
+        return f"{self.likelihood.name}-{self.rule.name}"
+
+    @property
+    def c(self) -> int:
+        """Number of functions."""
+        return 3 if self.likelihood.function_axis else 1
+
+    def problem(self, n: int = 12, *, per_class: bool = True, seed: int = 1) -> Problem:
+        """With a prior mean, and a covariance for each function or one for all."""
+        X, K, m, y = random_problem(seed, n, 3, per_class=per_class, with_mean=True)
+        if self.c == 3:
+            return Problem(X, K, m, y)
+        return Problem(X, K[0] if per_class else K, m[:1], (y == 1).astype(np.int64))
+
+    @staticmethod
+    def rows(problem: Problem) -> DenseRows:
+        return DenseRows(problem.K, problem.m)
+
+    @staticmethod
+    def prior(problem: Problem, rows: np.ndarray) -> DensePrior:
+        k = problem.K if problem.K.ndim == 3 else problem.K[None]
+        return DensePrior(k[:, rows[:, None], rows], problem.m[:, rows])
+
+    def blocks(self, precision: np.ndarray) -> np.ndarray:
+        """Π of each row (d, c, c), from π (c, d)."""
+        own = np.stack([np.diag(pi) for pi in precision.T])
+        if self.rule.form != "coupled":
+            return own
+        return own - np.einsum("ad,ed->dae", precision, precision) / precision.sum(0)[:, None, None]
+
+
+CASES = [Case(likelihood, rule) for likelihood in LIKELIHOODS for rule in RULES if rule.fits(likelihood)]

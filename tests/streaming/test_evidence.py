@@ -1,0 +1,52 @@
+"""The evidence of a q(v) alone: that of EP at EP's own, and flat around it. No graph of a step is made."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
+from pymc_gpep.approximations.site_rules.whole_point import WholePoint
+from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.streaming.evidence import recovered_evidence
+
+NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
+
+
+@pytest.fixture(scope="module", params=["multinomial_probit", "probit", "logit"])
+def solved(request):
+    likelihood = NAMED[request.param]
+    c = 3 if likelihood.function_axis else 1
+    rng = np.random.default_rng(4)
+    X = rng.uniform(-2, 2, size=(40, 2))
+    labels = (X[:, 0] > 0).astype(np.int64) + (c > 1) * (X[:, 1] > 0.5)
+
+    def covariance(a, b):
+        return 3.0 * np.exp(-0.5 * ((a[:, None] - b) ** 2).sum(axis=-1))
+
+    mean = rng.normal(size=(c, 40)) / 5
+    prior = InducedArrays(covariance(X[:6], X[:6]), covariance(X[:6], X), np.full(40, 3.0), mean)
+    method = SparseEP(sites="quadrature", tolerance=1e-10, max_iterations=500)
+    return likelihood, labels, prior, method.solve(prior, labels, likelihood=likelihood)
+
+
+def recovered(solved, whitened):
+    likelihood, labels, prior, solution = solved
+    rule = WholePoint() if likelihood.function_axis else OneFunctionSite()
+    return recovered_evidence(prior, solution.posterior.whitening, whitened, rule, likelihood, labels)
+
+
+def test_that_of_eps_posterior_is_that_of_ep(solved):
+    solution = solved[-1]
+    assert solution.convergence.converged
+    assert_allclose(recovered(solved, solution.posterior.whitened), solution.evidence, atol=1e-6)
+
+
+def test_near_it_the_evidence_hardly_changes(solved):
+    """As the sites' are at a fixed point: a tenth of a deviation costs less than a tenth of a nat."""
+    solution = solved[-1]
+    own = solution.posterior.whitened
+    moved = own._replace(mean=own.mean + 0.1 * np.sqrt((own.root**2).sum(axis=1)))
+    change = abs(recovered(solved, moved) - solution.evidence)
+    assert 1e-6 < change < 0.1

@@ -1,0 +1,32 @@
+"""One graph for the step: JAX runs it as the interpreter does."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.streaming.memories.stateless import Stateless
+from pymc_gpep.streaming.memories.stochastic import Stochastic
+from pymc_gpep.streaming.memories.variational import Variational
+from pymc_gpep.structure.interpreted import INTERPRETED
+from tests import models
+from tests.streaming.problems import small
+
+pytest.importorskip("jax")
+
+
+@pytest.mark.parametrize(
+    ("memory", "sites"),
+    [(Stateless(), "quadrature"), (Stochastic(), "pairwise"), (Variational(), "pairwise")],
+    ids=["stateless", "stochastic", "variational"],
+)
+def test_steps_are_the_same(memory, sites):
+    def taken(mode):
+        problem = small(models.shared, memory, sites, 10)
+        step, order = problem.step(mode=mode), problem.batches.after(0)
+        values = [float(step(*next(order), 0.5, True)[0]) for _ in range(3)]
+        return values, problem.state.values()
+
+    (values, state), (others, other) = taken(INTERPRETED), taken("JAX")
+    assert_allclose(others, values, rtol=1e-8)
+    for name, each in state.items():
+        assert_allclose(np.asarray(other[name]), each, rtol=1e-8, atol=1e-8 * np.abs(each).max(), err_msg=name)

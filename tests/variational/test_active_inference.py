@@ -1,0 +1,104 @@
+"""`pm.fit(method="ivm")`: what it returns, what it predicts, what it stores, and what it refuses."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from tests import models
+
+X, Y = models.data()
+NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    model, gp = models.shared()
+    with model, pytest.warns(RuntimeWarning, match="Hyperparameters did not converge after 8 iterations"):
+        fit = pm.fit(8, method="ivm", active=10, progressbar=False)
+    return model, gp, fit
+
+
+@pytest.mark.parametrize(("make", "method"), [(models.shared, "nested_ep"), (models.bernoulli_probit, "ep")])
+def test_with_all_rows_active_it_is_the_dense_fit(make, method):
+    model, _ = make()
+    with model:
+        fit = pm.fit(method="ivm", active=100, majors=0, progressbar=False)
+        with pytest.warns(RuntimeWarning, match="No iteration was allowed"):
+            dense = pm.fit(0, method=method, progressbar=False)
+    assert fit.converged
+    assert "Hyperparameters stay where they began; sites on the active rows converged" in str(fit)
+    assert_allclose(fit.active_evidence, dense.log_evidence, rtol=1e-6)
+    ours, theirs = fit.predict(NEW), dense.predict(NEW)
+    assert_allclose(ours.p, theirs.p, atol=1e-5)
+    assert ours.p.dims == theirs.p.dims
+
+
+def test_hyperparameters_are_learned_by_the_bound(fitted):
+    _, _, fit = fitted
+    assert fit.hist[-1] < fit.hist[0]
+    assert_allclose(fit.hist, -fit.history.log_posterior)
+    assert fit.lower_bound == fit.solution.bound == fit.objective
+    assert np.isnan(fit.log_evidence)
+    assert "ivm (sites='coupled', score='expected', 10 of 30 rows active): lower bound" in str(fit)
+    assert "NOT converged" in str(fit)
+
+
+def test_active_rows_are_told(fitted):
+    _, _, fit = fitted
+    active = fit.active
+    assert len(set(active.row.values)) == 10
+    assert_array_equal(active.label, Y[active.row])
+    assert_array_equal(active.input, X[active.row])
+    assert_array_equal(active.flower, active.row + 100)
+    assert_array_equal(np.isnan(active.score), np.arange(10) < 3)
+
+
+def test_a_fit_that_was_saved_is_the_same_again(fitted, tmp_path):
+    model, gp, fit = fitted
+    tree = fit.to_datatree()
+    tree.to_netcdf(tmp_path / "fit.nc")
+    with xr.open_datatree(tmp_path / "fit.nc") as stored, model:
+        back = gpep.from_datatree(stored.load())
+    assert_allclose(back.predict(gp, NEW).p, fit.predict(gp, NEW).p, atol=1e-10)
+    assert str(back) == str(fit)
+    assert_array_equal(back.active.row, fit.active.row)
+    with pytest.raises(ValueError, match="hyperparameters"):
+        gpep.from_datatree(tree, models.per_class()[0])
+
+
+def test_the_same_seed_is_the_same_fit():
+    model, _ = models.bernoulli_logit()
+    options = {"method": "ivm", "active": 6, "pool": 8, "majors": 0, "score": "probability", "progressbar": False}
+    with model:
+        one, two = (pm.fit(random_seed=3, **options) for _ in range(2))
+    assert_array_equal(one.active.row, two.active.row)
+    assert one.lower_bound == two.lower_bound
+    assert "score='probability'" in str(one)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"active": 2.5}, TypeError, "active must be a whole number"),
+        ({"active": "15"}, TypeError, "active must be at least 1, but is '15'"),
+        ({"active": np.arange(3)}, TypeError, "active must be at least 1, but is array"),
+        ({"majors": -1}, ValueError, "majors, .*, must be at least 0"),
+        ({"inducing": 5}, TypeError, "ivm has no option inducing"),
+        ({"hyper": "ccd"}, NotImplementedError, "ivm has no hyper yet"),
+        ({"sites": "utility"}, ValueError, "no 'utility' sites"),
+        ({"score": "best"}, ValueError, "score must be one of"),
+        ({"active": 10, "rows": 10}, ValueError, "rows must be more than active"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options, error, message):
+    model, _ = models.softmax()
+    with model, pytest.raises(error, match=message):
+        pm.fit(method="ivm", **options)
+
+
+def test_what_is_not_there_says_what_to_do(fitted):
+    with pytest.raises(NotImplementedError, match="A fit by active rows has no sample yet"):
+        fitted[2].sample(10)
