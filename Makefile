@@ -50,10 +50,11 @@ calibrate: $(VENV)/.with-test ## hold every sampler against long runs; an hour o
 # Results that are there are not computed again, whatever has changed in the code since.
 paper: $(VENV)/.with-test ## run the experiments of the papers in their quick forms, with DATA=FOLDER
 	@test -d "$(DATA)" || { echo "There is no folder '$(DATA)' of data sets; name one: make paper DATA=FOLDER (see docs/paper.md)." >&2; exit 1; }
-	rm -rf output/paper/quick output/binary_paper/quick output/active_sets/quick
+	rm -rf output/paper/quick output/binary_paper/quick output/active_sets/quick output/scalable_paper/quick
 	$(TWO) $(BIN)/python -m benchmarks.paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 	$(TWO) $(BIN)/python -m benchmarks.binary_paper all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
 	$(TWO) $(BIN)/python -m benchmarks.active_sets all --quick --data "$(DATA)" --jobs $(or $(JOBS),2)
+	$(TWO) $(BIN)/python -m benchmarks.scalable_paper all --quick --data "$(DATA)" --jobs 1
 
 lint: $(VENV)/.with-lint ## check style and format
 	$(BIN)/ruff check .

@@ -25,6 +25,7 @@ ROOMS = (
     "solvers",
     "gaussians",
     "likelihoods",
+    "selection",
     "approximations",
     "structure",
     "graph",

@@ -2,7 +2,7 @@
 
 from benchmarks.command import run_paper
 
-EXPERIMENTS = ("toy",)
+EXPERIMENTS = ("toy", "sparse_toy")
 
 if __name__ == "__main__":
     run_paper("active_sets", EXPERIMENTS, "Girolami and Rogers (2006), variational multinomial probit regression")

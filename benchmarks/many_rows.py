@@ -1,0 +1,279 @@
+"""Fits with inducing inputs: seconds of a step beside GPflow, and what the number of rows costs.
+
+`steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
+learned), rows and columns as a step of GPflow's variational bound, with Adam in double precision. `rows`: a step and a
+sweep over all rows against the number of rows, with the memory that a process came to. `predict`: class probabilities.
+Each measurement has a process of its own; all use as many threads as they are given.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+ROOT = Path(__file__).parents[1]
+STEPS = {  # columns, classes, inducing inputs, rows of a batch
+    "MNIST": (784, 10, 200, 200),
+    "Satellite": (36, 6, 200, 200),
+    "small": (36, 6, 50, 100),
+}
+ROWS = (10_000, 100_000, 1_000_000)
+BACKENDS = ("", "numba", "jax")
+
+
+def data(n: int, d: int, c: int) -> tuple[np.ndarray, np.ndarray]:
+    """Inputs (n, d), and labels that they say something of."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d))
+    return X, np.argmax(X[:, :c] + rng.normal(size=(n, c)), axis=1)
+
+
+def model_of(d: int, c: int, *, shared: bool, fixed: bool = False) -> Any:
+    """A classifier that is declared on a few rows: one squared exponential for each class, or one for all."""
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    import pymc_gpep as gpep
+
+    X, _ = data(2 * c, d, c)
+    with pm.Model() as model:
+        size = () if shared else (c,)
+        ls = 2.0 * np.sqrt(d) if fixed else pm.LogNormal("ls", 0.5 * np.log(d), 1.0, shape=size)
+        eta = 3.0 if fixed else pm.HalfNormal("eta", 3.0, shape=size)
+        if shared:
+            f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(d, ls=ls)).prior("f", X=X, n_outputs=c)
+        else:
+            each = [pm.gp.Latent(cov_func=eta[k] ** 2 * pm.gp.cov.ExpQuad(d, ls=ls[k])) for k in range(c)]
+            f = pt.stack([gp.prior(f"f_{k}", X=X) for k, gp in enumerate(each)])
+        gpep.MultinomialProbit("y", f.T, observed=np.arange(2 * c) % c)
+    return model
+
+
+def ours(case: str, count: int, backend: str) -> dict[str, float]:
+    """Steps of `"sparse_sep"`: the seconds of the fastest, and those until the first has been taken."""
+    import pymc as pm
+
+    d, c, m, b = STEPS[case]
+    times = [time.perf_counter()]
+
+    def note(fit: Any, losses: np.ndarray, step: int) -> None:
+        times.append(time.perf_counter())
+
+    X, y = data(10 * b, d, c)
+    with model_of(d, c, shared=False):
+        times = [time.perf_counter()]
+        pm.fit(
+            count, method="sparse_sep", inducing=X[:m] + 0.01, batch_size=b, sites="pairwise", data=(X, y), warmup=0,
+            callbacks=[note], progressbar=False, backend=backend or None, random_seed=1,
+        )  # fmt: skip
+    taken = np.diff(times)
+    return {"step": float(taken[1:].min()), "median": float(np.median(taken[1:])), "first": float(taken[0])}
+
+
+def gpflow_steps(case: str, count: int, threads: int) -> dict[str, float]:
+    """Steps of its sparse variational bound, compiled by TensorFlow."""
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    import gpflow
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    d, c, m, b = STEPS[case]
+    X, y = data(10 * b, d, c)
+    parts = gpflow.inducing_variables.InducingPoints
+    kernel = gpflow.kernels.SquaredExponential
+    model = gpflow.models.SVGP(
+        gpflow.kernels.SeparateIndependent([kernel(lengthscales=np.sqrt(d)) for _ in range(c)]),
+        gpflow.likelihoods.MultiClass(c),
+        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(
+            [parts(X[:m] + 0.01) for _ in range(c)]
+        ),
+        num_latent_gps=c,
+        num_data=len(X),
+    )
+    optimiser = tf.keras.optimizers.legacy.Adam(1e-3)
+
+    @tf.function
+    def step(x: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.training_loss((x, labels))
+        optimiser.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
+        return loss
+
+    rng = np.random.default_rng(1)
+    times = [time.perf_counter()]
+    for _ in range(count):
+        rows = rng.choice(len(X), b, replace=False)
+        step(tf.constant(X[rows]), tf.constant(y[rows, None].astype(np.float64))).numpy()
+        times.append(time.perf_counter())
+    taken = np.diff(times)
+    return {"step": float(taken[1:].min()), "median": float(np.median(taken[1:])), "first": float(taken[0])}
+
+
+def all_rows(n: int, m: int) -> dict[str, float]:
+    """Sweeps over all rows, at hyperparameters that are known."""
+    import pymc as pm
+
+    X, y = data(n, 8, 3)
+    with model_of(8, 3, shared=True, fixed=True):
+        fit = pm.fit(
+            method="sparse_ep", inducing=m, shared_inducing=True, learn_inducing=False, sites="pairwise", data=(X, y),
+            progressbar=False, random_seed=1,
+        )  # fmt: skip
+        first = int(fit.optimum.best.iterations)
+        began = time.perf_counter(), time.process_time()
+        sweeps = fit.solve().convergence.iterations
+        spent = time.perf_counter() - began[0], time.process_time() - began[1]
+    return {"sweep": spent[0] / sweeps, "CPU": spent[1] / sweeps, "sweeps from nothing": first, "MB": _megabytes()}
+
+
+def by_batches(n: int, m: int) -> dict[str, float]:
+    """Fifty steps of 200 rows."""
+    import pymc as pm
+
+    times: list[float] = []
+    X, y = data(n, 8, 3)
+    before = _megabytes()
+    with model_of(8, 3, shared=True):
+        pm.fit(
+            50, method="sparse_ep", inducing=m, shared_inducing=True, batch_size=200, sites="pairwise", warmup=0,
+            data=(X, y), progressbar=False, random_seed=1,
+            callbacks=[lambda fit, losses, step: times.append(time.perf_counter())],
+        )  # fmt: skip
+    return {"step": float(np.median(np.diff(times))), "MB of the data": before, "MB": _megabytes()}
+
+
+def predictions(n: int, m: int) -> dict[str, float]:
+    """Probabilities of ten classes at n points."""
+    import pymc as pm
+
+    X, y = data(4000, 10, 10)
+    with model_of(10, 10, shared=False):
+        fit = pm.fit(50, method="sparse_sep", inducing=m, batch_size=200, data=(X, y), progressbar=False, random_seed=1)
+        times = [time.perf_counter()]
+        for _ in range(2):
+            fit.predict(data(n, 10, 10)[0])
+            times.append(time.perf_counter())
+    first, again = np.diff(times)
+    return {"first, with its graphs": float(first), "again": float(again)}
+
+
+def volume(n: int, m: int, c: int, workers: int) -> dict[str, float]:
+    """What a cluster's workers are sent and send back in a sweep, each, in numbers of eight bytes."""
+    import cloudpickle
+    import pymc as pm
+    from distributed import Client, LocalCluster
+
+    from pymc_gpep.cluster.rounds import Rounds
+
+    plain, sent, returned = Rounds._sum, [], []
+
+    def counted(self: Any, parts: Any, task: Any) -> Any:
+        sent.append(len(cloudpickle.dumps(task)))
+        total = plain(self, parts, task)
+        returned.append(len(cloudpickle.dumps(total)))
+        return total
+
+    Rounds._sum = counted  # type: ignore[method-assign]  # for this process, whose only purpose it is
+    with (
+        LocalCluster(n_workers=workers, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+        model_of(10, c, shared=True, fixed=True),
+    ):
+        fit = pm.fit(
+            method="sparse_ep", inducing=m, shared_inducing=True, learn_inducing=False, sites="pairwise",
+            data=data(n, 10, c), progressbar=False, random_seed=1, client=client,
+        )  # fmt: skip
+    sweeps = int(fit.optimum.best.iterations)
+    return {
+        "rounds": len(sent) / sweeps,
+        "sent": sum(sent) / 8 / sweeps,
+        "returned": sum(returned) / 8 / sweeps,
+        "c (M² + M)": c * m * (m + 1),
+        "sweeps": sweeps,
+    }
+
+
+def _megabytes() -> float:
+    """The most memory that this process came to."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024.0
+
+
+MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
+    each.__name__: each for each in (ours, gpflow_steps, all_rows, by_batches, predictions, volume)
+}
+
+
+def measured(python: str, seconds: float, threads: int, name: str, *values: Any) -> dict[str, float] | str:
+    """A measurement in a process of its own; or why there is none."""
+    command = [python, __file__, "one", json.dumps([name, *values])]
+    count = str(threads)
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count, "PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment, check=False)
+    except subprocess.TimeoutExpired:
+        return f"more than {seconds:g} s"
+    if done.returncode:
+        return done.stderr.strip().splitlines()[-1]
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("steps", "rows", "predict", "volume", "one"))
+    parser.add_argument("one", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
+    parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
+    parser.add_argument("--count", type=int, default=20, help="steps")
+    parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
+    parser.add_argument("--inducing", type=int, default=20)
+    parser.add_argument("--gpflow", metavar="PYTHON", help="the Python of an environment that has GPflow")
+    parser.add_argument("--python", default=sys.executable, help="that ours are measured with")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=600.0, help="that one measurement may take")
+    arguments = parser.parse_args()
+    if arguments.what == "one":
+        name, *values = json.loads(arguments.one)
+        print(json.dumps(MEASUREMENTS[name](*values)))
+        return
+    here = arguments.python, arguments.seconds, arguments.threads
+
+    def report(label: str, found: dict[str, float] | str) -> None:
+        figures = found if isinstance(found, str) else "  ".join(f"{key} {value:.4g}" for key, value in found.items())
+        print(f"{label:40}  {figures}", flush=True)
+
+    if arguments.what == "steps":
+        for case in arguments.cases:
+            for backend in arguments.backends:
+                report(
+                    f"{case}: here, {backend or 'nothing compiled'}",
+                    measured(*here, "ours", case, arguments.count, backend),
+                )
+            if arguments.gpflow:
+                there = arguments.gpflow, *here[1:]
+                report(f"{case}: GPflow", measured(*there, "gpflow_steps", case, arguments.count, arguments.threads))
+    elif arguments.what == "rows":
+        for n in arguments.sizes:
+            report(f"{n} rows, by batches", measured(*here, "by_batches", n, arguments.inducing))
+            report(f"{n} rows, all at once", measured(*here, "all_rows", n, arguments.inducing))
+    elif arguments.what == "volume":
+        for c, m in ((3, 20), (10, 100)):
+            report(f"{c} classes, {m} inducing inputs", measured(*here, "volume", 20_000, m, c, 2))
+    else:
+        report("10 000 points, ten classes", measured(*here, "predictions", 10_000, 200))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Fits batch by batch: held-out scores against time, beside methods that are no Gaussian process."""
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+import pymc_gpep as gpep
+from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.paper.data import Split
+from benchmarks.scalable_paper.models import inducing_rows, typical_distance
+from pymc_gpep.plots.style import LINE_STYLES, colours
+from pymc_gpep.structure.interpreted import INTERPRETED
+
+Array = np.ndarray
+
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "ep": ("EP", {"method": "sparse_ep", "sites": "pairwise"}),
+    "sep": ("SEP", {"method": "sparse_sep", "sites": "pairwise"}),
+    "vi": ("VI", {"method": "sparse_vi", "sites": "pairwise"}),
+    "exact": ("EP, exact factor, shared covariance", {"method": "sparse_ep", "sites": "quadrature"}),
+}
+"""Batches have no label noise, so that VI is that of the product (6) of probits; the last one is ours."""
+SHARED = ("exact",)
+BATCH, RATE = 200, 1e-3  # the paper's, Adam's default
+PREDICTED = 1000  # held-out points at once
+
+
+def learn(
+    split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], compiled: bool
+) -> dict[str, Any]:
+    """Held-out scores after some of the steps, and at the end."""
+    shared = method in SHARED
+    model = batch_model(split, shared)
+    first = inducing_rows(split.X, split.classes, inducing, 0)
+    follow = Follow(split, scored)
+    kwargs = {} if compiled else {"compile_kwargs": {"mode": INTERPRETED}}
+    with model:
+        fit = pm.fit(
+            steps, inducing=first[0] if shared else first, shared_inducing=shared, batch_size=batch, callbacks=[follow],
+            data=(split.X, split.y), obj_optimizer=pm.adam(learning_rate=RATE), progressbar=False,
+            **METHODS[method][1], **kwargs,
+        )  # fmt: skip
+    follow.note(fit, steps)
+    return {"scores": np.array(follow.scores), "losses": fit.hist, "rows": split.y.size, "message": str(fit)}
+
+
+def batch_model(split: Split, shared: bool) -> pm.Model:
+    """A multinomial probit with relevances and an amplitude for each class, or for all; declared on a few rows."""
+    few = split.X[:5]
+    with pm.Model() as model:
+        # As data, because columns of a few rows may be alike, and then the graph does not say which is which.
+        inputs = pm.Data("X", few)
+        c = split.classes
+        sets = 1 if shared else c
+        distance = np.log(typical_distance(split.X))
+        log_ls = pm.Flat("log_ls", shape=(sets, few.shape[1]), initval=np.full((sets, few.shape[1]), distance))
+        log_amplitude = pm.Flat("log_amplitude", shape=sets, initval=np.full(sets, np.log(10.0)))
+        gps = [
+            pm.gp.Latent(cov_func=pt.exp(log_amplitude[k]) * pm.gp.cov.ExpQuad(few.shape[1], ls=pt.exp(log_ls[k])))
+            for k in range(sets)
+        ]
+        if shared:
+            f = gps[0].prior("f", X=inputs, n_outputs=c)
+        else:
+            f = pt.stack([gp.prior(f"f_{k}", X=inputs) for k, gp in enumerate(gps)])
+        gpep.MultinomialProbit("y", f.T, observed=np.arange(5) % c)
+    return model
+
+
+class Follow:
+    """A callback that scores held-out points after some steps; rows are seconds, steps, log likelihood, error."""
+
+    def __init__(self, split: Split, scored: Sequence[int]) -> None:
+        self._split, self._scored = split, set(scored)
+        self._began, self._own = time.perf_counter(), 0.0
+        self.scores: list[tuple[float, int, float, float]] = []
+
+    def __call__(self, fit: Any, losses: Array, step: int) -> None:
+        if step in self._scored:
+            self.note(fit, step)
+
+    def note(self, fit: Any, step: int) -> None:
+        """Score a fit after so many steps, unless that has been done."""
+        if self.scores and self.scores[-1][1] == step:
+            return
+        entered = time.perf_counter()
+        parts = range(0, self._split.ynew.size, PREDICTED)
+        p = np.concatenate([
+            fit.predict(self._split.Xnew[at : at + PREDICTED], covariances=False)["p"].values for at in parts
+        ])  # fmt: skip
+        self.scores.append((entered - self._began - self._own, step, *scores(p, self._split.ynew)))
+        self._own += time.perf_counter() - entered
+
+
+def scores(p: Array, labels: Array) -> tuple[float, float]:
+    """Negative log likelihood and error of probabilities (m, c)."""
+    of_label = np.maximum(p[np.arange(labels.size), labels], 1e-300)
+    return -float(np.log(of_label).mean()), float((p.argmax(axis=1) != labels).mean())
+
+
+def rival(split: Split, which: str) -> dict[str, Any]:
+    """The same of a classifier of scikit-learn."""
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.linear_model import LogisticRegression
+
+    classifier = {
+        "logistic": partial(LogisticRegression, max_iter=1000),
+        "boosting": HistGradientBoostingClassifier,
+    }[which]()
+    began = time.perf_counter()
+    classifier.fit(split.X, split.y)
+    row = (time.perf_counter() - began, 0, *scores(classifier.predict_proba(split.Xnew), split.ynew))
+    return {"scores": np.array([row]), "rows": split.y.size, "losses": np.empty(0), "message": which}
+
+
+RIVALS = {"logistic": "logistic regression", "boosting": "gradient boosting"}
+
+
+def load_and_learn(
+    data: str, source: str, points: int | None, held_out: int | None, method: str, **settings: Any
+) -> dict[str, Any]:
+    """What `learn` or `rival` says of a data set, or of some of its rows."""
+    from benchmarks.scalable_paper import large_data
+
+    split = large_data.SOURCES[source](data)
+    rng = np.random.default_rng(0)
+    train, test = (
+        np.arange(size) if many is None else np.sort(rng.permutation(size)[:many])
+        for size, many in ((split.y.size, points), (split.ynew.size, held_out))
+    )
+    split = Split(split.X[train], split.y[train], split.Xnew[test], split.ynew[test])
+    return rival(split, method) if method in RIVALS else learn(split, method, **settings)
+
+
+class Batched(Experiment):
+    """Scores against time on one large data set."""
+
+    alone = True
+    sizable: ClassVar[bool] = True
+    size = 0  # all rows
+    source: ClassVar[str]
+    rivals: ClassVar[Sequence[str]]
+    inducing: ClassVar[int] = 200
+    epochs: ClassVar[int]
+    printed: ClassVar[Mapping[str, str]] = {}
+    note: ClassVar[str]
+    rows: ClassVar[int]
+    quick_method: ClassVar[str] = "sep"
+
+    def cells(self, data: str, quick: bool) -> Sequence[Cell]:
+        place = {"data": data, "source": self.source}
+        if quick:
+            few = {"inducing": 4, "steps": 4, "batch": 20, "scored": [2], "compiled": False}
+            given = {**place, "points": 60, "held_out": 20, "method": self.quick_method}
+            return [Cell(self.quick_method, load_and_learn, {**given, **few})]
+        points, rows = self.size or None, self.size or self.rows
+        steps = self.epochs * -(-rows // BATCH)
+        scored = sorted({round(at) for at in np.geomspace(10, steps, 25)})
+        settings = {"inducing": min(self.inducing, rows), "steps": steps, "batch": BATCH, "scored": scored,
+                    "compiled": True}  # fmt: skip
+        held_out = min(10_000, max(self.size, 1000)) if self.size else None
+        given = {**place, "points": points, "held_out": held_out}
+        return [Cell(which, load_and_learn, {**given, "method": which}) for which in self.rivals] + [
+            Cell(method, load_and_learn, {**given, "method": method, **settings}) for method in METHODS
+        ]
+
+    def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
+        lines = [
+            "| method | rows | steps | seconds | error | negative log likelihood | paper: error, likelihood |",
+            "| --- " * 7 + "|",
+        ]
+        record: dict[str, Any] = {}
+        for method, title in titles().items():
+            if method not in found:
+                continue
+            record[method] = {"rows": int(found[method]["rows"]), "scores": found[method]["scores"].tolist()}
+            seconds, steps, score, error = found[method]["scores"][-1]
+            lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {error:.4f} "
+                         f"| {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
+        lines += ["", f"{self.note} M = {self.inducing} for each class, or as many as rows; batches of {BATCH}; Adam, "
+                  f"rate {RATE:g}. Times are of the wall, compiling included, predictions not."]  # fmt: skip
+        return record, "\n".join(lines)
+
+    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+        if not found:
+            return None
+        figure = Figure(figsize=(10, 4), layout="constrained")
+        draw_curves(figure.subplots(1, 2), found)
+        return figure
+
+
+def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
+    """Errors and log likelihoods against seconds; those that are no curve as a line across."""
+    labels: Sequence[tuple[int, str]] = ((3, "error"), (2, "negative log likelihood"))
+    for ax, (column, label) in zip(axes, labels, strict=True):
+        for i, (method, colour) in enumerate(zip(titles(), colours(len(titles())), strict=True)):
+            if method not in found:
+                continue
+            curve = found[method]["scores"]
+            style = {"color": colour, "linestyle": LINE_STYLES[i % len(LINE_STYLES)], "label": titles()[method]}
+            if method in RIVALS:
+                ax.axhline(curve[-1, column], **style)
+            else:
+                ax.plot(curve[:, 0], curve[:, column], **style)
+        ax.set(xscale="log", xlabel="seconds", ylabel=label)
+    axes[0].legend(fontsize=8)
+
+
+def titles() -> dict[str, str]:
+    """What methods are called."""
+    return RIVALS | {method: title for method, (title, _) in METHODS.items()}

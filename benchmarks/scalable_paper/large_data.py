@@ -1,0 +1,44 @@
+"""MNIST, and the flights that stand in for the paper's Airline data."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.paper.data import Split, read_table, standardised
+
+Array = np.ndarray
+
+HELD_OUT = 10_000
+
+
+def mnist(folder: str) -> Split:
+    """60 000 and 10 000 digits, pixels from 0 to 1; those that are the same in all training images are left out."""
+    X, Xnew = (_idx(Path(folder) / f"mnist_{part}-images-idx3-ubyte.gz") for part in ("train", "t10k"))
+    y, ynew = (_idx(Path(folder) / f"mnist_{part}-labels-idx1-ubyte.gz") for part in ("train", "t10k"))
+    X, Xnew = X.reshape(len(X), -1), Xnew.reshape(len(Xnew), -1)
+    varies = X.min(axis=0) < X.max(axis=0)
+    return Split(X[:, varies] / 255.0, y.astype(np.int64), Xnew[:, varies] / 255.0, ynew.astype(np.int64))
+
+
+def flights(folder: str) -> Split:
+    """Flights from New York in 2017: a substitute, of the same eight attributes and three classes."""
+    X, labels = read_table(Path(folder) / "nycflights2017.csv.gz")
+    y = np.unique(labels, return_inverse=True)[1]
+    order = np.random.default_rng(0).permutation(y.size)
+    test, train = order[:HELD_OUT], order[HELD_OUT:]
+    own, others = standardised(X[train], X[test])
+    return Split(own, y[train], others, y[test])
+
+
+SOURCES: dict[str, Callable[[str], Split]] = {"mnist": mnist, "flights": flights}
+
+
+def _idx(file: Path) -> Array:
+    """The numbers of a file of MNIST: after a magic number its shape, of as many sizes as the fourth byte says."""
+    with gzip.open(file) as stored:
+        raw = stored.read()
+    dims = raw[3]
+    shape = np.frombuffer(raw, ">u4", dims, 4).astype(int)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)

@@ -1,0 +1,121 @@
+"""The methods that are compared, and how each is run and scored."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+from threadpoolctl import threadpool_limits
+
+from benchmarks.paper.data import Split
+from benchmarks.scalable_paper.models import EPSILON, probit_model, step_model
+from benchmarks.scalable_paper.signed_steps import signed_steps
+from pymc_gpep.structure.interpreted import INTERPRETED
+
+Array = np.ndarray
+
+
+class Method(NamedTuple):
+    """One of them, as `pm.fit` is asked for it."""
+
+    title: str
+    build: Callable[[Array, Array], pm.Model]
+    options: dict[str, Any]
+    sparse: bool = True
+
+    @property
+    def floor(self) -> float:
+        """Label noise of its likelihood."""
+        return EPSILON if self.build is step_model else 0.0
+
+
+_SEP = {"obj_optimizer": signed_steps, "compile_kwargs": {"mode": INTERPRETED}}
+PAPERS = {
+    "gfitc": Method("GFITC", step_model, {"method": "gfitc"}),
+    "ep": Method("EP", step_model, {"method": "sparse_ep", "sites": "pairwise", "update": "inner"}),
+    "sep": Method("SEP", step_model, {"method": "sparse_sep", "sites": "pairwise", **_SEP}),
+    "vi": Method("VI", step_model, {"method": "sparse_vi"}),
+}
+"""As the paper has them: GFITC and VI by L-BFGS, EP and SEP a sweep and a step of the hyperparameters in turns."""
+
+BEYOND = {
+    "exact": Method("EP, exact factor", step_model, {"method": "sparse_ep", "sites": "quadrature", "update": "inner"}),
+    "nested": Method("EP, nested", probit_model, {"method": "sparse_ep", "sites": "nested", "update": "inner"}),
+    "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi"}),
+    "full": Method("nested EP, all rows", probit_model, {"method": "nested_ep"}, sparse=False),
+}
+"""What it lacks: the likelihood of a point as it is, not as the product (6); sites that couple classes; VI of a
+likelihood with noise; and no inducing inputs at all."""
+
+METHODS = PAPERS | BEYOND
+
+
+class Curve:
+    """A callback that keeps processor time, objective and, at some iterations, held-out scores, none of it its own.
+
+    Parameters
+    ----------
+    split : Split
+    scored : sequence of int
+        Iterations at which held-out points are predicted.
+    """
+
+    def __init__(self, split: Split, scored: Sequence[int] = ()) -> None:
+        self._split, self._scored = split, set(scored)
+        self._began, self._own = time.process_time(), 0.0
+        self.seconds: list[float] = []
+        self.losses: list[float] = []
+        self.scores: list[tuple[float, float, float]] = []
+
+    def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
+        entered = time.process_time()
+        self.seconds.append(entered - self._began - self._own)
+        self.losses.append(float(losses[-1]))
+        if iteration in self._scored:
+            log_p, wrong = score(fit, self._split)
+            self.scores.append((self.seconds[-1], -float(log_p.mean()), float(wrong.mean())))
+        self._own += time.process_time() - entered
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """By name; scores (points, 3) are seconds, negative log likelihood and error."""
+        return {
+            "at": np.array(self.seconds),
+            "loss": np.array(self.losses),
+            "scores": np.array(self.scores).reshape(-1, 3),
+        }
+
+
+class Fitted(NamedTuple):
+    """A fit, and what it took."""
+
+    fit: Any
+    seconds: float
+    """Of the processor, graphs and all."""
+    warnings: str
+    """What it warned of but for the limit on iterations, one a line."""
+
+
+def run(
+    name: str, split: Split, inducing: Array, iterations: int, callbacks: Sequence[Any] = (), **more: Any
+) -> Fitted:
+    """Fit by one of the methods, with these inducing inputs to begin with."""
+    method = METHODS[name]
+    model = method.build(split.X, split.y)
+    options = method.options | ({"inducing": inducing} if method.sparse else {}) | more
+    began = time.process_time()
+    with model, threadpool_limits(1), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fit = pm.fit(iterations, progressbar=False, callbacks=list(callbacks), **options)
+    seconds = time.process_time() - began
+    said = {str(each.message).splitlines()[0] for each in caught}
+    return Fitted(fit, seconds, "\n".join(sorted(line for line in said if "Limit of" not in line)))
+
+
+def score(fit: Any, split: Split) -> tuple[Array, Array]:
+    """Log probabilities of the labels of held-out points, and whether another class was more probable."""
+    with threadpool_limits(1):
+        p = fit.predict(split.Xnew, covariances=False)["p"].values
+    return np.log(p[np.arange(len(split.ynew)), split.ynew]), p.argmax(axis=1) != split.ynew

@@ -1,0 +1,68 @@
+"""The model of the paper: a Gaussian covariance with relevances, an amplitude and noise for each class, flat priors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from scipy.spatial.distance import pdist
+
+import pymc_gpep as gpep
+
+Array = np.ndarray
+
+EPSILON = 1e-3
+"""Label noise of the step likelihood (equation 13)."""
+AMPLITUDE, NOISE = 1.0, 1e-2
+"""Variances to begin with. Those of the paper are not printed."""
+
+
+def step_model(X: Array, y: Array, noise: float = NOISE) -> pm.Model:
+    """The class of the largest latent value, noise of which is part of the covariance (equations 1 and 13)."""
+    with pm.Model() as model:
+        f = _latent(X, int(y.max()) + 1, noise)
+        gpep.RobustMax("y", f.T, epsilon=EPSILON, observed=y)
+    return model
+
+
+def probit_model(X: Array, y: Array) -> pm.Model:
+    """The same with noise of variance 1 for each class: the step likelihood knows no scale."""
+    with pm.Model() as model:
+        f = _latent(X, int(y.max()) + 1, None)
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    return model
+
+
+def _latent(X: Array, classes: int, noise: float | None) -> Any:
+    """Latent values (c, n), with a process for each class."""
+    amplitude = AMPLITUDE if noise is not None else 10.0 * AMPLITUDE
+    first = np.full((classes, X.shape[1]), np.log(typical_distance(X)))
+    log_ls = pm.Flat("log_ls", shape=first.shape, initval=first)
+    log_amplitude = pm.Flat("log_amplitude", shape=classes, initval=np.full(classes, np.log(amplitude)))
+    ls, variance = pt.exp(log_ls), pt.exp(log_amplitude)
+    if noise is not None:
+        log_noise = pm.Flat("log_noise", shape=classes, initval=np.full(classes, np.log(noise)))
+    rows = []
+    for k in range(classes):
+        cov = variance[k] * pm.gp.cov.ExpQuad(X.shape[1], ls=ls[k])
+        if noise is not None:
+            cov += pm.gp.cov.WhiteNoise(pt.exp(0.5 * log_noise[k]))
+        rows.append(pm.gp.Latent(cov_func=cov).prior(f"f_{k}", X=X))
+    return pt.stack(rows)
+
+
+def typical_distance(X: Array) -> float:
+    """Square root of the median squared distance of (up to a thousand) inputs."""
+    return float(np.sqrt(np.median(pdist(X[:1000], "sqeuclidean"))))
+
+
+def inducing_rows(X: Array, classes: int, size: int, seed: int) -> Array:
+    """Inputs (c, M, d) to begin with, random rows for each class."""
+    rng = np.random.default_rng(seed)
+    return np.stack([X[rng.choice(len(X), size, replace=False)] for _ in range(classes)])
+
+
+def sizes(points: int, percents: Sequence[int]) -> dict[int, int]:
+    """How many inducing inputs so many percent of the points are."""
+    return {percent: max(1, round(points * percent / 100)) for percent in percents}

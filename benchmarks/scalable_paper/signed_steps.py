@@ -1,0 +1,29 @@
+"""Steps of a length that each parameter has for itself, as updates that `pm.fit(obj_optimizer=...)` takes.
+
+Those of `update="inner"` (`pymc_gpep.hyper.inner_updates.SignedSteps`), so that EP and SEP learn alike: lengths grow
+while slopes keep their sign, and are halved when that changes (Riedmiller and Braun 1993).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+
+FIRST, LEAST, MOST = 0.02, 1e-6, 0.3
+LONGER, SHORTER = 1.1, 0.5
+
+
+def signed_steps(gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
+    """Updates that go down along the gradients."""
+    updates: dict[Any, Any] = {}
+    for gradient, parameter in zip(gradients, parameters, strict=True):
+        value = parameter.get_value(borrow=True)
+        length = pytensor.shared(np.full(value.shape, FIRST), "length")
+        before = pytensor.shared(np.zeros(value.shape), "slope before")
+        agreed = gradient * before
+        factor = pt.switch(agreed > 0, LONGER, pt.switch(agreed < 0, SHORTER, 1.0))
+        longer = pt.clip(length * factor, LEAST, MOST)
+        updates |= {parameter: parameter - longer * pt.sign(gradient), length: longer, before: gradient}
+    return updates

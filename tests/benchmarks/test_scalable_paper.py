@@ -1,0 +1,218 @@
+"""What the experiments of the scalable EP paper stand on: its folds, model and steps, and reports on made-up runs."""
+
+import tarfile
+from io import BytesIO
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+import pytest
+
+from benchmarks.paper.data import Split
+from benchmarks.scalable_paper import figure1, figure3, figure4
+from benchmarks.scalable_paper.batches import batch_model, draw_curves, scores
+from benchmarks.scalable_paper.data import FILE, fold
+from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
+from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
+from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
+from benchmarks.scalable_paper.printed import TABLE2, TIMES
+from benchmarks.scalable_paper.signed_steps import signed_steps
+from benchmarks.scalable_paper.table2 import EXPERIMENT, FOLDS, PERCENTS, TITLES
+from pymc_gpep.hyper.inner_updates import SignedSteps
+from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.prior_functions import functions_of
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Five points of which the last is held out in the first fold, and the first in the second."""
+    X = np.array([[1.0, 7.0, 3.0], [2.0, 7.0, 1.0], [3.0, 7.0, 4.0], [6.0, 7.0, 1.0], [9.0, 7.0, 5.0]])
+    arrays = {
+        "tiny/data.npz": (X, np.array([1, 2, 7, 7, 2])),
+        "tiny/folds.npz": (np.array([[3, 0, 1, 2], [1, 2, 3, 4]]), np.array([[4], [0]])),
+    }
+    with tarfile.open(tmp_path / FILE, "w:gz") as tar:
+        for name, (first, second) in arrays.items():
+            stored = BytesIO()
+            np.savez(stored, first, second)
+            info = tarfile.TarInfo(name)
+            info.size = stored.tell()
+            stored.seek(0)
+            tar.addfile(info, stored)
+    return str(tmp_path)
+
+
+def test_a_fold_is_standardised_by_its_points_to_learn_from(archive):
+    split = fold("tiny", archive, 0)
+    assert split.y.tolist() == [2, 0, 1, 2]
+    assert split.ynew.tolist() == [1]
+    np.testing.assert_allclose(split.X.mean(axis=0), 0.0, atol=1e-12)
+    np.testing.assert_allclose(split.X.std(axis=0), 1.0)
+    own = np.array([6.0, 1.0, 2.0, 3.0])  # the second column is constant, and left out
+    np.testing.assert_allclose(split.Xnew[0, 0], (9.0 - own.mean()) / own.std())
+    assert split.X.shape == (4, 2)
+    assert fold("tiny", archive, 1).ynew.tolist() == [0]
+
+
+def test_where_the_model_begins():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(6, 2))
+    point = step_model(X, np.arange(6) % 3).initial_point()
+    np.testing.assert_allclose(np.exp(point["log_ls"]), typical_distance(X))
+    np.testing.assert_allclose(np.exp(point["log_amplitude"]), AMPLITUDE)
+    np.testing.assert_allclose(np.exp(point["log_noise"]), NOISE)
+    pairs = [((X[i] - X[j]) ** 2).sum() for i in range(6) for j in range(i)]
+    assert typical_distance(X) ** 2 == pytest.approx(np.median(pairs))
+
+
+def test_inducing_inputs_begin_at_different_rows():
+    X = np.arange(40.0).reshape(20, 2)
+    z = inducing_rows(X, 3, 5, 0)
+    assert z.shape == (3, 5, 2)
+    assert not np.array_equal(z[0], z[1])
+    for own in z:
+        assert len({tuple(row) for row in own}) == 5
+        assert {tuple(row) for row in own} <= {tuple(row) for row in X}
+    assert sizes(192, (5, 10, 20)) == {5: 10, 10: 19, 20: 38}
+    assert sizes(3, (5,)) == {5: 1}
+
+
+def test_signed_steps_are_those_of_inner_updates():
+    slopes = np.random.default_rng(1).normal(size=(12, 3))
+    place, slope = pytensor.shared(np.zeros(3)), pt.dvector()
+    step = pytensor.function([slope], [], updates=signed_steps([slope], [place]))
+    ours, at = SignedSteps(), np.zeros(3)
+    for each in slopes:
+        step(each)
+        at = at + ours(-each)
+        np.testing.assert_allclose(place.get_value(), at, atol=1e-12)
+
+
+def test_printed_numbers_are_where_the_paper_has_them():
+    assert len(TABLE2) == 8 * 3 * 4
+    assert TABLE2["glass", 5, "gfitc"] == (0.61, 0.05)
+    assert TABLE2["vowel", 20, "vi"] == (0.15, 0.03)
+    assert TABLE2["svmguide2", 10, "sep"] == (0.74, 0.07)
+    assert TIMES[20, "gfitc"] == 683
+    assert {name for name, *_ in TABLE2} == set(TITLES)
+
+
+def test_cells_of_table_2():
+    cells = EXPERIMENT.cells("", quick=False)
+    sparse = sum(method.sparse for method in METHODS.values())
+    assert len(cells) == FOLDS * len(TITLES) * (len(PERCENTS) * sparse + len(METHODS) - sparse)
+    assert set(PAPERS) | set(BEYOND) == set(METHODS)
+    assert len(EXPERIMENT.cells("", quick=True)) == 1
+
+
+def table_run(log_p):
+    return {
+        "log_p": np.array(log_p), "wrong": np.array([0.0, 1.0]), "classes": np.array(3), "inducing": np.array(16),
+        "processor_seconds": np.array(4.0), "loss": np.zeros(2), "message": np.array("fine"), "warnings": np.array(""),
+    }  # fmt: skip
+
+
+def test_report_of_table_2():
+    runs = {f"wine, M 10 %, ep, fold {k}": table_run([-score, -score]) for k, score in enumerate((0.05, 0.07, 0.09))}
+    record, text = EXPERIMENT.report(runs)
+    (row,) = record["rows"]
+    assert row["score"] == pytest.approx(0.07)
+    assert row["se"] == pytest.approx(0.02 / np.sqrt(3))
+    assert row["above_paper"] == pytest.approx(0.01 / np.hypot(row["se"], 0.01))
+    assert "| Wine | 3 | 0.07 ± 0.01 (0.06 ± 0.01, +0.7) |" in text
+    assert "| processor time of a fit, s | | 4.0 |" in text
+    assert "| paper: time, all eight sets | | 102 |" in text
+
+
+def test_one_fold_has_the_spread_of_its_points():
+    record, text = EXPERIMENT.report({"glass, M 5 %, vi, fold 0": table_run([-1.0, -3.0])})
+    assert record["rows"][0]["se"] == pytest.approx(1.0)
+    assert "2.00 ± 1.00* (2.45 ± 0.14)" in text
+
+
+def test_report_of_figure_1():
+    runs = {
+        "inner": {"at": np.array([1.0, 2.0, 3.0]), "loss": np.array([30.0, 12.0, 10.5])},
+        "outer": {"at": np.array([2.0, 4.0]), "loss": np.array([25.0, 10.0])},
+    }
+    ends = {"objective": np.array(-10.0), "points": np.array(50), "processor_seconds": np.array(4.0)}
+    record, _ = figure1.EXPERIMENT.report({name: run | ends for name, run in runs.items()})
+    assert record["inner"]["reached"] == [2.0, 2.0, 3.0]
+    assert record["outer"]["reached"] == [4.0, 4.0, 4.0]
+    assert figure1.EXPERIMENT.draw(runs) is not None
+
+
+def test_measures_of_figure_3():
+    z = np.array([[0.0, 0.0], [0.02, 0.0], [0.06, 0.0], [1.0, 1.0]])
+    assert figure3.places(z) == 2
+    assert figure3.places(z[[0, 2]]) == 2  # nothing between them
+    assert figure3.nearest(z[None]) == pytest.approx(np.median([0.02, 0.02, 0.04, np.sqrt(0.94**2 + 1)]))
+    assert np.isnan(figure3.nearest(z[None, :1]))
+    half = (figure3.grid()[:, 0] > 0).astype(int)
+    edges = figure3.boundary(half)
+    assert np.unique(edges[:, 0]).size == 2
+    assert np.abs(edges[:, 0]).max() < 0.05
+    assert figure3.to_boundary(np.array([[[1.0, 0.0]]]), edges) == pytest.approx(1.0, abs=0.05)
+    assert np.isnan(figure3.to_boundary(z[None], figure3.boundary(np.zeros_like(half))))
+
+
+def test_report_and_picture_of_figure_3():
+    half = (figure3.grid()[:, 0] > 0).astype(int)
+    z = np.random.default_rng(0).normal(size=(3, 2, 2))
+    run = {"first": z, "inducing": z, "labels": half, "points": np.array(20)}
+    record, text = figure3.EXPERIMENT.report({"ep, M 2": run, "full": {"labels": 1 - half}})
+    assert record["rows"][0]["agreement"] == 0.0
+    assert "| 2 | EP |" in text
+    figure = figure3.EXPERIMENT.draw({"ep, M 2": run})
+    assert figure is not None
+    assert [ax.get_title() for ax in figure.axes] == ["M = 2"]
+
+
+def test_data_of_figure_3_are_from_smooth_functions():
+    X, y = figure3.draw_data(200)
+    assert np.abs(X).max() <= figure3.HALF
+    near = np.linalg.norm(X[:, None] - X, axis=-1) + 9.0 * np.eye(200)
+    closest = near.argmin(axis=1)
+    assert (y == y[closest])[near.min(axis=1) < 0.1].mean() > 0.8
+
+
+def test_report_of_figure_4():
+    curves = np.array([[1.0, 1.2, 0.5], [3.0, 0.6, 0.3]])
+    runs = {f"sep, M 4, fold {k}": {"scores": curves + k * np.array([0.0, 0.1, 0.0]), "points": np.array(30)}
+            for k in range(2)}  # fmt: skip
+    record, _ = figure4.EXPERIMENT.report(runs)
+    (run,) = record["runs"]
+    assert run["score"] == pytest.approx([1.25, 0.65])
+    assert run["reached"] == [3.0, 3.0, None, None]
+    figure = figure4.EXPERIMENT.draw(runs)
+    assert figure is not None
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["SEP, M = 4"]
+
+
+def test_scores_of_batches():
+    p = np.array([[0.5, 0.5, 0.0], [0.1, 0.2, 0.7], [0.0, 0.9, 0.1]])
+    score, error = scores(p, np.array([0, 2, 2]))
+    assert score == pytest.approx(-np.log([0.5, 0.7, 0.1]).mean())
+    assert error == pytest.approx(1 / 3)
+
+
+def test_the_model_of_batches_takes_rows_with_columns_that_are_alike():
+    X = np.random.default_rng(2).normal(size=(8, 3))
+    X[:5, 1] = X[:5, 0]  # as pixels of a few images are
+    y = np.arange(8) % 3
+    model = batch_model(Split(X, y, X, y), shared=False)
+    assert len(functions_of(read_classifier(model), None)) == 3
+
+
+def test_report_of_batches():
+    runs = {
+        "logistic": {"scores": np.array([[2.0, 0, 0.27, 0.075]]), "rows": np.array(600)},
+        "sep": {"scores": np.array([[1.0, 10, 0.9, 0.5], [9.0, 20, 0.1, 0.03]]), "rows": np.array(600)},
+    }
+    record, text = MNIST.report(runs)
+    assert "| SEP | 600 | 20 | 9 | 0.0300 | 0.1000 | 0.0208, 0.0725 |" in text
+    assert list(record) == ["logistic", "sep"]
+    figure = MNIST.draw(runs)
+    assert figure is not None
+    draw_curves(figure.axes, {})
+    assert figure.axes[0].get_legend_handles_labels()[1] == ["logistic regression", "SEP"]
