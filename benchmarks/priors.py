@@ -135,7 +135,7 @@ class Priors(Experiment):
         for numbers in HALVES:
             add(SMALL[:5], first, numbers, starts=STARTS, ccd=True)
             add(SMALL[:4], SCALES, numbers)
-            add(SMALL[:4], first, numbers[:3], ard=True, starts=STARTS)
+            add(SMALL[:4], first, numbers[:3], ard=True, starts=STARTS, ccd=True)
             add(SMALL[:4], SCALES, numbers[:3], ard=True)
             add(SMALL[:4], OTHER_MAGNITUDES, numbers)
             add(SMALL[5:], first, numbers, starts=STARTS, ccd=True)
