@@ -1,6 +1,7 @@
 """What approximations with inducing inputs have in common: priors as arrays, options, `solve`, and a solution."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Self
 
@@ -18,7 +19,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import Block, InducedPrior, RowFeatures, whitening
-from pymc_gpep.solvers.sparse_contract import PointSites, Pull, SiteSweeps
+from pymc_gpep.solvers.sparse_contract import LeftOut, PointSites, Pull, SiteSweeps
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 
 __all__ = ["InducedArrays", "Iterated", "SparseApproximation", "SparseSolution"]
@@ -289,3 +290,21 @@ class SparseApproximation(ABC):
             inducing_slope=slope,
             floored=found.floored,
         )
+
+    def left_out(self, prior: InducedPrior, solution: SparseSolution) -> Iterator[LeftOut]:
+        """Latent values of all points, part by part, each given the sites of all others.
+
+        Parameters
+        ----------
+        prior : InducedPrior
+            That of the solution.
+        solution : SparseSolution
+            With a posterior and sites.
+        """
+        posterior = solution.posterior
+        assert posterior is not None
+        points = self.point_sites(solution.likelihood, solution.labels, prior.n_functions, posterior.size)
+        sites = solution.start.reshape(2, *points.shape)
+        with one_blas_thread(), gather(prior.n_points) as team:
+            sweeps = points.sweeps(RowFeatures(prior, posterior.whitening), team)
+            yield from sweeps.left_out(sites, posterior.whitened)

@@ -6,19 +6,25 @@ most accurate of the fast ways they compare). `Posterior.cavities` has it for si
 whose means do not follow its own covariance, the mean of the cavity is taken from its linear response instead.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
+from numpy.typing import NDArray
 from scipy.special import logsumexp
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure import GPClassifier
 
-__all__ = ["CavityELPD", "leave_one_out", "leave_one_out_moments"]
+__all__ = ["CavityELPD", "leave_one_out", "leave_one_out_by_parts", "leave_one_out_moments"]
 
 
 @dataclass(kw_only=True, repr=False)
@@ -94,21 +100,69 @@ def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5
             without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
             converged = converged and succeeded
     elpd = _harmonic(log_weights, without)
+    return _summary(classifier, approximator.name, lpd, elpd, converged, len(refitted))
+
+
+def leave_one_out_by_parts(
+    fit: InducingFit,
+    labels: NDArray[np.int64],
+    likelihood: Likelihood,
+    whole: Callable[[slice], tuple[Array, Array]],
+    left_out: Iterable[LeftOut],
+    *,
+    tolerance: float = 5e-5,
+) -> CavityELPD:
+    """See `InducingFit.loo`.
+
+    Parameters
+    ----------
+    fit : InducingFit
+    labels : array (n,)
+    likelihood : Likelihood
+        At all points.
+    whole : function of a slice
+        Means (c, B) and covariances (B, c, c) of some of the latent values under the posterior.
+    left_out : iterable of LeftOut
+        All of them, each without its own label.
+    tolerance : float
+    """
+    lpd, elpd = np.empty((2, len(labels)))
+    for rows, mean, cov in left_out:
+        y, own = labels[rows], likelihood.at(rows)
+        elpd[rows] = log_predictive(own, mean, cov, y, tolerance=tolerance)
+        own_mean, own_cov = whole(rows)
+        lpd[rows] = log_predictive(own, own_mean.T, own_cov, y, tolerance=tolerance)
+    return _summary(fit.classifier, fit.name, lpd, elpd, fit.converged, named=fit.rows is None)
+
+
+def _summary(
+    classifier: GPClassifier,
+    method: str,
+    lpd: Array,
+    elpd: Array,
+    converged: bool,
+    n_refitted: int = 0,
+    named: bool = True,
+) -> CavityELPD:
+    """For log densities (n,) of labels under the whole posterior, and without themselves.
+
+    Points have the coords of the model if they are `named` there.
+    """
     name = classifier.likelihood.name
     dim = classifier.point_dim or f"{name}_dim_0"
-    labels = classifier.model.coords.get(dim)
-    coords = {dim: np.arange(len(y)) if labels is None else np.asarray(labels)}
+    labels = classifier.model.coords.get(dim) if named else None
+    coords = {dim: np.arange(len(elpd)) if labels is None else np.asarray(labels)}
     return CavityELPD(
         elpd=float(elpd.sum()),
-        se=float(np.sqrt(len(y) * elpd.var())),
+        se=float(np.sqrt(len(elpd) * elpd.var())),
         p=float((lpd - elpd).sum()),
         n_samples=0,
-        n_data_points=len(y),
+        n_data_points=len(elpd),
         scale="log",
         warning=not converged,
         good_k=None,
         elpd_i=xr.DataArray(elpd, dims=[dim], coords=coords, name=name),
         p_loo_i=xr.DataArray(lpd - elpd, dims=[dim], coords=coords, name=name),
-        method=approximator.name,
-        n_refitted=len(refitted),
+        method=method,
+        n_refitted=n_refitted,
     )

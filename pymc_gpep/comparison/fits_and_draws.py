@@ -8,6 +8,7 @@ import pymc as pm
 import xarray as xr
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.inducing_fit import InducingFit
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.variational.approximation import GPApproximation
 
@@ -21,7 +22,7 @@ __all__ = [
     "reference_among",
 ]
 
-Result = GPApproximation | xr.DataTree
+Result = GPApproximation | InducingFit | xr.DataTree
 
 
 def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
@@ -43,7 +44,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
             if "posterior" not in result.children:
                 groups = ", ".join(result.children) or "none"
                 raise ValueError(f"{name!r} has no posterior draws; the groups of the DataTree are: {groups}.")
-        elif not isinstance(result, GPApproximation):
+        elif not isinstance(result, Result):
             raise TypeError(
                 f"{name!r} must be what pm.fit returned for a Gaussian process, or a DataTree of draws, not a "
                 f"{type(result).__name__}."
@@ -62,7 +63,7 @@ def classifier_of(results: Mapping[str, Result], model: pm.Model | None) -> GPCl
     if model is not None:
         return read_classifier(model)
     for result in results.values():
-        if isinstance(result, GPApproximation):
+        if not isinstance(result, xr.DataTree):
             return result.classifier
     raise ValueError("No fit is among the results, so the model that was sampled must be given: model=...")
 
@@ -112,7 +113,7 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
 
 def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:
     """Mean (c, n) of the latent values and the covariance (n, c, c) of those of each point."""
-    if isinstance(result, GPApproximation):
+    if not isinstance(result, xr.DataTree):
         mean, cov = result.latent_moments()
         return mean.T, cov
     f = latent_draws(result, classifier)
@@ -128,7 +129,7 @@ def hyperparameter_draws(result: Result, name: str) -> xr.DataArray:
     ValueError
         If there is no such variable.
     """
-    if isinstance(result, GPApproximation):
+    if not isinstance(result, xr.DataTree):
         known = result.nodes
         if name in known:
             return known[name].rename(node="sample")

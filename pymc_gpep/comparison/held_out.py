@@ -87,10 +87,12 @@ class HeldOut:
         classes = self.classifier.n_classes
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
-        if self.gp is None or self.inputs is None:
+        draws = isinstance(result, xr.DataTree)
+        if self.inputs is None or (draws and self.gp is None):
             otherwise = "; or give them: probabilities=..." if classes else ""
-            raise ValueError(f"Predictions of held-out points by {name!r} need gp and Xnew{otherwise}.")
-        given: dict[str, Any] = {"data": self.data}
+            needed = "gp and Xnew" if draws else "Xnew"
+            raise ValueError(f"Predictions of held-out points by {name!r} need {needed}{otherwise}.")
+        given: dict[str, Any] = {"data": self.data} if self.data else {}
         if not classes:
             given["observed"] = self.observed
         if isinstance(result, xr.DataTree):

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
+import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.checks.importance import ImportanceCheck
@@ -41,7 +42,7 @@ def compare_methods(
 
     Parameters
     ----------
-    results : dict of str to GPApproximation or DataTree
+    results : dict of str to GPApproximation, SparseFit, StreamedFit, ActiveFit or DataTree
         What `pm.fit` returned, and draws from MCMC.
     reference : str
         Name of the result that the others are compared with.
@@ -50,7 +51,7 @@ def compare_methods(
     gp : pm.gp.Latent or sequence of them, optional
         What made the latent values of the model.
     Xnew : array (m, d), optional
-        Inputs of held-out points. Then `gp` is needed, except where `probabilities` has all methods.
+        Inputs of held-out points. Draws then need `gp`, except where `probabilities` has theirs.
     ynew : array (m,), optional
         What was observed there.
     data : dict of str to array, optional
@@ -73,7 +74,8 @@ def compare_methods(
         One row for each result. Columns, where there is something to say:
 
         - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` where a fit has
-          integrated over them; `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function;
+          integrated over them; `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function, and
+          where a method has a bound for its number. Those of fits with inducing inputs are of the sparse model;
         - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
           variances of the latent values to those of the reference, NaN where the likelihood is another one;
@@ -89,7 +91,7 @@ def compare_methods(
           what is known about the fit point by point, of the `checks` that are given;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
-        The columns on held-out points are there only if `gp`, `Xnew` and `ynew` are given.
+        The columns on held-out points are there only if `Xnew` and `ynew` are given, and `gp` where it is needed.
 
     Raises
     ------
@@ -123,11 +125,11 @@ def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     """Evidence and hyperparameters."""
     row = {"log_evidence": np.nan, "lower_bound": np.nan, "log_evidence_integrated": np.nan}
     own = classifier
-    if isinstance(result, GPApproximation):
+    if not isinstance(result, xr.DataTree):
         row["log_evidence"], own = result.log_evidence, result.classifier
         row["lower_bound"] = result.lower_bound
-        if len(result.hyper_posterior) > 1:
-            row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
+    if isinstance(result, GPApproximation) and len(result.hyper_posterior) > 1:
+        row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
     for rv in own.hyperparameters:
         values = hyperparameter_draws(result, rv.name)
         mean = values.weighted(values["weight"]).mean("sample")
@@ -144,7 +146,7 @@ def _latent_differences(
     results: Mapping[str, Result], reference: str, classifier: GPClassifier
 ) -> dict[str, dict[str, float]]:
     likelihoods = {
-        name: (result.classifier if isinstance(result, GPApproximation) else classifier).likelihood_model
+        name: (classifier if isinstance(result, xr.DataTree) else result.classifier).likelihood_model
         for name, result in results.items()
     }
     moments = {name: latent_moments(result, classifier) for name, result in results.items()}
@@ -168,6 +170,6 @@ def _latent_differences(
 
 def _seconds(result: Result) -> float:
     """How long a fit or its draws took, in seconds; NaN if that is not known."""
-    if isinstance(result, GPApproximation):
+    if not isinstance(result, xr.DataTree):
         return result.seconds
     return float({**result.attrs, **result["posterior"].attrs}.get("sampling_time", np.nan))

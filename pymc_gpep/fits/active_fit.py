@@ -1,5 +1,6 @@
 """A fit by active rows: which they are, where hyperparameters ended, and the latent functions given their labels."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NoReturn
@@ -11,11 +12,14 @@ from pymc_gpep.approximations.ivm import IVM, ActiveSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.active_saving import active_datatree
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.inducing_fit import Gp, InducingFit
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
+from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.rows.contract import Rows
+from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.solvers.sparse_contract import LeftOut
 
 __all__ = ["ActiveFit"]
 
@@ -57,6 +61,11 @@ class ActiveFit(InducingFit):
     seconds: float = np.nan
     compile_seconds: float = np.nan
     rows: Rows | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """Of the method, for `pm.fit`."""
+        return self.approximator.name
 
     @cached_property
     def posterior(self) -> ActivePosterior:
@@ -115,6 +124,21 @@ class ActiveFit(InducingFit):
     def converged(self) -> bool:
         """Whether hyperparameters no longer move from one choice of rows to the next, and sites went well."""
         return self.optimum.converged and self.solution.converged
+
+    @property
+    def _coupled(self) -> bool:
+        return self.solution.posterior.sites_class.form is not SiteForm.INDEPENDENT
+
+    def _left_out(self, gp: Gp) -> Iterator[LeftOut]:
+        """Rows that are not active have no sites; active ones are left out of the posterior of the active ones."""
+        prior, dense, active = self.prior_at(gp), self.solution.posterior, self.solution.selection.rows
+        own_mean, own_cov = dense.cavities(*dense.marginals())
+        for rows in row_blocks(prior.n_points, prior.n_functions * self.posterior.size):
+            mean, cov = self.posterior.predict(prior.block(rows))
+            means = mean.T.copy()
+            here = (active >= rows.start) & (active < rows.stop)
+            means[active[here] - rows.start], cov[active[here] - rows.start] = own_mean[here], own_cov[here]
+            yield LeftOut(rows, means, cov)
 
     @property
     def hist(self) -> Array:

@@ -12,7 +12,17 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["history", "hyperparameters", "iterations", "latent", "natural", "nodes", "of_functions", "starts"]
+__all__ = [
+    "history",
+    "hyperparameters",
+    "iterations",
+    "latent",
+    "natural",
+    "nodes",
+    "of_functions",
+    "of_points",
+    "starts",
+]
 
 
 def hyperparameters(fit: Fit) -> xr.Dataset:
@@ -40,10 +50,14 @@ def starts(fit: Fit) -> xr.Dataset:
 
 def latent(fit: Fit) -> xr.Dataset:
     """Posterior mean (point, class) and covariance (point, class, class) of the latent values, as `of_functions`."""
-    classifier = fit.classifier
+    return of_points(fit.classifier, *fit.latent_moments())
+
+
+def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:
+    """Latent values of the points that were fitted, as `of_functions`; `named` if they are those of the model."""
     point_dim = classifier.point_dim or "point"
-    arrays, coords = of_functions(classifier, point_dim, *fit.latent_moments())
-    return xr.Dataset(arrays, coords=coords | _coords(classifier, [point_dim]))
+    arrays, coords = of_functions(classifier, point_dim, mean, cov)
+    return xr.Dataset(arrays, coords=coords | (_coords(classifier, [point_dim]) if named else {}))
 
 
 def of_functions(

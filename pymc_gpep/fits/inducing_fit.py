@@ -3,25 +3,34 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.mixture import Prediction, assembled
 from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given, process_and_inputs
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps
 
+if TYPE_CHECKING:
+    from pymc_gpep.checks.leave_one_out import CavityELPD
+
 __all__ = ["InducingFit"]
+
+type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
 class BlockPosterior(Protocol):
@@ -48,12 +57,15 @@ class InducingFit(ABC):
         One set for all functions, or one for each.
     rows : Rows or None
         What was fitted, if not the rows of the model.
+    seconds : float
+        Time that the fit took; NaN if unknown.
     """
 
     space: Hyperparameters
     theta: Array
     inducing_inputs: Array
     rows: Rows | None
+    seconds: float
 
     @property
     @abstractmethod
@@ -62,8 +74,37 @@ class InducingFit(ABC):
 
     @property
     @abstractmethod
+    def name(self) -> str:
+        """Of the method, for `pm.fit`."""
+
+    @property
+    @abstractmethod
+    def log_evidence(self) -> float:
+        """Approximate log marginal likelihood; NaN where there is none."""
+
+    @property
+    @abstractmethod
+    def lower_bound(self) -> float:
+        """Lower bound of the log marginal likelihood; NaN where there is none."""
+
+    @property
+    @abstractmethod
+    def converged(self) -> bool:
+        """Whether all went well."""
+
+    @property
+    @abstractmethod
     def message(self) -> str:
         """How the fit ended, in words."""
+
+    @property
+    @abstractmethod
+    def _coupled(self) -> bool:
+        """Whether sites couple the functions of a point."""
+
+    @abstractmethod
+    def _left_out(self, gp: Gp) -> Iterator[LeftOut]:
+        """Latent values of all points, part by part, each given the labels of all others."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -84,6 +125,11 @@ class InducingFit(ABC):
         return datasets.natural(self.space, self.theta[None]).isel(node=0, missing_dims="ignore")
 
     @property
+    def nodes(self) -> xr.Dataset:
+        """The same with a dim `node` of length one, and its `weight`: what predictions average over."""
+        return datasets.natural(self.space, self.theta[None]).assign_coords(weight=("node", np.ones(1)))
+
+    @property
     def inducing(self) -> xr.DataArray:
         """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own."""
         if len(self.inducing_inputs) == 1:
@@ -99,12 +145,52 @@ class InducingFit(ABC):
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return f"{size} inducing inputs{shared}"
 
-    def blocks(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> InducingBlocks:
+    def blocks(self, gp: Gp = None) -> InducingBlocks:
         """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
         gps = as_gps(gp)
         if gps not in self._made:
             self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data, rows=self.rows)
         return self._made[gps]
+
+    def prior_at(self, gp: Gp = None) -> PriorAt:
+        """The prior at the hyperparameters of the fit; `gp` as of `blocks`."""
+        return PriorAt(self.blocks(gp), self.space.point(self.theta), self.inducing_inputs)
+
+    def labels(self, gp: Gp = None) -> NDArray[np.int64]:
+        """Of all rows that were fitted, (n,); `gp` as of `blocks`."""
+        rows = self.blocks(gp).rows
+        return rows.labels(slice(0, rows.n_rows))
+
+    def likelihood_at(self, n_points: int) -> Likelihood:
+        """At any points, at the hyperparameters of the fit."""
+        elsewhere = LikelihoodElsewhere(self.classifier, n_points, self.space.data)
+        return elsewhere(self.space.point(self.theta))
+
+    def _known_posterior(self) -> BlockPosterior:
+        if self.posterior is None:
+            raise ValueError(f"There is no posterior: {self.message}")
+        return self.posterior
+
+    def latent_moments(self, gp: Gp = None) -> tuple[Array, Array]:
+        """Mean (n, c) and covariance (n, c, c) of the latent functions at the inputs that were fitted.
+
+        They are those of `predict`; `gp` is what made the latent values, if given.
+        """
+        prior, posterior = self.prior_at(gp), self._known_posterior()
+        n, c = prior.n_points, prior.n_functions
+        mean, cov = np.empty((n, c)), np.empty((n, c, c))
+        for rows in row_blocks(n, c * max(posterior.size, c)):
+            of_rows, cov[rows] = posterior.predict(prior.block(rows))
+            mean[rows] = of_rows.T
+        return mean, cov
+
+    @property
+    def latent(self) -> xr.Dataset:
+        """The same as a Dataset: `mean` (point, class) and `cov` (point, class, class).
+
+        `mean` and `variance` (point) where a point has one latent function, and the model no axis for it.
+        """
+        return datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)
 
     @cached_property
     def _made(self) -> dict[tuple[pm.gp.Latent, ...] | None, InducingBlocks]:
@@ -156,12 +242,10 @@ class InducingFit(ABC):
         blocks = self.blocks(gp)
         inputs = new_inputs(Xnew, blocks.rows.n_inputs)
         how = self.classifier.likelihood_model.check_way(probabilities, "probabilities")
-        posterior = self.posterior
-        if posterior is None:
-            raise ValueError(f"There is no posterior to predict from: {self.message}")
+        posterior = self._known_posterior()
         point = self.space.point(self.theta)
         m, c = len(inputs), self.classifier.n_functions
-        likelihood = LikelihoodElsewhere(self.classifier, m, self.space.data)(point)
+        likelihood = self.likelihood_at(m)
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
             for rows in row_blocks(max(m, 1), c * max(posterior.size, c)):
@@ -172,7 +256,7 @@ class InducingFit(ABC):
         found = assembled(parts(), m)
         return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
 
-    def fitted_inputs(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> Array:
+    def fitted_inputs(self, gp: Gp = None) -> Array:
         """Inputs (n, d) that were fitted; `gp` is what made the latent values of the model, if given.
 
         A ValueError if they came from `data=...` and this fit from a file, which does not hold them.
@@ -184,9 +268,53 @@ class InducingFit(ABC):
         """Refused: see the message."""
         self._refuse("sample", "fit.predict(X) has moments and probabilities at the points of the data and others")
 
-    def loo(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Refused: see the message."""
-        self._refuse("loo", "hold out rows, and score fit.predict(Xtest) on them")
+    @one_blas_thread()
+    def loo(self, *, gp: Gp = None, tolerance: float = 5e-5) -> "CavityELPD":
+        """Leave-one-out cross-validation from this one fit, as of `GPApproximation.loo`.
+
+        The log predictive density of each label given all the others: latent values by the posterior without the site
+        of the point, with hyperparameters and inducing inputs held. All rows are gone through in blocks.
+
+        What a label of its own has to do with its latent value by way of what inducing values leave unsaid is not in
+        `p_loo`, which compares with `predict` at the same inputs.
+
+        Parameters
+        ----------
+        gp : pm.gp.Latent or sequence of them, optional
+            What made the latent values, where the graph of the model does not say what their prior is.
+        tolerance : float
+            Error to begin with in probabilities that have to be integrated by sampling.
+
+        Returns
+        -------
+        CavityELPD
+            An `arviz.ELPDDataLOO` that `az.compare` takes.
+
+        Raises
+        ------
+        NotImplementedError
+            If sites leave several functions independent. Without the site of a point its functions do not move as
+            they would without its label: where it was tried, the sum was off by a tenth and more.
+        ValueError
+            If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none.
+        """
+        if self.classifier.n_functions > 1 and not self._coupled:
+            raise NotImplementedError(
+                "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by "
+                'a tenth and more. Fit with sites that couple them (method="sparse_ep", sites="nested", without '
+                "batches), or hold out rows, and score fit.predict(Xtest) on them."
+            )
+        from pymc_gpep.checks.leave_one_out import leave_one_out_by_parts  # with it comes ArviZ
+
+        prior, posterior = self.prior_at(gp), self._known_posterior()
+        return leave_one_out_by_parts(
+            self,
+            self.labels(gp),
+            self.likelihood_at(prior.n_points),
+            lambda rows: posterior.predict(prior.block(rows)),
+            self._left_out(gp),
+            tolerance=tolerance,
+        )
 
     def importance(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: see the message."""

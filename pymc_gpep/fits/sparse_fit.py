@@ -1,6 +1,6 @@
 """A fit with inducing inputs: where hyperparameters and inducing inputs ended, and the latent functions given them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,12 +12,14 @@ from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.inducing_fit import Gp, InducingFit
 from pymc_gpep.fits.sparse_saving import sparse_datatree
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.rows.contract import Rows
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
+from pymc_gpep.solvers.sparse_contract import LeftOut
 
 __all__ = ["SparseFit"]
 
@@ -66,6 +68,11 @@ class SparseFit(InducingFit):
         return self.solve()
 
     @property
+    def name(self) -> str:
+        """Of the method, for `pm.fit`."""
+        return self.approximator.name
+
+    @property
     def posterior(self) -> InducingPosterior | None:
         """Of the inducing values; None where EP failed."""
         return self.solution.posterior
@@ -97,6 +104,17 @@ class SparseFit(InducingFit):
     def converged(self) -> bool:
         """Whether optimiser and EP both went well."""
         return self.optimum.converged and self.convergence.converged
+
+    @property
+    def _coupled(self) -> bool:
+        return self.posterior is not None and isinstance(self.posterior.whitened, CoupledWhitened)
+
+    def _left_out(self, gp: Gp) -> Iterator[LeftOut]:
+        prior, solution = self.prior_at(gp), self.solution
+        if not solution.start.size:  # a file has no sites
+            labels = self.labels(gp)
+            solution = self.approximator.solve(prior, labels, likelihood=self.likelihood_at(len(labels)))
+        return self.approximator.left_out(prior, solution)
 
     @property
     def hist(self) -> Array:

@@ -73,7 +73,10 @@ def plot_effective_likelihoods(
         raise ValueError(f"levels must be in (0, 1), but are {levels}.")
     fits = {name: fit for name, fit in named.items() if isinstance(fit, GPApproximation)}
     if others := [name for name in named if name not in fits]:
-        raise TypeError(f"{others[0]!r} has draws, in which nothing stands for a likelihood. Give fits alone.")
+        raise TypeError(
+            f"{others[0]!r} has no sites on latent values, which would stand for the likelihood. Give fits of all "
+            "latent values alone."
+        )
     if points[0] == points[1]:
         raise ValueError(f"points must be two different ones, but are {points[0]!r} twice.")
     axes = panels(axes, 1, len(fits), (3.2, 3.2))[0]

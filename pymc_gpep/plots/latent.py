@@ -19,6 +19,7 @@ from pymc_gpep.comparison.fits_and_draws import (
     latent_draws,
     reference_among,
 )
+from pymc_gpep.fits.inducing_fit import InducingFit
 from pymc_gpep.plots.canvas import panels, single
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import diagonal, same_frame
@@ -67,7 +68,7 @@ def plot_latent_pair(
 
     Parameters
     ----------
-    results : dict of str to GPApproximation or DataTree
+    results : dict of str to a fit or DataTree
         What `pm.fit` returned, and draws.
     point : label or int
         A training point, as the coords of the model name it; its position where they do not.
@@ -105,7 +106,7 @@ def plot_latent_pair(
     pair = _pair(classifier, point, classes, points)
     _check_masses(masses)
     ax = single(ax, (5.0, 4.6))
-    fits = [name for name, result in named.items() if isinstance(result, GPApproximation)]
+    fits = [name for name, result in named.items() if not isinstance(result, xr.DataTree)]
     palette = dict(zip(fits, colours(len(fits)), strict=True))
     handles = []
     for name, result in named.items():
@@ -114,7 +115,7 @@ def plot_latent_pair(
             values = latent_draws(result, classifier)[:, pair.functions, pair.points]
             handles.append(draw_density(ax, values, masses, scatter, own, dict(draws_kwargs or {}), name))
         else:
-            mean, cov = _moments(result, pair)
+            mean, cov = _moments(name, result, pair)
             style = {"color": palette[name], "linestyle": LINE_STYLES[fits.index(name) % len(LINE_STYLES)]} | own
             handles.append(draw_gaussian(ax, mean, cov, masses, style, name))
     diagonal(ax, ":")
@@ -142,7 +143,7 @@ def plot_latent_pairs(
 
     Parameters
     ----------
-    results : dict of str to GPApproximation or DataTree
+    results : dict of str to a fit or DataTree
         What `pm.fit` returned, and draws.
     point : label or int
         A training point, as the coords of the model name it; its position where they do not. None where the likelihood
@@ -240,12 +241,17 @@ def _check_different(name: str, pair: tuple[Any, Any]) -> None:
         raise ValueError(f"{name} must be two different ones, but are {first!r} twice.")
 
 
-def _moments(fit: GPApproximation, pair: _Pair) -> tuple[Array, Array]:
+def _moments(name: str, fit: GPApproximation | InducingFit, pair: _Pair) -> tuple[Array, Array]:
     """Mean (2,) and covariance (2, 2) of the two latent values."""
     (a, b), (i, j) = pair.functions, pair.points
     if i == j:
         mean, cov = fit.latent_moments()
         return mean[i, [a, b]], cov[i][np.ix_([a, b], [a, b])]
+    if isinstance(fit, InducingFit):
+        raise TypeError(
+            f"{name!r} has moments of the latent values of each point, and none of two points together, which "
+            "`points` needs. Give fits of all latent values."
+        )
     mean, joint = fit.joint_latent_moments([i, j])
     where = [0, 1], [a, b]
     return mean[where], joint[where][:, *where]

@@ -12,7 +12,6 @@ from scipy.stats import norm
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, hyperparameter_draws
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.style import MARKERS, colours, label_of
-from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +75,7 @@ def plot_relevance(
                 f"{var_name!r} must be a vector with an element for each input, but has {draws.ndim - 1} axes."
             )
         values = 1.0 / draws if inverse else draws
-        summaries[name] = _summary(values, prob, isinstance(result, GPApproximation))
+        summaries[name] = _summary(values, prob, not isinstance(result, xr.DataTree))
     first = next(iter(summaries.values()))
     if any(summary.shape != first.shape for summary in summaries.values()):
         raise ValueError(f"{var_name!r} has different lengths: { {n: s.shape[1] for n, s in summaries.items()} }.")

@@ -22,9 +22,10 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.coupled_sites import relative_location
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_precision, coupled_whitened
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
-from pymc_gpep.solvers.sparse_contract import Pull
+from pymc_gpep.solvers.sparse_contract import LeftOut, Pull
 from pymc_gpep.solvers.sparse_sweeps import parts
 from pymc_gpep.solvers.team import ALONE, Team
+from pymc_gpep.solvers.whitened_posterior import Whitened
 
 __all__ = ["CoupledFactors", "CoupledSparseSweeps"]
 
@@ -162,6 +163,32 @@ class CoupledSparseSweeps:
             product += of_factor
             pull(rows, bars)
         return whitening.pull_factor(product)
+
+    def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
+        """All points in their order, part by part, each without its own site, which is in the posterior.
+
+        With the covariance V of x that of the cavity is (I − VΠ)⁻¹ V; the site pulls with the force ν − Π E[x].
+        """
+        every = np.arange(len(self._owner))
+
+        def part(at: _Rows) -> LeftOut:
+            mean, cov = posterior.moments(at.w)
+            pi = _precisions(at.pi)
+            wide = np.linalg.solve(np.eye(len(every)) - cov @ pi, cov)
+            force = at.nu.T - np.einsum("bkl,lb->bk", pi, mean)
+            wide = 0.5 * (wide + wide.swapaxes(1, 2))
+            less = (at.features.mean + mean).T - np.einsum("bkl,bl->bk", wide, force)
+            wide[:, every, every] += at.rest.T
+            return LeftOut(at.rows, less, wide)
+
+        return self._each(sites, part)
+
+
+def _precisions(pi: Array) -> Array:
+    """Π of each point (B, c, c), from π (c, B); 0 where there is no site."""
+    total = pi.sum(axis=0)
+    shared = np.einsum("kb,lb->bkl", pi, pi / np.where(total > 0.0, total, 1.0))
+    return pi.T[:, :, None] * np.eye(len(pi)) - shared
 
 
 def _point_slopes(mean: Array, cov: Array, pi: Array, nu: Array) -> tuple[Array, Array]:

@@ -3,18 +3,28 @@
 A kind of sites is one implementation of both. Those that are scalar are in `pymc_gpep.solvers.sparse_ep`.
 """
 
-from collections.abc import Callable
-from typing import Protocol, Self
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol, Self
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Block, RowFeatures
 from pymc_gpep.solvers.team import Team
 from pymc_gpep.solvers.whitened_posterior import Whitened
 
-__all__ = ["PointSites", "Pull", "SiteSweeps"]
+__all__ = ["LeftOut", "PointSites", "Pull", "SiteSweeps"]
 
 type Pull = Callable[[slice, Block], None]
 """Takes the derivatives with respect to the moments of a block of rows."""
+
+
+class LeftOut(NamedTuple):
+    """Latent values of some points, each given the sites of all others."""
+
+    rows: slice
+    mean: Array
+    """(B, c)."""
+    cov: Array
+    """(B, c, c)."""
 
 
 class SiteSweeps(Protocol):
@@ -34,6 +44,9 @@ class SiteSweeps(Protocol):
 
     def derivatives(self, sites: Array, pull: Pull) -> Array:
         """Give derivatives of the evidence to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
+
+    def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
+        """All points in their order, part by part, each without its own sites, which are in the posterior."""
 
 
 class PointSites(Protocol):

@@ -19,9 +19,9 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
-from pymc_gpep.solvers.sparse_contract import Pull
+from pymc_gpep.solvers.sparse_contract import LeftOut, Pull
 from pymc_gpep.solvers.team import ALONE, Team
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
+from pymc_gpep.solvers.whitened_posterior import Whitened, WhitenedPosterior, whitened_posterior
 
 __all__ = ["Matched", "Slopes", "SparseSweeps", "parts"]
 
@@ -198,6 +198,23 @@ class SparseSweeps(ABC):
             product += of_factor
             pull(rows, bars)
         return product
+
+    def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
+        """All points in their order, part by part, each without its own sites, which are in the posterior.
+
+        The functions must be independent in it.
+        """
+        apart = np.eye(len(self._owner))
+
+        def part(rows: slice, block: SiteSums) -> LeftOut:
+            mean, cov = posterior.moments([block.features.w[own] for own in self._owner])
+            variance = np.einsum("bkk->kb", cov)
+            wide = variance / (1.0 - block.precision * variance)
+            less = mean + wide * (block.precision * mean - block.location)
+            whole = self._rest(block.features) + wide
+            return LeftOut(rows, (block.features.mean + less).T, whole.T[:, :, None] * apart)
+
+        return self._each(sites, part)
 
     def _marginals(self, features: Features, posterior: WhitenedPosterior) -> tuple[Array, Array]:
         """Means and variances of the projections, (c, B)."""

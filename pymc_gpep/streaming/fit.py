@@ -1,6 +1,6 @@
 """A fit batch by batch: where it stands, and the latent functions given that."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -8,22 +8,22 @@ from typing import Any
 import numpy as np
 import xarray as xr
 from numpy.linalg import LinAlgError
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.inducing_fit import Gp, InducingFit
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.inducing import Whitening, whitening
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.evidence import recovered_evidence
 from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.recovered_sites import Recovered, recovered, recovered_by_bound
 from pymc_gpep.streaming.rules.contract import Rule
 from pymc_gpep.streaming.saving import Saved, streamed_datatree
-from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
 __all__ = ["StreamedFit"]
 
@@ -76,6 +76,11 @@ class StreamedFit(InducingFit):
     rows: Rows | None = field(default=None, repr=False)
     whitening: Whitening | None = field(default=None, repr=False)
 
+    @property
+    def name(self) -> str:
+        """Of the method, for `pm.fit`."""
+        return self.method
+
     @cached_property
     def values(self) -> Mapping[str, Array]:
         """Values of the state, by name."""
@@ -96,8 +101,7 @@ class StreamedFit(InducingFit):
         """Of the inducing values; None where their covariance, prior or posterior, has no Cholesky factor."""
         white = self.whitening
         if white is None:
-            k = self._prior.inducing(self.space.point(self.theta), self.inducing_inputs)
-            white = whitening(k, float(self.values["jitter"]))
+            white = whitening(self.prior_at().inducing(), float(self.values["jitter"]))
         if white is None:
             return None
         try:
@@ -106,14 +110,9 @@ class StreamedFit(InducingFit):
             return None
         return InducingPosterior(white, own)
 
-    @property
-    def _prior(self) -> InducingBlocks:
-        return self.blocks() if self.prior is None else self.prior
-
-    def labels(self) -> NDArray[np.int64]:
-        """Of all rows that were fitted, (n,)."""
-        rows = self._prior.rows
-        return rows.labels(slice(0, rows.n_rows))
+    def blocks(self, gp: Gp = None) -> InducingBlocks:
+        """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
+        return super().blocks(gp) if self.prior is None or gp is not None else self.prior
 
     @property
     def steps(self) -> int:
@@ -136,6 +135,11 @@ class StreamedFit(InducingFit):
         last = self.losses[-int(self.settings["per_epoch"]) :]
         return -float(np.nanmean(last)) - self.space.log_prior(self.theta)
 
+    @property
+    def lower_bound(self) -> float:
+        """The same for `"sparse_vi"`, whose objective is an estimate of a lower bound; NaN for others."""
+        return np.nan if self._of_ep or not self.steps else self.objective
+
     @cached_property
     def log_evidence(self) -> float:
         """Log normaliser of EP with the sites that q implies, in a few passes over all rows.
@@ -143,24 +147,49 @@ class StreamedFit(InducingFit):
         It approximates the log marginal likelihood of the sparse model; NaN where it would not, with
         `sites="pairwise"` and for lower bounds.
         """
-        posterior, factors = self.posterior, self.rule.expresses()
-        if not self._has_evidence or posterior is None:
+        if not self._has_evidence or self.posterior is None:
             return np.nan
+        with one_blas_thread(), gather(self.blocks().rows.n_rows) as team:
+            return self._recovered(None, team).log_normaliser()
+
+    def _recovered(self, gp: Gp, team: Team) -> Recovered:
+        """The sites of all rows."""
+        prior, posterior = self.prior_at(gp), self.posterior
+        assert posterior is not None
+        whitened = whitened_posterior(self.values["precision"], self.values["location"])
+        given = prior, posterior.whitening, whitened
+        of_rows = self.likelihood_at(prior.n_points), self.labels(gp), team
+        if not self._of_ep:
+            return recovered_by_bound(*given, *of_rows)
+        factors = self.rule.expresses()
         assert isinstance(factors, ScalarSites)
-        at_rows = LikelihoodElsewhere(self.classifier, self._prior.rows.n_rows, self.space.data)
-        return recovered_evidence(
-            PriorAt(self._prior, self.space.point(self.theta), self.inducing_inputs),
-            posterior.whitening,
-            whitened_posterior(self.values["precision"], self.values["location"]),
-            factors,
-            at_rows(self.space.point(self.theta)),
-            self.labels(),
-        )
+        return recovered(*given, factors, *of_rows)
+
+    @property
+    def _coupled(self) -> bool:
+        return False
+
+    def _left_out(self, gp: Gp) -> Iterator[LeftOut]:
+        posterior = self.posterior
+        assert posterior is not None
+        with one_blas_thread(), gather(self.blocks(gp).rows.n_rows) as team:
+            found = self._recovered(gp, team)
+            yield from found.sweeps.left_out(found.sites, posterior.whitened)
+
+    @property
+    def converged(self) -> bool:
+        """Whether there was a number at every step of the last epoch; `history` says whether there were enough."""
+        last = self.losses[-int(self.settings["per_epoch"]) :]
+        return bool(self.steps) and bool(np.isfinite(last).all())
+
+    @property
+    def _of_ep(self) -> bool:
+        return self.memory.functional == "log normaliser"
 
     @property
     def _has_evidence(self) -> bool:
         """Whether q has sites of EP, of factors that are the likelihood's."""
-        return self.memory.functional == "log normaliser" and self.rule.expresses.exact
+        return self._of_ep and self.rule.expresses.exact
 
     @property
     def saved(self) -> Saved:

@@ -90,7 +90,6 @@ def test_what_is_not_observed_far_out_has_a_finite_score(fitted):
     ("change", "message"),
     [
         ({"data": None}, r"differs between points.*data=\{'place'"),
-        ({"gp": None}, "by 'ep' need gp and Xnew.$"),
         ({"ynew": [0, 1, 2, 3, -1]}, "must be counts"),
         ({"probabilities": {"ep": np.ones((5, 2))}}, "what 'y' observes are none. Leave them out, and give gp, Xnew"),
     ],

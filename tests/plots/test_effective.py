@@ -76,7 +76,7 @@ def test_refuses_points_and_levels(one_function, points, options, error, message
 
 
 def test_refuses_what_has_no_sites_of_two_points(one_function, shared):
-    with pytest.raises(TypeError, match="'MCMC' has draws"):
+    with pytest.raises(TypeError, match="'MCMC' has no sites on latent values"):
         plot_effective_likelihoods({"MCMC": one_function["ep"].sample(3, random_seed=1)}, PAIR)
     with pytest.raises(TypeError, match="'EP' has 3 latent values at each point"):
         plot_effective_likelihoods({"EP": shared.fit}, PAIR)

@@ -34,6 +34,7 @@ def test_with_all_rows_active_it_is_the_dense_fit(make, method):
     ours, theirs = fit.predict(NEW), dense.predict(NEW)
     assert_allclose(ours.p, theirs.p, atol=1e-5)
     assert ours.p.dims == theirs.p.dims
+    assert_allclose(fit.loo().elpd_i, dense.loo().elpd_i, atol=1e-4)
 
 
 def test_hyperparameters_are_learned_by_the_bound(fitted):
@@ -44,6 +45,16 @@ def test_hyperparameters_are_learned_by_the_bound(fitted):
     assert np.isnan(fit.log_evidence)
     assert "ivm (sites='coupled', score='expected', 10 of 30 rows active): lower bound" in str(fit)
     assert "NOT converged" in str(fit)
+
+
+def test_what_is_not_active_is_left_out_as_it_is(fitted):
+    _, _, fit = fitted
+    found, p = fit.loo(), fit.predict(X).p.values[np.arange(len(Y)), Y]
+    rest = np.setdiff1d(np.arange(len(Y)), fit.active.row)
+    assert_allclose(found.elpd_i[rest], np.log(p[rest]), atol=1e-6)
+    assert (found.p_loo_i[fit.active.row.values] > 0).mean() > 0.8
+    table = gpep.compare_methods({"ivm": fit}, "ivm", Xnew=NEW, ynew=np.zeros(6, int))
+    assert table.loc["ivm", "lower_bound"] == fit.lower_bound
 
 
 def test_active_rows_are_told(fitted):

@@ -65,6 +65,12 @@ def test_with_all_rows_it_is_qiep(whole):
     assert_allclose(ours.cov, theirs.cov, atol=0.05 * float(theirs.cov.max()))
     assert ours.p.dims == theirs.p.dims
     assert list(ours.species.values) == list(models.SPECIES)
+    table = gpep.compare_methods({"sparse": fit, "dense": dense}, "dense", Xnew=NEW, ynew=np.zeros(6, int))
+    assert table.loc["sparse", "log_evidence"] == fit.log_evidence
+    assert table.loc["sparse", ["latent_mean_difference", "probability_difference"]].max() < 0.05
+    assert_allclose(*table["mlpd"], atol=2e-3)
+    assert_allclose(fit.latent["mean"], dense.latent["mean"], atol=0.05)
+    assert fit.latent.coords.equals(dense.latent.coords)
 
 
 def test_it_says_what_its_number_is(whole, pairwise):
@@ -213,7 +219,22 @@ def test_a_magnitude_that_nothing_fixes_is_warned_of(magnitude, noise, warns):
         warn_of_free_magnitude(space, blocks, space.initial_point())
 
 
-@pytest.mark.parametrize("what", ["sample", "loo", "importance", "corrected_evidence"])
+def test_labels_are_left_out_where_sites_couple_the_functions(whole, nested):
+    model, gp, fit = nested
+    found = fit.loo()
+    with model:
+        dense = pm.fit(method="nested_ep", progressbar=False).loo()
+    assert_allclose(found.elpd, dense.elpd, rtol=0.3)
+    assert found.elpd_i.coords.equals(dense.elpd_i.coords)
+    assert not found.warning
+    assert set(az.compare({"sparse": found, "dense": dense}).index) == {"sparse", "dense"}
+    again = gpep.from_datatree(fit.to_datatree(), model)
+    assert_allclose(again.loo(gp=gp).elpd_i, found.elpd_i, atol=1e-5)
+    with pytest.raises(NotImplementedError, match="leave the functions of a point independent"):
+        whole[2].loo()
+
+
+@pytest.mark.parametrize("what", ["sample", "importance", "corrected_evidence"])
 def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
     with pytest.raises(NotImplementedError, match=f"has no {what} yet, .*: "):
         getattr(pairwise[2], what)()

@@ -42,6 +42,26 @@ def test_it_learns_and_predicts(learned):
     assert learned.history.sizes["step"] == 40
 
 
+def test_it_is_compared(learned):
+    assert np.isnan(learned.lower_bound)
+    assert learned.converged
+    table = gpep.compare_methods({"batches": learned}, "batches", Xnew=NEW, ynew=np.zeros(6, int))
+    assert table.loc["batches", "ls[width]"] == learned.hyperparameters.ls.sel(petal="width")
+
+
+@pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
+def test_labels_of_one_function_are_left_out(method, learned):
+    model, fitted = fit(60, method, models.bernoulli_probit, sites=None)
+    found = fitted.loo()
+    with model:
+        dense = pm.fit(method="ep", progressbar=False).loo()
+    assert_allclose(found.elpd, dense.elpd, rtol=0.5)
+    assert found.p > 0
+    assert np.isfinite(fitted.log_evidence) == np.isnan(fitted.lower_bound) == (method == "sparse_ep")
+    with pytest.raises(NotImplementedError, match="leave the functions of a point independent"):
+        learned.loo()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,9 +8,11 @@ from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.streaming.evidence import recovered_evidence
+from pymc_gpep.streaming import recovered_sites
 
+METHOD = SparseEP(sites="quadrature", tolerance=1e-10, max_iterations=500)
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
 
 
@@ -27,14 +29,17 @@ def solved(request):
 
     mean = rng.normal(size=(c, 40)) / 5
     prior = InducedArrays(covariance(X[:6], X[:6]), covariance(X[:6], X), np.full(40, 3.0), mean)
-    method = SparseEP(sites="quadrature", tolerance=1e-10, max_iterations=500)
-    return likelihood, labels, prior, method.solve(prior, labels, likelihood=likelihood)
+    return likelihood, labels, prior, METHOD.solve(prior, labels, likelihood=likelihood)
+
+
+def found_again(solved, whitened):
+    likelihood, labels, prior, solution = solved
+    rule = WholePoint() if likelihood.function_axis else OneFunctionSite()
+    return recovered_sites.recovered(prior, solution.posterior.whitening, whitened, rule, likelihood, labels)
 
 
 def recovered(solved, whitened):
-    likelihood, labels, prior, solution = solved
-    rule = WholePoint() if likelihood.function_axis else OneFunctionSite()
-    return recovered_evidence(prior, solution.posterior.whitening, whitened, rule, likelihood, labels)
+    return found_again(solved, whitened).log_normaliser()
 
 
 def test_that_of_eps_posterior_is_that_of_ep(solved):
@@ -50,3 +55,23 @@ def test_near_it_the_evidence_hardly_changes(solved):
     moved = own._replace(mean=own.mean + 0.1 * np.sqrt((own.root**2).sum(axis=1)))
     change = abs(recovered(solved, moved) - solution.evidence)
     assert 1e-6 < change < 0.1
+
+
+def test_points_are_left_out_as_by_ep(solved):
+    _, _, prior, solution = solved
+    whitened = solution.posterior.whitened
+    again = found_again(solved, whitened)
+    for ours, theirs in zip(
+        again.sweeps.left_out(again.sites, whitened), METHOD.left_out(prior, solution), strict=True
+    ):
+        assert ours.rows == theirs.rows
+        assert_allclose(ours.mean, theirs.mean, atol=1e-6)
+        assert_allclose(ours.cov, theirs.cov, atol=1e-6)
+
+
+def test_sites_of_a_bound_are_found_again(solved):
+    likelihood, labels, prior, _ = solved
+    solution = SparseVI(tolerance=1e-9).solve(prior, labels, likelihood=likelihood)
+    posterior = solution.posterior
+    again = recovered_sites.recovered_by_bound(prior, posterior.whitening, posterior.whitened, likelihood, labels)
+    assert_allclose(again.sites.ravel(), solution.start, atol=1e-6)
