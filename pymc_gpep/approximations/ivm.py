@@ -228,8 +228,7 @@ class IVM:
         found.value_of(own, labels[rows], likelihood.at(rows), 1.0)
         for part in row_blocks(len(sample.others), prior.n_functions * len(rows)):
             some = sample.others[part]
-            block = Block(prior.cross(rows, some), prior.variance(some), prior.mean(some))
-            found.value_of(block, labels[some], likelihood.at(some), sample.weight)
+            found.value_of(prior.block(rows, some), labels[some], likelihood.at(some), sample.weight)
         return found.value
 
 
@@ -240,7 +239,8 @@ def sites_of(rule: SiteRule, precision: Array, location: Array) -> Sites:
 
 def active_prior(prior: RowPrior, rows: Places) -> DensePrior:
     """The prior of the latent values of the active rows."""
-    return DensePrior(np.ascontiguousarray(prior.cross(rows, rows)), np.ascontiguousarray(prior.mean(rows)))
+    block = prior.block(rows, rows)
+    return DensePrior(np.ascontiguousarray(block.cross), np.ascontiguousarray(block.mean))
 
 
 def row_sample(labels: NDArray[np.int64], active: Places, most: int, random_seed: int) -> RowSample:

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.solvers.inducing import Block
 
 __all__ = ["DenseRows", "Places", "RowPrior", "Selection"]
 
@@ -22,14 +23,8 @@ class RowPrior(Protocol):
     n_covariances: int
     """q."""
 
-    def cross(self, columns: Places, rows: Places) -> Array:
-        """Prior covariance between some rows and others, (q, columns, rows)."""
-
-    def variance(self, rows: Places) -> Array:
-        """Prior variances, (q, rows)."""
-
-    def mean(self, rows: Places) -> Array:
-        """Prior means, (c, rows)."""
+    def block(self, columns: Places, rows: Places) -> Block:
+        """Covariances (q, columns, rows) between some rows, which may be none, and others; moments of these."""
 
 
 class DenseRows:
@@ -46,17 +41,10 @@ class DenseRows:
         self.n_functions, self.n_points = self._prior.shape
         self.n_covariances = len(self._prior.k)
 
-    def cross(self, columns: Places, rows: Places) -> Array:
+    def block(self, columns: Places, rows: Places) -> Block:
         """See `RowPrior`."""
-        return self._prior.k[:, columns[:, None], rows]
-
-    def variance(self, rows: Places) -> Array:
-        """See `RowPrior`."""
-        return self._prior.k[:, rows, rows]
-
-    def mean(self, rows: Places) -> Array:
-        """See `RowPrior`."""
-        return self._prior.mean[:, rows]
+        k, mean = self._prior.k, self._prior.mean
+        return Block(k[:, columns[:, None], rows], k[:, rows, rows], mean[:, rows])
 
 
 class Selection(NamedTuple):

@@ -57,8 +57,9 @@ class Candidates:
     def replace(self, places: Places, rows: Places) -> None:
         """Put other rows in some places."""
         self.rows[places] = rows
-        self.prior_mean[:, places] = mean = self.prior.mean(rows)
-        self.growth.fill(places, self.prior.cross(self.active, rows), self.prior.variance(rows), mean)
+        block = self.prior.block(self.active, rows)
+        self.prior_mean[:, places] = block.mean
+        self.growth.fill(places, *block)
         self.waiting[places] = True
 
     def scores(self, name: str) -> tuple[Places, Array]:
@@ -77,7 +78,7 @@ class Candidates:
         mean, cov = growth.mean[:, own], growth.covariance(own)
         site = self.rule.match(self.likelihood.at(row), self.labels[row], mean, cov, False)
         precision, location = site.precision[:, 0], site.location[:, 0]
-        column = self.prior.cross(row, self.rows)[:, 0]
+        column = self.prior.block(row, self.rows).cross[:, 0]
         growth.include(place, column, precision, location - _product(self.rule, precision, self.prior_mean[:, place]))
         self.active = np.append(self.active, row)
         self.waiting[place] = False

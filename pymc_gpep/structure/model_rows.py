@@ -61,31 +61,15 @@ class ModelRows:
         self.n_functions = self._blocks.n_functions
         self.n_covariances = self._blocks.n_covariances
 
-    def _moments(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
-        found = self._blocks.block(self._point, self._inputs[columns][None], self._inputs[rows])
-        return found._replace(variance=found.variance + self._jitter)
-
     def block(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
-        """Covariances between some rows and others, and variances and means of these."""
-        found = self._moments(columns, rows)
-        if columns.size and np.intersect1d(columns, rows).size:
+        """See `pymc_gpep.selection.contract.RowPrior`."""
+        some = columns if columns.size else rows[:1]
+        found = self._blocks.block(self._point, self._inputs[some][None], self._inputs[rows])
+        cross, variance = found.cross[:, : columns.size], found.variance + self._jitter
+        if np.intersect1d(columns, rows).size:
             at, where = np.nonzero(columns[:, None] == rows)
-            found.cross[:, at, where] = found.variance[:, where]
-        return found
-
-    def cross(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Array:
-        """Prior covariance between some rows and others, (q, columns, rows)."""
-        if not columns.size:
-            return np.empty((self.n_covariances, 0, len(rows)))
-        return self.block(columns, rows).cross
-
-    def variance(self, rows: NDArray[np.int64]) -> Array:
-        """Prior variances, (q, rows)."""
-        return self._moments(rows[:1], rows).variance
-
-    def mean(self, rows: NDArray[np.int64]) -> Array:
-        """Prior means, (c, rows)."""
-        return self._moments(rows[:1], rows).mean
+            cross[:, at, where] = variance[:, where]
+        return Block(cross, variance, found.mean)
 
     def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
         """Derivatives in the hyperparameters, flat, from those in the moments of rows that are none of the columns."""

@@ -40,11 +40,12 @@ def test_blocks_are_those_of_the_whole_matrix(make):
     rows, whole = made(make)
     some, others = np.array([4, 0, 17]), np.array([17, 3, 4, 29, 8])
     every = np.arange(30)
-    assert_allclose(rows.cross(every, every), whole.k, rtol=1e-11, atol=1e-12)
-    assert_allclose(rows.cross(some, others), whole.k[:, some[:, None], others], rtol=1e-11, atol=1e-12)
-    assert_allclose(rows.variance(others), whole.k[:, others, others], rtol=1e-12)
-    assert_allclose(rows.mean(others), np.broadcast_to(whole.mean, (rows.n_functions, 30))[:, others], atol=1e-12)
-    assert rows.cross(some[:0], others).shape == (rows.n_covariances, 0, 5)
+    assert_allclose(rows.block(every, every).cross, whole.k, rtol=1e-11, atol=1e-12)
+    for columns in (some, some[:0]):
+        found = rows.block(columns, others)
+        assert_allclose(found.cross, whole.k[:, columns[:, None], others], rtol=1e-11, atol=1e-12)
+        assert_allclose(found.variance, whole.k[:, others, others], rtol=1e-12)
+        assert_allclose(found.mean, np.broadcast_to(whole.mean, (rows.n_functions, 30))[:, others], atol=1e-12)
 
 
 def test_a_jitter_that_is_no_number_is_refused():
