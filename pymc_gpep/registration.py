@@ -51,9 +51,12 @@ def register() -> None:
         batches = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}.get("batch_size") is not None
         if name in STREAMING_METHODS and (batches or name not in SPARSE_METHODS):
             inference: Any = StreamingInference
+        elif name in SPARSE_METHODS:
+            inference = SparseInference
+        elif name in ACTIVE_METHODS:
+            inference = ActiveInference
         else:
-            inference = SparseInference if name in SPARSE_METHODS else GPInference
-            inference = ActiveInference if name in ACTIVE_METHODS else inference
+            inference = GPInference
         ours = {*METHODS, *ACTIVE_METHODS, *SPARSE_METHODS, *STREAMING_METHODS}
         if name not in ours:
             try:

@@ -160,13 +160,9 @@ class ActiveFit(InducingFit):
         sites = "sites stay as they were chosen" if found is None else f"sites on the active rows {found}"
         if not self.theta.size:
             return f"Nothing to learn; {sites}."
-        steps = len(self.optimum.history) - 1
-        if not steps and self.optimum.converged:
+        if len(self.optimum.history) == 1 and self.optimum.converged:
             return f"Hyperparameters stay where they began; {sites}."
-        how = "converged" if self.optimum.converged else "did not converge"
-        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
-        plural = "" if steps == 1 else "s"
-        return f"Hyperparameters {how} after {steps} iteration{plural}{why}; {sites}."
+        return f"Hyperparameters {self.optimum.outcome}; {sites}."
 
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""

@@ -10,9 +10,8 @@ from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.fits.active_fit import ActiveFit
 from pymc_gpep.fits.active_saving import ACTIVE
-from pymc_gpep.fits.same_model import check_covariance, check_kind
+from pymc_gpep.fits.same_model import check_classes, check_covariance, check_kind
 from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
-from pymc_gpep.fits.sparse_saving import named_classes
 from pymc_gpep.gaussians.registry import posterior_of
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
@@ -39,8 +38,7 @@ def read_active_fit(tree: xr.DataTree, model: pm.Model | None = None) -> ActiveF
     labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values
     check_kind(space.classifier, attrs)
     check_model(space, best.theta, best.log_posterior - best.evidence, labels)
-    if (own := named_classes(space.classifier)) != attrs["classes"]:
-        raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
+    check_classes(space.classifier, attrs)
     approximator = IVM(**json.loads(attrs["options"]))
     likelihood = space.classifier.likelihood_model
     rows, inputs = stored["row"].values, stored["input"].values

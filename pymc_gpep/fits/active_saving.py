@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from pymc_gpep.fits.same_model import FEW, named_classes
 from pymc_gpep.fits.saving import described, evaluation_table, observed_data
-from pymc_gpep.fits.sparse_saving import named_classes
 
 if TYPE_CHECKING:
     from pymc_gpep.fits.active_fit import ActiveFit
@@ -14,8 +14,6 @@ __all__ = ["ACTIVE", "active_datatree"]
 
 ACTIVE = "active"
 """The group that no other fit has."""
-
-_FEW = 6  # active rows whose prior is kept, to tell whether a model is the one that was fitted
 
 
 def active_datatree(fit: "ActiveFit") -> xr.DataTree:
@@ -38,9 +36,7 @@ def active_datatree(fit: "ActiveFit") -> xr.DataTree:
         {
             "hyperparameters": fit.hyperparameters,
             ACTIVE: active,
-            "prior": xr.Dataset(
-                {"covariance": (("set", "some", "others"), solution.posterior.prior.k[:, :_FEW, :_FEW])}
-            ),
+            "prior": xr.Dataset({"covariance": (("set", "some", "others"), solution.posterior.prior.k[:, :FEW, :FEW])}),
             "others": xr.Dataset({"row": ("other", solution.sample.others)}),
             "history": evaluation_table(optimum.history, "iteration", names),
             "best": evaluation_table([optimum.best], "iteration", names),

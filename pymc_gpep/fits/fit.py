@@ -86,14 +86,10 @@ class Fit:
     @property
     def message(self) -> str:
         """How the fit ended, in words."""
-        steps = len(self.optimum.history) - 1
-        how = "converged" if self.optimum.converged else "did not converge"
-        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
         name = self.approximator.name
         if self.log_posterior.value_vars:
-            plural = "" if steps == 1 else "s"
             agreed = f"; {self.optimum.agreement}" if self.optimum.agreement else ""
-            ended = f"Hyperparameters {how} after {steps} iteration{plural}{why}{agreed}"
+            ended = f"Hyperparameters {self.optimum.outcome}{agreed}"
             # Who interrupts a fit does not wait for another solve.
             ended += "." if self.optimum.interrupted else f"; {name}, started near its solution, {self.convergence}."
         else:

@@ -11,12 +11,14 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
-__all__ = ["KIND", "check_covariance", "check_kind", "check_prior"]
+__all__ = ["FEW", "KIND", "check_classes", "check_covariance", "check_kind", "check_prior", "named_classes"]
 
 KIND = "kind_of_likelihood"
 """The attribute of a file."""
 
-_FEW = 6  # inputs whose prior is looked at
+FEW = 6
+"""Inputs whose prior is looked at."""
+
 _SAME = 1e-6  # relative difference that rounding on another machine may make
 
 
@@ -25,6 +27,17 @@ def check_kind(classifier: GPClassifier, attrs: Mapping[Any, Any]) -> None:
     own = classifier.likelihood_model.name
     if (was := attrs.get(KIND, own)) != own:
         raise ValueError(f"The model is not the one that was fitted: its likelihood is {own}, and was {was}.")
+
+
+def named_classes(classifier: GPClassifier) -> str:
+    """What the classes are called, in one string."""
+    return ", ".join(map(str, classifier.class_names))
+
+
+def check_classes(classifier: GPClassifier, attrs: Mapping[Any, Any]) -> None:
+    """Raise a ValueError if the classes have other names."""
+    if (own := named_classes(classifier)) != (was := attrs["classes"]):
+        raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {was}.")
 
 
 def check_prior(space: Hyperparameters, theta: Array, inputs: Array, factor: Array) -> None:
@@ -37,8 +50,8 @@ def check_prior(space: Hyperparameters, theta: Array, inputs: Array, factor: Arr
         blocks = InducingBlocks(space.classifier, None, space.data)
     except StructureError:
         return
-    few = factor[:, :_FEW]
-    check_covariance(blocks.inducing(space.point(theta), inputs[:, :_FEW]), few @ few.swapaxes(1, 2))
+    few = factor[:, :FEW]
+    check_covariance(blocks.inducing(space.point(theta), inputs[:, :FEW]), few @ few.swapaxes(1, 2))
 
 
 def check_covariance(own: Array, was: Array) -> None:

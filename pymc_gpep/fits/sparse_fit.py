@@ -129,17 +129,12 @@ class SparseFit(InducingFit):
     @property
     def message(self) -> str:
         """How the fit ended, in words."""
-        steps = len(self.optimum.history) - 1
         if not self.optimum.best.theta.size:
             return f"Nothing to learn; {self.approximator.title} {self.convergence}."
-        how = "converged" if self.optimum.converged else "did not converge"
-        why = "" if self.optimum.converged else f" ({self.optimum.message.strip('. ')})"
         learned = self.optimum.best.theta.size > self.theta.size
         what = "Hyperparameters and inducing inputs" if learned else "Hyperparameters"
-        plural = "" if steps == 1 else "s"
         return (
-            f"{what} {how} after {steps} iteration{plural}{why}; {self.approximator.title}, started near its solution, "
-            f"{self.convergence}."
+            f"{what} {self.optimum.outcome}; {self.approximator.title}, started near its solution, {self.convergence}."
         )
 
     def __str__(self) -> str:

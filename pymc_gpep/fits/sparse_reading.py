@@ -9,10 +9,10 @@ import xarray as xr
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import SparseSolution
-from pymc_gpep.fits.same_model import check_kind, check_prior
+from pymc_gpep.fits.same_model import check_classes, check_kind, check_prior
 from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
 from pymc_gpep.fits.sparse_fit import SparseFit
-from pymc_gpep.fits.sparse_saving import INDUCING, named_classes
+from pymc_gpep.fits.sparse_saving import INDUCING
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
@@ -46,8 +46,7 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
     check_kind(space.classifier, attrs)
     check_model(space, theta, best.log_posterior - best.evidence, None if rows else labels)
     check_prior(space, theta, stored["inputs"].values, stored["factor"].values)
-    if (own := named_classes(space.classifier)) != attrs["classes"]:
-        raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
+    check_classes(space.classifier, attrs)
     kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == attrs["approximation"])
     approximator = kind(**json.loads(attrs["options"]))
     sweeps = tree["sweeps"].to_dataset()

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from pymc_gpep.fits.same_model import named_classes
 from pymc_gpep.fits.saving import described, evaluation_table, observed_data
 from pymc_gpep.rows.fingerprint import FormerRows
-from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
     from pymc_gpep.fits.sparse_fit import SparseFit
 
-__all__ = ["INDUCING", "named_classes", "sparse_datatree"]
+__all__ = ["INDUCING", "sparse_datatree"]
 
 INDUCING = "inducing"
 """The group that no other fit has."""
@@ -65,8 +65,3 @@ def _observed(fit: "SparseFit") -> xr.Dataset:
     if fit.rows is None:
         return observed_data(fit.classifier, fit.solution.labels)
     return xr.Dataset(attrs=FormerRows.of(fit.rows)._asdict())
-
-
-def named_classes(classifier: GPClassifier) -> str:
-    """What the classes are called, in one string."""
-    return ", ".join(map(str, classifier.class_names))

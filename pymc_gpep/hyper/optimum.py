@@ -57,6 +57,13 @@ class Optimum:
     """Where searches from several points ended, in their order; NaN where one could not begin."""
 
     @property
+    def outcome(self) -> str:
+        """Whether it converged, after how many iterations, and why not, in words that what was sought begins."""
+        steps = len(self.history) - 1
+        after = f"after {steps} iteration{'' if steps == 1 else 's'}"
+        return f"converged {after}" if self.converged else f"did not converge {after} ({self.message.strip('. ')})"
+
+    @property
     def agreement(self) -> str:
         """How many of several searches ended here, in words; empty if there was one."""
         if len(self.ends) < 2:

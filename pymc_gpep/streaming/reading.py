@@ -6,10 +6,9 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_gpep.fits.same_model import check_kind, check_prior
+from pymc_gpep.fits.same_model import check_classes, check_kind, check_prior
 from pymc_gpep.fits.saving import check_hyperparameters, check_model
 from pymc_gpep.fits.sparse_reading import former_rows
-from pymc_gpep.fits.sparse_saving import named_classes
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.inducing import Whitening
 from pymc_gpep.streaming.fit import StreamedFit
@@ -38,8 +37,7 @@ def read_streamed_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Strea
     labels = observed[attrs["likelihood"]].values if rows is None else None
     check_kind(space.classifier, attrs)
     check_model(space, found.values["theta"], float(attrs["log_prior"]), labels)
-    if (own := named_classes(space.classifier)) != attrs["classes"]:
-        raise ValueError(f"The model is not the one that was fitted: its classes are {own}, not {attrs['classes']}.")
+    check_classes(space.classifier, attrs)
     kinds = {kind.name: kind for kind in STREAMING_METHODS[attrs["approximation"]].memories}
     memory = kinds[attrs["memory"]](**json.loads(attrs["options"]))
     at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(found.values["theta"]))

@@ -10,9 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.same_model import KIND
+from pymc_gpep.fits.same_model import KIND, named_classes
 from pymc_gpep.fits.saving import observed_data
-from pymc_gpep.fits.sparse_saving import named_classes
 from pymc_gpep.rows.fingerprint import FormerRows
 
 if TYPE_CHECKING:

@@ -19,13 +19,14 @@ from pytensor.graph.basic import Variable
 from pytensor.scalar.basic import Add, Mul
 from pytensor.tensor.basic import Eye, get_underlying_scalar_constant_value
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from pytensor.tensor.math import Dot
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import StructureError
 
 __all__ = ["LatentGP", "is_process", "jitter_of", "latents_among", "read_latent", "without_jitter"]
@@ -165,10 +166,7 @@ def _moved_axes(variable: TensorVariable) -> tuple[TensorVariable, tuple[int | s
 
 def _operands(variable: TensorVariable, scalar_op: type) -> list[TensorVariable]:
     """Return the operands if the variable is an elementwise sum or product, else none."""
-    node = variable.owner
-    if node is None or not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, scalar_op):
-        return []
-    return cast(list[TensorVariable], node.inputs)
+    return cast(list[TensorVariable], variable.owner.inputs) if is_elementwise(variable, scalar_op) else []
 
 
 def _is_standard_normal(variable: TensorVariable) -> bool:

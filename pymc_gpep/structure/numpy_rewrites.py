@@ -16,6 +16,7 @@ from pytensor.tensor.blas import BatchedDot
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.math import Dot
 
+from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.ufunc_nodes import by_ufuncs
 
 __all__ = ["NUMPY_REWRITES"]
@@ -76,7 +77,7 @@ def _rows_in_one(fgraph: Any, node: Apply) -> list[Variable] | None:
     multiples: dict[tuple[Variable, ...], list[Variable]] = defaultdict(list)
     rest = []
     for term in node.inputs:
-        if _is(term, Mul) and len(fgraph.clients[term]) == 1:
+        if is_elementwise(term, Mul) and len(fgraph.clients[term]) == 1:
             operands = term.owner.inputs
             narrow = [each for each in operands if each.type.broadcastable[-1]]
             wide = tuple(each for each in operands if not each.type.broadcastable[-1])
@@ -121,14 +122,9 @@ def _is_constant(variable: Variable, value: float) -> bool:
     return isinstance(variable, Constant) and bool(np.all(np.asarray(variable.data) == value))
 
 
-def _is(variable: Variable, operation: type) -> bool:
-    node = variable.owner
-    return node is not None and isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, operation)
-
-
 def _compares(variable: Variable, how: type, bound: float | None = None) -> bool:
     """Whether a variable is a comparison of this kind, with a constant bound if one is given."""
-    return _is(variable, how) and (bound is None or _is_constant(variable.owner.inputs[1], bound))
+    return is_elementwise(variable, how) and (bound is None or _is_constant(variable.owner.inputs[1], bound))
 
 
 # One by one: two in one rewriter cannot be pickled.

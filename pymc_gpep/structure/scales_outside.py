@@ -15,10 +15,12 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.rewriting.basic import EquilibriumGraphRewriter, node_rewriter
 from pytensor.graph.traversal import graph_inputs
 from pytensor.scalar.basic import Mul, Sqr
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure.elementwise import is_elementwise
 
 __all__ = ["scales_outside"]
 
@@ -67,10 +69,10 @@ def _outside_of_products(fgraph: Any, node: Apply) -> list[Variable] | None:
 @node_rewriter([Sum])
 def _outside_of_squares(fgraph: Any, node: Apply) -> list[Variable] | None:
     """Σ (s A)² as s² Σ A²."""
-    squares = node.inputs[0].owner
-    if squares is None or not _is(squares, Sqr) or node.op.axis != (1,):
+    (squares,) = node.inputs
+    if not is_elementwise(squares, Sqr) or node.op.axis != (1,):
         return None
-    base, scales = _scaled(squares.inputs[0])
+    base, scales = _scaled(squares.owner.inputs[0])
     if not scales:
         return None
     return [pt.mul(node.op(pt.sqr(base)), *(pt.sqr(scale[:, 0]) for scale in scales))]
@@ -82,12 +84,8 @@ def _scaled(matrix: Variable) -> tuple[Variable, list[Variable]]:
     if node is not None and isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
         base, scales = _scaled(node.inputs[0])
         return (base.T, scales) if scales else (matrix, [])
-    if node is None or not _is(node, Mul) or matrix.type.ndim != 2:
+    if node is None or not is_elementwise(matrix, Mul) or matrix.type.ndim != 2:
         return matrix, []
     scales = [each for each in node.inputs if each.type.shape == (1, 1)]
     others = [each for each in node.inputs if each.type.shape != (1, 1)]
     return (pt.mul(*others) if len(others) > 1 else others[0], scales) if scales and others else (matrix, [])
-
-
-def _is(node: Apply, operation: type) -> bool:
-    return isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, operation)
