@@ -168,7 +168,7 @@ class InducingFit(ABC):
 
     def _known_posterior(self) -> BlockPosterior:
         if self.posterior is None:
-            raise ValueError(f"There is no posterior: {self.message}")
+            raise ValueError(f"There is no posterior to predict from: {self.message}")
         return self.posterior
 
     def latent_moments(self, gp: Gp = None) -> tuple[Array, Array]:

@@ -55,11 +55,13 @@ def learning_curve(
     Raises
     ------
     TypeError
-        If `every` is no whole number.
+        If `every` is no whole number, or `fit` something else.
     ValueError
         If inputs or labels do not fit the model, or `every` is not positive.
     """
     _check_step(every)
+    if not isinstance(fit, ActiveFit):
+        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is a {type(fit).__name__}.')
     blocks, classifier, solution = fit.blocks(gp), fit.classifier, fit.solution
     inputs = new_inputs(Xnew, blocks.rows.n_inputs)
     observed = held_out(classifier, ynew, len(inputs), "ynew")

@@ -20,7 +20,16 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import draw_hyperparameters
 from pymc_gpep.structure.prior_functions import frozen_data
 
-__all__ = ["Hyperparameters"]
+__all__ = ["Hyperparameters", "check_start"]
+
+
+def check_start(start: Any) -> None:
+    """Raise a TypeError unless it is a dict of initial values by name, or None."""
+    if start is not None and not isinstance(start, Mapping):
+        raise TypeError(
+            f"start must be initial values of hyperparameters, by name, but is {start!r}. The file of a Checkpoint "
+            "is for fits by batches, which have a batch_size."
+        )
 
 
 class Hyperparameters:
@@ -60,11 +69,7 @@ class Hyperparameters:
 
     def initial_point(self, start: Mapping[str, Any] | None = None, random_seed: int = 0) -> Array:
         """Where to begin: the model's initial point, overridden by `start` (names of variables → values)."""
-        if start is not None and not isinstance(start, Mapping):
-            raise TypeError(
-                f"start must be initial values of hyperparameters, by name, but is {start!r}. The file of a Checkpoint "
-                "is for fits by batches, which have a batch_size."
-            )
+        check_start(start)
         model = self.classifier.model
         names = {name for v in self.value_vars for name in (v.name, model.values_to_rvs[v].name)}
         if unknown := sorted(set(start or {}) - names):

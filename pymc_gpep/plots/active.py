@@ -59,9 +59,13 @@ def plot_active(
 
     Raises
     ------
+    TypeError
+        If `fit` is something else.
     ValueError
         If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
     """
+    if not isinstance(fit, ActiveFit):
+        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is a {type(fit).__name__}.')
     X = fit.fitted_inputs(gp)
     new = input_grid(X) if Xnew is None else Xnew
     p = fit.predict(gp, new)["p"]

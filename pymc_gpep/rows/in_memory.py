@@ -18,6 +18,8 @@ class InMemory:
 
     Raises
     ------
+    TypeError
+        If labels are no numbers.
     ValueError
         If shapes do not agree, if there are no rows, or if inputs are not finite or labels no whole numbers.
     """
@@ -34,6 +36,11 @@ class InMemory:
             raise ValueError(
                 f"inputs must be finite, but {np.count_nonzero(bad)} of {len(bad)} rows have values that are not; the "
                 f"first is row {int(np.flatnonzero(bad)[0])}."
+            )
+        if observed.dtype.kind not in "biuf":
+            raise TypeError(
+                f"labels must be whole numbers 0 ... c−1, but are of type {observed.dtype}. Code them, for example "
+                "with pandas.factorize(labels, sort=True)."
             )
         self._labels: NDArray[np.int64] = observed.astype(np.int64)
         if (wrong := self._labels != observed).any():

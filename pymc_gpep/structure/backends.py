@@ -1,12 +1,31 @@
-"""What backends of PyTensor need installed, asked before any work: PyTensor itself asks when it compiles."""
+"""What graphs are compiled with, looked at before any work: PyTensor itself looks when it compiles."""
 
 from importlib.util import find_spec
 from typing import Any
 
-from pytensor.compile.mode import get_mode
+from pymc.pytensorf import resolve_backend_compile_kwargs
+from pytensor.compile.mode import get_mode, predefined_modes
 from pytensor.link.jax import JAXLinker
 
-__all__ = ["check_installed"]
+__all__ = ["check_installed", "compile_options"]
+
+
+def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
+    """What `pytensor.function` is to be given for a backend, with what else it is given.
+
+    Raises
+    ------
+    ValueError
+        If there is no such backend, or if `compile_kwargs` have a `mode` besides.
+    ModuleNotFoundError
+        If it is JAX, and JAX is not installed.
+    """
+    known = ["c", *(name.lower() for name in predefined_modes)]
+    if backend is not None and str(backend).lower() not in known:
+        raise ValueError(f'backend must be "numba", "jax", "c" or another mode of PyTensor, but is {backend!r}.')
+    options = resolve_backend_compile_kwargs(backend, compile_kwargs)
+    check_installed(options)
+    return options
 
 
 def check_installed(compile_kwargs: dict[str, Any]) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.progress_bar import default_progress_theme
-from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution
@@ -23,14 +22,14 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.rounds import climb_in_rounds
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.model_rows import RowInputs
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
+from pymc_gpep.variational.argument_checks import check_whole, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
-from pymc_gpep.variational.inference import check_whole, taken, whole_seed
 
 __all__ = ["ACTIVE_METHODS", "ActiveInference"]
 
@@ -160,8 +159,7 @@ class ActiveInference(Inference):
         check_whole("n, the limit on iterations of the optimiser,", n)
         if isinstance(score, str):
             self._approximator = replace(self._approximator, score=score)
-        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
-        check_installed(kwargs)
+        kwargs = compile_options(backend, compile_kwargs)
         began = time.perf_counter()
         with (
             FitProgress(self._approximator.name, progressbar, progressbar_theme) as progress,

@@ -4,19 +4,17 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import pymc as pm
 from pymc.progress_bar import default_progress_theme
-from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
+from pymc_gpep.hyper.hyperparameters import check_start
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import maximise_from
@@ -24,12 +22,13 @@ from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
+from pymc_gpep.variational.argument_checks import check_whole, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 
-__all__ = ["GPInference", "check_whole", "whole_seed"]
+__all__ = ["GPInference"]
 
 _OF_FIT = (
     ", hyper, hyper_options, starts and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, "
@@ -99,6 +98,7 @@ class GPInference(Inference):
         )
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(self._approximator)
+        check_start(start)
         self._start = dict(start or {})
         check_whole("starts", starts, 1)
         self._starts = starts
@@ -163,8 +163,7 @@ class GPInference(Inference):
         """
         check_whole("n, the limit on iterations of the optimiser,", n)
         self._include_transformed = include_transformed
-        self._kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
-        check_installed(self._kwargs)
+        self._kwargs = compile_options(backend, compile_kwargs)
         self._log_posterior = None  # the model may have other data than in an earlier fit
         return self._run(n, callbacks or (), progressbar, progressbar_theme)
 
@@ -254,35 +253,3 @@ class GPInference(Inference):
         warn_unless_converged(self._approx)
         warn_if_nothing_learned(self._approx)
         return self._approx
-
-
-def check_whole(name: str, value: Any, least: int = 0) -> None:
-    """Raise a TypeError unless an argument of this name is a whole number, a ValueError if it is less than `least`."""
-    if not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, but is {value!r}.")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, but is {value}.")
-
-
-def check_number(name: str, value: Any) -> None:
-    """Raise a TypeError unless an argument of this name is a number."""
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, but is {value!r}.")
-
-
-def taken(inference: type[Inference]) -> list[str]:
-    """What `pm.fit` takes by name for an inference, besides the options of approximations."""
-    names = [*signature(inference).parameters, *signature(inference.fit).parameters]
-    return [name for name in names if name not in {"self", "method", "options"}]
-
-
-def check_switches(**switches: Any) -> None:
-    """Raise a TypeError unless arguments of these names are True or False."""
-    for name, value in switches.items():
-        if not isinstance(value, bool | np.bool_):
-            raise TypeError(f"{name} must be True or False, but is {value!r}.")
-
-
-def whole_seed(random_seed: Any) -> int:
-    """A number that stands for a seed of any kind; 0 for none, so that fits are the same again."""
-    return 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.progress_bar import default_progress_theme
-from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
@@ -24,14 +23,14 @@ from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.registry import rows_of
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
+from pymc_gpep.variational.argument_checks import check_optimiser, check_switches, check_whole, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
-from pymc_gpep.variational.inference import check_switches, check_whole, taken, whole_seed
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
 
@@ -124,6 +123,8 @@ class SparseInference(Inference):
         for name in options:
             if name in _NOT_YET:
                 raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
+        if "batch_size" in options:  # of a method that has them this is another inference
+            raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         self._approximator = with_options(kind, options, _OF_FIT, {*taken(type(self)), "batch_size", "warmup", "decay"})
         classifier = read_classifier(pm.modelcontext(model), likelihood)
@@ -202,10 +203,10 @@ class SparseInference(Inference):
         An interrupt (Ctrl-C) ends the optimisation and keeps the best point so far.
         """
         check_whole("n, the limit on iterations of the optimiser,", n)
+        check_optimiser(obj_optimizer)
         if obj_optimizer is not None and self._update == "outer":
             raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
-        kwargs = resolve_backend_compile_kwargs(backend, compile_kwargs)
-        check_installed(kwargs)
+        kwargs = compile_options(backend, compile_kwargs)
         began = time.perf_counter()
         with (
             FitProgress(self._approximator.name, progressbar, progressbar_theme) as progress,

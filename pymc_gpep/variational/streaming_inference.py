@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.progress_bar import default_progress_theme
-from pymc.pytensorf import resolve_backend_compile_kwargs
 from pymc.variational.inference import Inference
 from pymc.variational.updates import adam
 
@@ -35,20 +34,37 @@ from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import Problem, make_step
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import INTERPRETED
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
+from pymc_gpep.variational.argument_checks import (
+    check_number,
+    check_optimiser,
+    check_switches,
+    check_whole,
+    taken,
+    whole_seed,
+)
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
-from pymc_gpep.variational.inference import check_number, check_switches, check_whole, taken, whole_seed
 
 __all__ = ["StreamingInference"]
 
 _SMOOTHING = 0.98  # of the objective that progress shows
+
+_OF_ALL_ROWS = {
+    "update": "with batches hyperparameters move at each step. Leave it out",
+    "client": "batches are taken in one process. Leave it out",
+    "hyper": "with batches hyperparameters stay where their steps end. Leave it out",
+    "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
+    "max_iterations": "with batches n is the number of steps. Leave it out",
+    "tolerance": "with batches n is the number of steps. Leave it out",
+}
+"""Options, and why there are none with batches."""
 
 _log = logging.getLogger(__name__)
 
@@ -137,6 +153,8 @@ class StreamingInference(Inference):
         chosen = memories[memory] if memory else kind.memories[0]
         known = [each.name for each in fields(chosen)]
         if unknown := sorted(set(options) - set(known)):
+            for name in _OF_ALL_ROWS.keys() & set(unknown):
+                raise TypeError(f"{name} is for fits of all rows at once: {_OF_ALL_ROWS[name]}, or batch_size.")
             raise TypeError(
                 f"{method} with batches has no option {', '.join(unknown)}; it has sites, memory, warmup, decay, "
                 f"jitter{''.join(f', {name}' for name in known)}, gp, data, inducing, learn_inducing, shared_inducing, "
@@ -165,8 +183,8 @@ class StreamingInference(Inference):
         self._gps = as_gps(gp)
         functions_of(classifier, self._gps)  # what cannot be had is refused before any work
         self._seed = whole_seed(random_seed)
-        self._saved = _left_off(start)
-        self._first = self._space.initial_point(start if isinstance(start, Mapping) else None, self._seed)
+        self._saved, values = _left_off(start)
+        self._first = self._space.initial_point(values, self._seed)
         self._rows = None if data is None else rows_of(data)
         self._given = inducing
         self._learn = learn_inducing
@@ -218,8 +236,8 @@ class StreamingInference(Inference):
         An interrupt (Ctrl-C) ends the fit and keeps what was learned.
         """
         check_whole("n, the number of steps,", n)
-        kwargs = {"mode": INTERPRETED} | resolve_backend_compile_kwargs(backend, compile_kwargs)
-        check_installed(kwargs)
+        check_optimiser(obj_optimizer)
+        kwargs = {"mode": INTERPRETED} | compile_options(backend, compile_kwargs)
         began = time.perf_counter()
         with (
             FitProgress(self._method, progressbar, progressbar_theme) as progress,
@@ -334,11 +352,13 @@ class StreamingInference(Inference):
         return self._saved
 
 
-def _left_off(start: Mapping[str, Any] | str | PathLike[str] | StreamedFit | None) -> Saved | None:
-    """Where another fit stands that is to be gone on from."""
-    if start is None or isinstance(start, Mapping):
-        return None
-    return start.saved if isinstance(start, StreamedFit) else read_checkpoint(start)
+def _left_off(
+    start: Mapping[str, Any] | str | PathLike[str] | StreamedFit | None,
+) -> tuple[Saved | None, Mapping[str, Any] | None]:
+    """Where another fit stands that is to be gone on from, or initial values."""
+    if isinstance(start, StreamedFit):
+        return start.saved, None
+    return (read_checkpoint(start), None) if isinstance(start, str | PathLike) else (None, start)
 
 
 def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:

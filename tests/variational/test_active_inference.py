@@ -110,6 +110,21 @@ def test_what_makes_no_sense_is_refused(options, error, message):
         pm.fit(method="ivm", **options)
 
 
+def test_rows_with_label_noise_are_refused():
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=Y)
+    with model, pytest.raises(ValueError, match='For label noise there is method="sparse_ep"'):
+        pm.fit(method="ivm", active=5)
+
+
+def test_what_other_fits_have_not_is_refused():
+    with pytest.raises(TypeError, match=r'fit must be what pm\.fit\(method="ivm"\) returned, but is a dict'):
+        gpep.learning_curve({}, NEW, np.zeros(6))
+    with pytest.raises(TypeError, match="but is a dict"):
+        gpep.plots.plot_active({})
+
+
 def test_what_is_not_there_says_what_to_do(fitted):
     with pytest.raises(NotImplementedError, match="A fit by active rows has no sample yet"):
         fitted[2].sample(10)

@@ -254,6 +254,9 @@ REFUSED = {
         "start names rho, but the hyperparameters of",
     ),
     "n": ({"n": 1.5}, TypeError, "must be a whole number"),
+    "optimiser": ({"update": "inner", "obj_optimizer": "adam"}, TypeError, "obj_optimizer must be one of PyMC's"),
+    "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
+    "batches": ({"method": "gfitc", "batch_size": 5}, TypeError, "gfitc has no batches. Leave batch_size out"),
 }
 
 
@@ -266,7 +269,7 @@ def test_refused_before_any_work(options, kind, message):
 
 def test_a_likelihood_without_such_sites():
     model, gp = models.softmax()
-    with model, pytest.raises(ValueError, match="of rules for inducing inputs a softmax likelihood has none"):
+    with model, pytest.raises(ValueError, match="no sites for a softmax likelihood"):
         pm.fit(method="sparse_ep", gp=gp)
 
 

@@ -204,7 +204,7 @@ REFUSED = {
     "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has sites, memory"),
     "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
     "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless'"),
-    "sites": ({"sites": "nested"}, ValueError, "sites is 'nested', but of rules for batches"),
+    "sites": ({"sites": "nested"}, ValueError, "sites is 'nested', but for batches of a multinomial_probit"),
     "size": ({"batch_size": 0}, ValueError, "batch_size must be at least 1, but is 0"),
     "warmup": ({"warmup": -1}, ValueError, "warmup, .*, must be at least 0, but is -1"),
     "kind of size": ({"batch_size": 2.5}, TypeError, "batch_size must be a whole number"),
@@ -213,6 +213,15 @@ REFUSED = {
     "decay": ({"decay": -1.0}, ValueError, "decay must be a finite number"),
     "inducing": ({"inducing": 31}, ValueError, "inducing must be from 1 to 30"),
     "start": ({"start": {"rho": 1.0}}, ValueError, "start names rho"),
+    "kind of start": ({"start": 3}, TypeError, "start must be initial values of hyperparameters, by name, but is 3"),
+    "optimiser": ({"obj_optimizer": "adam"}, TypeError, r"must be one of PyMC's, such as pm\.adam.*, but is 'adam'"),
+    "backend": ({"backend": "numbat"}, ValueError, "backend must be .* but is 'numbat'"),
+    "of all rows": ({"update": "inner"}, TypeError, "update is for fits of all rows at once"),
+    "names for labels": (
+        {"data": (X, np.array(["a", "b", "c"])[Y])},
+        TypeError,
+        "whole numbers .*, but are of type <U1",
+    ),
 }
 
 
@@ -264,7 +273,7 @@ def test_labels_may_have_noise():
     assert np.isfinite(found.log_evidence)
     again = gpep.from_datatree(found.to_datatree(), model)
     assert str(again) == str(found)
-    assert again.log_evidence == found.log_evidence
+    assert_allclose(again.log_evidence, found.log_evidence, rtol=1e-12)
     with pytest.raises(ValueError, match="a noisy_multinomial_probit likelihood has none"):
         fit(1, "sparse_vi", with_label_noise, sites=None)
 

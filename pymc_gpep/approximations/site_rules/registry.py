@@ -28,7 +28,7 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
     if name not in fitting:
         known = " and ".join(map(repr, fitting))
         raise ValueError(
-            f"sites is {name!r}, but of rules for inducing inputs a {likelihood.name} likelihood has {known}."
+            f"sites is {name!r}, but with inducing inputs EP of a {likelihood.name} likelihood has {known}."
         )
     return fitting[name]()
 
@@ -49,7 +49,7 @@ def _fitting(likelihood: Likelihood) -> dict[str, type[SiteRule]]:
     fitting = {rule.name: rule for rule in RULES if rule.fits(likelihood)}
     if not fitting:
         raise ValueError(
-            "EP with inducing inputs cannot take its likelihood apart: of rules for inducing inputs a "
-            f"{likelihood.name} likelihood has none."
+            f"EP with inducing inputs has no sites for a {likelihood.name} likelihood. Take a method of all rows, or "
+            'method="ivm".'
         )
     return fitting

@@ -29,7 +29,8 @@ def selection_rule(name: str | None, likelihood: Likelihood) -> SiteRule:
             return rule
     known = " or ".join(f"sites={rule.name!r}" for rule in fitting)
     what = "sites" if name is None else f"{name!r} sites"
+    instead = f"there is {known}" if known else "those of a multinomial probit, a softmax or two classes have some"
+    noise = "" if known else '. For label noise there is method="sparse_ep"'
     raise ValueError(
-        f"Rows of a {likelihood.name} likelihood have no {what} by which they could be chosen"
-        f"{f'; there is {known}' if known else ''}."
+        f"Rows of a {likelihood.name} likelihood have no {what} by which they could be chosen; {instead}{noise}."
     )

@@ -28,6 +28,8 @@ RULES: tuple[type[Rule], ...] = (
 )
 """All there are; a new one is a line here."""
 
+_TITLES = {"log normaliser": "expectation propagation", "expected log": "variational bound"}
+
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
     """The rule for a functional, a name of factors and a likelihood; the first that there is where none is named.
@@ -43,10 +45,15 @@ def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule
         if rule.functional == functional and rule.fits(likelihood) and rule.expresses.fits(likelihood)
     }
     names = list(reversed(fitting))
-    if not names or (sites is not None and sites not in fitting):
-        has = " and ".join(map(repr, names)) or "none"
+    if not names:
         raise ValueError(
-            f"sites is {sites!r}, but of rules for batches and {functional}s a {likelihood.name} likelihood has {has}."
+            f"Batches of a {likelihood.name} likelihood have no {_TITLES[functional]}. Take another method, or leave "
+            "batch_size out."
+        )
+    if sites is not None and sites not in fitting:
+        raise ValueError(
+            f"sites is {sites!r}, but for batches of a {likelihood.name} likelihood {_TITLES[functional]} has "
+            f"{' and '.join(map(repr, names))}."
         )
     return fitting[sites or names[0]].of(likelihood)
 
