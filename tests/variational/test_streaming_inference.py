@@ -274,7 +274,7 @@ def test_labels_may_have_noise():
     again = gpep.from_datatree(found.to_datatree(), model)
     assert str(again) == str(found)
     assert_allclose(again.log_evidence, found.log_evidence, rtol=1e-12)
-    with pytest.raises(ValueError, match="a noisy_multinomial_probit likelihood has none"):
+    with pytest.raises(ValueError, match="Batches of a noisy_multinomial_probit likelihood have no variational bound"):
         fit(1, "sparse_vi", with_label_noise, sites=None)
 
 
