@@ -3,6 +3,7 @@
 `steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
 learned), rows and columns as a step of GPflow's variational bound, with Adam in double precision. `rows`: a step and a
 sweep over all rows against the number of rows, with the memory that a process came to. `predict`: class probabilities.
+`ways`: fits with hyperparameters by all rows, active ones, inducing inputs and batches: seconds and log score.
 Each measurement has a process of its own; all use as many threads as they are given.
 """
 
@@ -26,6 +27,17 @@ STEPS = {  # columns, classes, inducing inputs, rows of a batch
     "small": (36, 6, 50, 100),
 }
 ROWS = (10_000, 100_000, 1_000_000)
+WAYS: dict[str, dict[str, Any]] = {
+    "all rows": {"method": "nested_ep"},
+    "active rows": {"method": "ivm", "active": 200},
+    "inducing inputs": {"method": "sparse_ep", "inducing": 60, "shared_inducing": True, "learn_inducing": False},
+    "batches": {
+        "method": "sparse_ep", "inducing": 60, "shared_inducing": True, "learn_inducing": False, "batch_size": 500,
+        "steps": 2000,
+    },
+}  # fmt: skip
+MOST = {"all rows": 2000}
+"""Rows that a way is tried with."""
 BACKENDS = ("", "numba", "jax")
 
 
@@ -165,6 +177,36 @@ def predictions(n: int, m: int) -> dict[str, float]:
     return {"first, with its graphs": float(first), "again": float(again)}
 
 
+def by_way(way: str, n: int) -> dict[str, float]:
+    """Seconds of a fit with hyperparameters, and the log score of 2000 new rows, of the data of the how-to page."""
+    import pymc as pm
+
+    import pymc_gpep as gpep
+
+    rng = np.random.default_rng(1)
+
+    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
+        X = rng.uniform(-3, 3, size=(count, 2))
+        f = 2 * np.stack([np.sin(2 * X[:, 0]), np.cos(1.5 * X[:, 1]), X.prod(axis=1) / 4])
+        return X, (f + rng.standard_normal(f.shape)).argmax(axis=0)
+
+    (Xnew, ynew), (X, y) = draw(2000), draw(n)
+    options = dict(WAYS[way])
+    with pm.Model():
+        ls = pm.InverseGamma("ls", 3, 3)
+        eta = pm.HalfNormal("eta", 5)
+        gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=ls))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+        if "batch_size" in options:
+            options["obj_optimizer"] = pm.adam(learning_rate=0.02)
+        began = time.perf_counter()
+        fit = pm.fit(options.pop("steps", 10_000), progressbar=False, random_seed=1, **options)
+        spent = time.perf_counter() - began
+    p = fit.predict(Xnew, covariances=False)["p"].values
+    score = float(np.log(p[np.arange(len(ynew)), ynew]).mean())
+    return {"seconds": fit.seconds, "with compiling": spent, "log score": score, "MB": _megabytes()}
+
+
 def volume(n: int, m: int, c: int, workers: int) -> dict[str, float]:
     """What a cluster's workers are sent and send back in a sweep, each, in numbers of eight bytes."""
     import cloudpickle
@@ -213,7 +255,7 @@ def _megabytes() -> float:
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
-    each.__name__: each for each in (ours, gpflow_steps, all_rows, by_batches, predictions, volume)
+    each.__name__: each for each in (ours, gpflow_steps, all_rows, by_batches, predictions, by_way, volume)
 }
 
 
@@ -235,7 +277,7 @@ def measured(python: str, seconds: float, threads: int, name: str, *values: Any)
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("steps", "rows", "predict", "volume", "one"))
+    parser.add_argument("what", choices=("steps", "rows", "predict", "ways", "volume", "one"))
     parser.add_argument("one", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
@@ -271,6 +313,11 @@ def main() -> None:
         for n in arguments.sizes:
             report(f"{n} rows, by batches", measured(*here, "by_batches", n, arguments.inducing))
             report(f"{n} rows, all at once", measured(*here, "all_rows", n, arguments.inducing))
+    elif arguments.what == "ways":
+        for n in arguments.sizes:
+            for way in WAYS:
+                if n <= MOST.get(way, n):
+                    report(f"{n} rows, {way}", measured(*here, "by_way", way, n))
     elif arguments.what == "volume":
         for c, m in ((3, 20), (10, 100)):
             report(f"{c} classes, {m} inducing inputs", measured(*here, "volume", 20_000, m, c, 2))

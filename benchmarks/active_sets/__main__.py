@@ -2,7 +2,7 @@
 
 from benchmarks.command import run_paper
 
-EXPERIMENTS = ("toy", "sparse_toy")
+EXPERIMENTS = ("toy", "sparse_toy", "isolet", "even_digits")
 
 if __name__ == "__main__":
-    run_paper("active_sets", EXPERIMENTS, "Girolami and Rogers (2006), variational multinomial probit regression")
+    run_paper("active_sets", EXPERIMENTS, "Girolami and Rogers (2006) and Seeger and Jordan (2004)")

@@ -301,8 +301,8 @@ class InducingFit(ABC):
         if self.classifier.n_functions > 1 and not self._coupled:
             raise NotImplementedError(
                 "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by "
-                'a tenth and more. Fit with sites that couple them (method="sparse_ep", sites="nested", without '
-                "batches), or hold out rows, and score fit.predict(Xtest) on them."
+                'a tenth and more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, '
+                'sites="coupled" of "ivm"), or hold out rows, and score fit.predict(Xtest) on them.'
             )
         from pymc_gpep.checks.leave_one_out import leave_one_out_by_parts  # with it comes ArviZ
 
