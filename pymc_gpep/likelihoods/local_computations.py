@@ -26,6 +26,7 @@ __all__ = [
     "PointAverage",
     "PointFactor",
     "QuadraticBound",
+    "RoughNormaliser",
     "ScalarDensity",
     "Utilities",
     "UtilityBound",
@@ -115,6 +116,14 @@ class PointFactor(NamedTuple):
     derivatives: Kernel
     """`(mean, variance, y, parameters, log_z, rho, gamma)`: log normalisers, see
     `pymc_gpep.kernels.methods.factor_derivatives.point_derivatives`."""
+
+
+class RoughNormaliser(NamedTuple):
+    """The log normalisers of `PointFactor` alone, to a few digits in little time: for choosing among many points."""
+
+    log_normalisers: Kernel
+    """`(mean, variance, y, parameters, log_z)`, see
+    `pymc_gpep.kernels.methods.factor_derivatives.rough_log_normalisers`."""
 
 
 class PointAverage(NamedTuple):

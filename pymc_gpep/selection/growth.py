@@ -122,7 +122,10 @@ class IndependentGrowth(Growth):
         return np.broadcast_to(self._variance, self.mean.shape)
 
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        return self.variance[:, places].T[:, :, None] * np.eye(self.n_functions)
+        variance, every = self.variance[:, places].T, np.arange(self.n_functions)
+        found = np.zeros((*variance.shape, self.n_functions))
+        found[:, every, every] = variance
+        return found
 
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
         self._variance[:, places] = np.maximum(variance, 0.0)

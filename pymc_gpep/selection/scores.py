@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, RoughNormaliser
 from pymc_gpep.selection.site_rules.contract import SiteRule
 
 __all__ = ["RANDOM", "SCORES", "SCORE_NAMES", "expected_information", "information", "surprise"]
@@ -49,14 +49,14 @@ def surprise(rule: SiteRule, likelihood: Likelihood, labels: NDArray[np.int64], 
 
     Where functions are coupled it is by inner EP, and for a softmax by the formula for its tails, to about a percent.
     """
-    p, c = len(labels), len(mean)
+    p = len(labels)
     if rule.form is not SiteForm.INDEPENDENT:
         return -likelihood.log_tail(np.ascontiguousarray(mean.T), np.ascontiguousarray(cov), labels)
     variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2))
-    if likelihood.offers(PointFactor):
-        log_z, rho, gamma = np.empty(p), np.empty((p, c)), np.empty((p, c))
+    if likelihood.offers(RoughNormaliser):
+        log_z = np.empty(p)
         given = np.ascontiguousarray(mean.T), variance, labels, likelihood.parameters
-        likelihood.computation(PointFactor).derivatives(*given, log_z, rho, gamma)
+        likelihood.computation(RoughNormaliser).log_normalisers(*given, log_z)
         return -log_z
     found = np.empty((5, p))
     given = np.ascontiguousarray(mean[0]), variance[:, 0].copy(), labels, likelihood.parameters

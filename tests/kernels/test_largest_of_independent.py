@@ -7,6 +7,7 @@ from scipy.integrate import quad
 from scipy.special import log_ndtr
 
 from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
+from pymc_gpep.kernels.special.log_largest import log_largest
 
 NODES, WEIGHTS = LEGENDRE
 CASES = {
@@ -62,3 +63,15 @@ def test_probabilities_of_all_classes_sum_to_one():
     for _ in range(50):
         mean, variance = 2.0 * rng.normal(size=6), np.exp(6.0 * rng.normal(size=6))
         assert_allclose(sum(np.exp(evaluate(mean, variance, y)[0]) for y in range(6)), 1.0, atol=1e-12)
+
+
+@pytest.mark.parametrize("c", [2, 3, 26])
+@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
+def test_the_rough_one_has_six_digits(c, spread):
+    rng = np.random.default_rng(c)
+    for scale in (0.1, 1.0, 10.0, 40.0):
+        mean, variance = scale * rng.normal(size=c), np.exp(spread * rng.uniform(-1, 1, size=c))
+        for y in range(min(c, 4)):
+            exact, _, _ = evaluate(mean, variance, y)
+            rough = log_largest(mean, variance, y, np.empty((3, c)))
+            assert rough == pytest.approx(exact, rel=1e-6, abs=1e-6)

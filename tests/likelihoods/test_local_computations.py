@@ -23,6 +23,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PointAverage,
     PointFactor,
     QuadraticBound,
+    RoughNormaliser,
     ScalarDensity,
     Utilities,
     UtilityBound,
@@ -373,6 +374,15 @@ def point_factor(likelihood, kernels):
         assert found[i] == pytest.approx(np.log(weight @ np.exp(density)), abs=1e-7)
 
 
+def rough_normaliser(likelihood, kernels):
+    variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
+    exact, rough, unused = np.empty(N), np.empty(N), np.empty((2, N, C))
+    given = F.T.copy(), variance, LABELS, likelihood.parameters
+    likelihood.computation(PointFactor).derivatives(*given, exact, *unused)
+    kernels.log_normalisers(*given, rough)
+    assert_allclose(rough, exact, atol=1e-6)
+
+
 def pair_factors(likelihood, kernels):
     def evaluate(mean, variance):
         log_z, rho, gamma = np.empty(N), np.empty(mean.shape), np.empty(mean.shape)
@@ -426,6 +436,7 @@ CHECKS = {
     PairFactors: pair_factors,
     PointAverage: point_average,
     PointFactor: point_factor,
+    RoughNormaliser: rough_normaliser,
     Utilities: utilities,
     UtilityBound: utility_bound,
 }

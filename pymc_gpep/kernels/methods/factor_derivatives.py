@@ -10,9 +10,10 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.methods.qiep import quadrature_tilted
+from pymc_gpep.kernels.special.log_largest import log_largest
 from pymc_gpep.kernels.special.normal import probit_moments
 
-__all__ = ["pair_derivatives", "point_derivatives", "step_pair_derivatives"]
+__all__ = ["pair_derivatives", "point_derivatives", "rough_log_normalisers", "step_pair_derivatives"]
 
 _LEAST = 1e-12  # variance of a difference that has none
 
@@ -42,6 +43,28 @@ def point_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
             stretch = 1.0 + site[0, k] * variance[i, k]
             gamma[i, k] = site[0, k] / stretch
             rho[i, k] = (site[1, k] - site[0, k] * mean[i, k]) / stretch
+
+
+@kernel
+def rough_log_normalisers(mean, variance, y, parameters, log_z):
+    """The log normalisers of `point_derivatives` alone, to about 1e-6 in a small part of the time.
+
+    Parameters
+    ----------
+    mean, variance : (n, c) array
+        Of the latent values.
+    y : (n,) array
+        Classes.
+    parameters : (0, n) array
+    log_z : (n,) array
+        Overwritten.
+    """
+    n, c = mean.shape
+    room, utility_variance = np.empty((3, c)), np.empty(c)
+    for i in range(n):
+        for k in range(c):
+            utility_variance[k] = 1.0 + variance[i, k]
+        log_z[i] = log_largest(mean[i], utility_variance, y[i], room)
 
 
 @kernel

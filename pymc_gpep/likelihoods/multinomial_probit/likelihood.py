@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood
 from pymc_gpep.kernels.methods.expected_log import utility_average
-from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives
+from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives, rough_log_normalisers
 from pymc_gpep.kernels.methods.full_qep import full_qep_update
 from pymc_gpep.kernels.methods.iep import iep_update
 from pymc_gpep.kernels.methods.qep import qep_update
@@ -33,6 +33,7 @@ from pymc_gpep.likelihoods.local_computations import (
     PairFactors,
     PointAverage,
     PointFactor,
+    RoughNormaliser,
     Utilities,
     UtilityBound,
 )
@@ -64,6 +65,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         DifferenceQuadrature(qep_update, full_qep_update),
         IndependentQuadrature(qiep_update),
         PointFactor(point_derivatives),
+        RoughNormaliser(rough_log_normalisers),
         PairFactors(pair_derivatives),
         PointAverage(utility_average),
         BlockCurvature(log_likelihood, curvature, curvature_slope),
