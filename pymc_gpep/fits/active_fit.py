@@ -48,8 +48,9 @@ class ActiveFit(InducingFit):
         Time that the fit took, without `compile_seconds`; NaN if unknown.
     compile_seconds : float
         Time that numba took to compile meanwhile. NaN if unknown.
-    rows : None
-        The rows are those of the model.
+    rows : Rows or None
+        What was fitted, where that were not the rows of the model; without any values, `FormerRows`, in a fit that was
+        read from a file.
     """
 
     space: Hyperparameters
@@ -92,7 +93,7 @@ class ActiveFit(InducingFit):
             coords={"inclusion": np.arange(len(rows))},
         )
         names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
-        if names is None:
+        if names is None or self.rows is not None:
             return found
         return found.assign_coords({str(classifier.point_dim): ("inclusion", np.asarray(names)[rows])})
 

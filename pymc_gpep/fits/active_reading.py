@@ -10,11 +10,13 @@ from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.fits.active_fit import ActiveFit
 from pymc_gpep.fits.active_saving import ACTIVE
+from pymc_gpep.fits.fitted_rows import former_rows
 from pymc_gpep.fits.same_model import check_classes, check_covariance, check_kind
 from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
 from pymc_gpep.gaussians.registry import posterior_of
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.selection.contract import Selection
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -35,18 +37,24 @@ def read_active_fit(tree: xr.DataTree, model: pm.Model | None = None) -> ActiveF
     found = tree["best"].to_dataset()
     (best,) = evaluations_of(found, "iteration")
     check_hyperparameters(space, [str(name) for name in found["parameter"].values])
-    labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values
+    observed, rows = tree["observed_data"].to_dataset(), stored["row"].values
+    former = former_rows(observed)
+    if former is None:
+        labels = observed[attrs["likelihood"]].values
+    else:  # those of other rows are not known any more
+        labels = np.full(former.n_rows, -1)
+        labels[rows] = stored["label"].values
     check_kind(space.classifier, attrs)
-    check_model(space, best.theta, best.log_posterior - best.evidence, labels)
+    check_model(space, best.theta, best.log_posterior - best.evidence, None if former else labels)
     check_classes(space.classifier, attrs)
     approximator = IVM(**json.loads(attrs["options"]))
     likelihood = space.classifier.likelihood_model
-    rows, inputs = stored["row"].values, stored["input"].values
+    inputs = stored["input"].values
     blocks = InducingBlocks(space.classifier, None, space.data)
-    given = RowInputs.of(space.classifier, blocks)
-    if not np.allclose(given.inputs[rows], inputs, rtol=1e-9, atol=0.0):
+    if former is None and not np.allclose(blocks.rows.inputs(slice(None))[rows], inputs, rtol=1e-9, atol=0.0):
         raise ValueError("The model is not the one that was fitted: the inputs of its active rows are others.")
-    dense = active_prior(ModelRows(given, space.point(best.theta)), rows)
+    active = RowInputs.of(space.classifier, blocks.on(InMemory(inputs, labels[rows])))
+    dense = active_prior(ModelRows(active, space.point(best.theta)), np.arange(len(rows)))
     if "prior" in tree.children:
         was = np.asarray(tree["prior"]["covariance"].values)
         check_covariance(dense.k[:, : was.shape[1], : was.shape[1]], was)
@@ -74,6 +82,7 @@ def read_active_fit(tree: xr.DataTree, model: pm.Model | None = None) -> ActiveF
         solution,
         float(attrs["seconds"]),
         float(attrs["compile_seconds"]),
+        former,
     )
 
 

@@ -4,8 +4,9 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from pymc_gpep.fits.fitted_rows import rows_of_fit
 from pymc_gpep.fits.same_model import FEW, named_classes
-from pymc_gpep.fits.saving import described, evaluation_table, observed_data
+from pymc_gpep.fits.saving import described, evaluation_table
 
 if TYPE_CHECKING:
     from pymc_gpep.fits.active_fit import ActiveFit
@@ -40,7 +41,7 @@ def active_datatree(fit: "ActiveFit") -> xr.DataTree:
             "others": xr.Dataset({"row": ("other", solution.sample.others)}),
             "history": evaluation_table(optimum.history, "iteration", names),
             "best": evaluation_table([optimum.best], "iteration", names),
-            "observed_data": observed_data(fit.classifier, solution.labels),
+            "observed_data": rows_of_fit(fit.classifier, fit.rows, solution.labels),
         }
     )
     if found is not None:

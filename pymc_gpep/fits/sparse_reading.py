@@ -9,6 +9,7 @@ import xarray as xr
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import SparseSolution
+from pymc_gpep.fits.fitted_rows import former_rows
 from pymc_gpep.fits.same_model import check_classes, check_kind, check_prior
 from pymc_gpep.fits.saving import check_hyperparameters, check_model, evaluations_of
 from pymc_gpep.fits.sparse_fit import SparseFit
@@ -16,13 +17,12 @@ from pymc_gpep.fits.sparse_saving import INDUCING
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Whitening
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 from pymc_gpep.structure import read_classifier
 
-__all__ = ["former_rows", "holds_sparse_fit", "read_sparse_fit"]
+__all__ = ["holds_sparse_fit", "read_sparse_fit"]
 
 
 def holds_sparse_fit(tree: xr.DataTree) -> bool:
@@ -86,11 +86,3 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
         float(attrs["compile_seconds"]),
         rows,
     )
-
-
-def former_rows(observed: xr.Dataset) -> FormerRows | None:
-    """What a file says of rows that were not the model's; None where they were."""
-    if "checksum" not in observed.attrs:
-        return None
-    n_rows, n_inputs, checksum, name = (observed.attrs[field] for field in FormerRows._fields)
-    return FormerRows(int(n_rows), int(n_inputs), str(checksum), str(name))

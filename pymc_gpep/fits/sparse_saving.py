@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING
 
 import xarray as xr
 
+from pymc_gpep.fits.fitted_rows import rows_of_fit
 from pymc_gpep.fits.same_model import named_classes
-from pymc_gpep.fits.saving import described, evaluation_table, observed_data
-from pymc_gpep.rows.fingerprint import FormerRows
+from pymc_gpep.fits.saving import described, evaluation_table
 
 if TYPE_CHECKING:
     from pymc_gpep.fits.sparse_fit import SparseFit
@@ -50,7 +50,7 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
                     "floored": solution.floored,
                 },
             ),
-            "observed_data": _observed(fit),
+            "observed_data": rows_of_fit(fit.classifier, fit.rows, solution.labels),
         }
     )
     tree.attrs = described(fit.approximator, fit.classifier, fit.converged, optimum) | {
@@ -59,9 +59,3 @@ def sparse_datatree(fit: "SparseFit") -> xr.DataTree:
         "compile_seconds": fit.compile_seconds,
     }
     return tree
-
-
-def _observed(fit: "SparseFit") -> xr.Dataset:
-    if fit.rows is None:
-        return observed_data(fit.classifier, fit.solution.labels)
-    return xr.Dataset(attrs=FormerRows.of(fit.rows)._asdict())

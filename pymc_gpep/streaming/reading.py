@@ -6,9 +6,9 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.fits.fitted_rows import former_rows
 from pymc_gpep.fits.same_model import check_classes, check_kind, check_prior
 from pymc_gpep.fits.saving import check_hyperparameters, check_model
-from pymc_gpep.fits.sparse_reading import former_rows
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.solvers.inducing import Whitening
 from pymc_gpep.streaming.fit import StreamedFit

@@ -10,9 +10,8 @@ import numpy as np
 import xarray as xr
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fitted_rows import rows_of_fit
 from pymc_gpep.fits.same_model import KIND, named_classes
-from pymc_gpep.fits.saving import observed_data
-from pymc_gpep.rows.fingerprint import FormerRows
 
 if TYPE_CHECKING:
     from pymc_gpep.streaming.fit import StreamedFit
@@ -47,10 +46,8 @@ def streamed_datatree(fit: "StreamedFit") -> xr.DataTree:
     if fit.posterior is not None:
         factor = fit.posterior.whitening.factor
         groups["inducing_values"] = xr.Dataset({"factor": (("set", "inducing", "inducing_other"), factor)})
-    if fit.rows is None:
-        groups["observed_data"] = observed_data(fit.classifier, fit.labels())
-    else:
-        groups["observed_data"] = xr.Dataset(attrs=FormerRows.of(fit.rows)._asdict())
+    labels = fit.labels() if fit.rows is None else np.empty(0, np.int64)
+    groups["observed_data"] = rows_of_fit(fit.classifier, fit.rows, labels)
     tree = xr.DataTree.from_dict(groups)
     tree.attrs = {
         "pymc_gpep_version": version("pymc_gpep"),

@@ -21,6 +21,7 @@ from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.rounds import climb_in_rounds
 from pymc_gpep.hyper.row_labels import checked_labels
+from pymc_gpep.rows.registry import rows_of
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -37,12 +38,11 @@ ACTIVE_METHODS = {IVM.name: IVM}
 """Names for `pm.fit(method=...)`, and what they stand for."""
 
 _ROUNDS = 10
-_OF_FIT = ", gp, majors and likelihood, besides pm.fit's own"
+_OF_FIT = ", gp, data, majors and likelihood, besides pm.fit's own"
 _NOT_YET = {
     "hyper": "sites that are held make the bound narrower in the hyperparameters than their posterior is",
     "hyper_options": "hyperparameters stay at their maximum",
     "starts": "the search begins at one point, the model's initial one or start=...",
-    "data": "the rows are those of the model",
 }
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,9 @@ class ActiveInference(Inference):
     gp : pm.gp.Latent or sequence of them, optional
         What made the latent values. If not given, the covariance between any inputs is read from the graph of the
         model, which has that of its own.
+    data : pair of arrays, path or Rows, optional
+        Inputs and labels in place of those of the model, which is declared on a few of them; inputs of all are held in
+        memory. See `pymc_gpep.rows.registry.rows_of`.
     majors : int
         How often active rows are chosen anew while hyperparameters are learned, at most. With 0 these stay at their
         initial values.
@@ -92,6 +95,7 @@ class ActiveInference(Inference):
         random_seed: Any = None,
         start: Mapping[str, Any] | None = None,
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+        data: Any = None,
         majors: int = _ROUNDS,
         likelihood: str | None = None,
         **options: Any,
@@ -109,6 +113,7 @@ class ActiveInference(Inference):
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)
         functions_of(classifier, self._gps)  # what cannot be had is refused before any work
+        self._rows = None if data is None else rows_of(data)
         self._seed = whole_seed(random_seed)
         self._first = self._space.initial_point(start, self._seed)
         self._majors = majors
@@ -167,7 +172,7 @@ class ActiveInference(Inference):
         ):
             progress.stage("making the graphs of the covariances")
             classifier = self._space.classifier
-            blocks = InducingBlocks(classifier, self._gps, self._space.data, kwargs)
+            blocks = InducingBlocks(classifier, self._gps, self._space.data, kwargs, self._rows)
             labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
             rows = RowInputs.of(classifier, blocks)
             log_posterior = ActiveLogPosterior(self._space, self._approximator, rows, labels, self._seed)
@@ -194,4 +199,6 @@ class ActiveInference(Inference):
     ) -> ActiveFit:
         inputs = rows.inputs[solution.selection.rows][None]
         theta = optimum.best.theta
-        return ActiveFit(self._space, self._approximator, theta, inputs, optimum, solution, seconds, compile_seconds)
+        return ActiveFit(
+            self._space, self._approximator, theta, inputs, optimum, solution, seconds, compile_seconds, self._rows
+        )

@@ -80,6 +80,27 @@ def test_a_fit_that_was_saved_is_the_same_again(fitted, tmp_path):
         gpep.from_datatree(tree, models.per_class()[0])
 
 
+def test_other_rows_than_those_of_the_model(fitted, tmp_path):
+    model, _, fit = fitted
+    data = tmp_path / "x.npy", tmp_path / "y.npy"
+    np.save(data[0], X)
+    np.save(data[1], Y)
+    with model, pytest.warns(RuntimeWarning, match="did not converge after 8 iterations"):
+        other = pm.fit(8, method="ivm", active=10, data=data, progressbar=False)
+    assert_array_equal(other.active.row, fit.active.row)
+    assert_allclose(other.lower_bound, fit.lower_bound)
+    assert_allclose(other.loo().elpd_i, fit.loo().elpd_i, atol=1e-8)
+    assert "flower" not in other.active.coords
+    tree = other.to_datatree()
+    assert "y" not in tree["observed_data"]
+    back = gpep.from_datatree(tree, model)
+    assert str(back) == str(other)
+    assert_array_equal(back.active.label, other.active.label)
+    assert_allclose(back.predict(NEW).p, other.predict(NEW).p, atol=1e-10)
+    with pytest.raises(ValueError, match="30 rows of this fit came from"):
+        back.loo()
+
+
 def test_the_same_seed_is_the_same_fit():
     model, _ = models.bernoulli_logit()
     options = {"method": "ivm", "active": 6, "pool": 8, "majors": 0, "score": "probability", "progressbar": False}
