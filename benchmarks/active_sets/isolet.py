@@ -22,7 +22,7 @@ PHI = 0.001
 JITTER = 1e-6
 ACTIVE, EVERY = 2000, 250
 FILES = "isolet_train.csv.gz", "isolet_test.csv.gz"
-SCORES = ("probability", "random")
+SCORES = {"probability": "by probability", "random": "at random"}
 STARTS = 3
 WHOLE = "all rows, vb"
 PRINTED = 0.0352
@@ -118,7 +118,7 @@ class Isolet(Experiment):
                 for count, (error, density) in zip(counts, scores, strict=True)
             )
             most = max(float(run["MB"]) for run in runs)
-            lines.append(f"| by {score} | {len(runs)} | {shown} | {seconds:.0f} | {most:.0f} |")
+            lines.append(f"| {SCORES[score]} | {len(runs)} | {shown} | {seconds:.0f} | {most:.0f} |")
             record[score] = {"counts": counts.tolist(), "scores": scores.tolist(), "starts": len(runs)}
         if (whole := found.get(WHOLE)) is not None:
             error, density = whole["scores"]
@@ -139,7 +139,7 @@ class Isolet(Experiment):
         for score, runs in shown.items():
             scores = np.mean([run["scores"] for run in runs], axis=0)
             for ax, values in zip(axes, scores.T * [[100.0], [1.0]], strict=True):
-                ax.plot(runs[0]["counts"], values, ".-", label=f"by {score}")
+                ax.plot(runs[0]["counts"], values, ".-", label=SCORES[score])
         if (whole := found.get(WHOLE)) is not None:
             for ax, value in zip(axes, whole["scores"] * [100.0, 1.0], strict=True):
                 ax.axhline(value, color="black", linewidth=0.8, label=WHOLE)
