@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
     from pymc_gpep.checks.corrected_evidence import CorrectedEvidence
     from pymc_gpep.checks.importance import ImportanceCheck
-    from pymc_gpep.checks.leave_one_out import CavityELPD
     from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
     from pymc_gpep.comparison.draw_prediction import predict_draws
     from pymc_gpep.comparison.evidence_grid import evidence_grid
     from pymc_gpep.comparison.table import compare_methods
     from pymc_gpep.fits.active_fit import ActiveFit
     from pymc_gpep.fits.learning_curve import learning_curve
+    from pymc_gpep.fits.left_out import CavityELPD
     from pymc_gpep.fits.recover import recover
     from pymc_gpep.fits.sparse_fit import SparseFit
     from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _HOME = {
     "ActiveFit": "fits.active_fit",
     "AnnealedEvidence": "checks.annealed_evidence",
-    "CavityELPD": "checks.leave_one_out",
+    "CavityELPD": "fits.left_out",
     "Checkpoint": "streaming.checkpoint",
     "CorrectedEvidence": "checks.corrected_evidence",
     "DenseRows": "selection.contract",

@@ -26,7 +26,7 @@ from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps
 
 if TYPE_CHECKING:
-    from pymc_gpep.checks.leave_one_out import CavityELPD
+    from pymc_gpep.fits.left_out import CavityELPD
 
 __all__ = ["InducingFit"]
 
@@ -304,7 +304,7 @@ class InducingFit(ABC):
                 'a tenth and more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, '
                 'sites="coupled" of "ivm"), or hold out rows, and score fit.predict(Xtest) on them.'
             )
-        from pymc_gpep.checks.leave_one_out import leave_one_out_by_parts  # with it comes ArviZ
+        from pymc_gpep.fits.left_out import leave_one_out_by_parts  # with it comes ArviZ
 
         prior, posterior = self.prior_at(gp), self._known_posterior()
         return leave_one_out_by_parts(

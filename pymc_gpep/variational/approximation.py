@@ -18,6 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.checks.learned import nothing_learned
+from pymc_gpep.checks.leave_one_out import leave_one_out
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import predict, process_and_inputs
@@ -32,7 +33,7 @@ from pymc_gpep.variational.group import GPGroup
 from pymc_gpep.variational.trace_recorder import Recorder
 
 if TYPE_CHECKING:
-    from pymc_gpep.checks.leave_one_out import CavityELPD
+    from pymc_gpep.fits.left_out import CavityELPD
 
 __all__ = ["GPApproximation", "warn_if_nothing_learned", "warn_unless_converged"]
 
@@ -338,8 +339,6 @@ class GPApproximation(SingleGroupApproximation):
             excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
             are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
         """
-        from pymc_gpep.checks.leave_one_out import leave_one_out  # with it comes ArviZ
-
         return leave_one_out(self._fit, refit_above=refit_above, tolerance=tolerance)
 
     @one_blas_thread()
