@@ -13,7 +13,6 @@ from pymc_gpep.fits.active_fit import ActiveFit
 from pymc_gpep.fits.prediction import held_out, new_inputs, predict_given
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
-from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["learning_curve"]
 
@@ -67,7 +66,7 @@ def learning_curve(
     observed = held_out(classifier, ynew, len(inputs), "ynew")
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     point = fit.space.point(fit.theta)
-    likelihood = LikelihoodElsewhere(classifier, len(inputs), fit.space.data)(point)
+    likelihood = fit.likelihood_at(len(inputs))
     d = len(solution.selection.rows)
     counts = [*range(every, d, every), d]
     posteriors = [ActivePosterior(fit.approximator.posterior_of_first(solution, count)) for count in counts]

@@ -28,7 +28,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.model_rows import RowInputs
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
-from pymc_gpep.variational.argument_checks import check_whole, taken, whole_seed
+from pymc_gpep.variational.argument_checks import check_there, check_whole, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 
@@ -100,9 +100,7 @@ class ActiveInference(Inference):
         likelihood: str | None = None,
         **options: Any,
     ) -> None:
-        for name in options:
-            if name in _NOT_YET:
-                raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
+        check_there(method, options, _NOT_YET)
         check_whole("majors, the limit on rounds of choosing rows,", majors)
         approximator = with_options(ACTIVE_METHODS[method], options, _OF_FIT, taken(type(self)))
         for name in ("active", "pool", "rows"):

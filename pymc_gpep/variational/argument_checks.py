@@ -1,5 +1,6 @@
 """Arguments of fits that are refused before any work."""
 
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from numbers import Integral, Real
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import numpy as np
 from pymc.variational.inference import Inference
 
-__all__ = ["check_number", "check_optimiser", "check_switches", "check_whole", "taken", "whole_seed"]
+__all__ = ["check_number", "check_optimiser", "check_switches", "check_there", "check_whole", "taken", "whole_seed"]
 
 
 def check_whole(name: str, value: Any, least: int = 0) -> None:
@@ -40,6 +41,13 @@ def check_switches(**switches: Any) -> None:
 def whole_seed(random_seed: Any) -> int:
     """A number that stands for a seed of any kind; 0 for none, so that fits are the same again."""
     return 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+
+
+def check_there(method: str, options: Iterable[str], not_yet: Mapping[str, str]) -> None:
+    """Raise a NotImplementedError if a method has one of the options `not_yet`, which says why."""
+    for name in options:
+        if name in not_yet:
+            raise NotImplementedError(f"{method} has no {name} yet: {not_yet[name]}. Leave it out.")
 
 
 def check_optimiser(obj_optimizer: Any) -> None:

@@ -27,7 +27,14 @@ from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
-from pymc_gpep.variational.argument_checks import check_optimiser, check_switches, check_whole, taken, whole_seed
+from pymc_gpep.variational.argument_checks import (
+    check_optimiser,
+    check_switches,
+    check_there,
+    check_whole,
+    taken,
+    whole_seed,
+)
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
@@ -120,9 +127,7 @@ class SparseInference(Inference):
         **options: Any,
     ) -> None:
         kind = SPARSE_METHODS[method]
-        for name in options:
-            if name in _NOT_YET:
-                raise NotImplementedError(f"{method} has no {name} yet: {_NOT_YET[name]}. Leave it out.")
+        check_there(method, options, _NOT_YET)
         if "batch_size" in options:  # of a method that has them this is another inference
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
