@@ -3,7 +3,8 @@
 `steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
 learned), rows and columns as a step of GPflow's variational bound, with Adam in double precision. `rows`: a step and a
 sweep over all rows against the number of rows, with the memory that a process came to. `predict`: class probabilities.
-`ways`: fits with hyperparameters by all rows, active ones, inducing inputs and batches: seconds and log score.
+`active`: a choice of active rows, and a round of ten steps of the optimiser with another choice. `ways`: fits with
+hyperparameters by all rows, active ones, inducing inputs and batches: seconds and log score.
 Each measurement has a process of its own; all use as many threads as they are given.
 """
 
@@ -162,6 +163,21 @@ def by_batches(n: int, m: int) -> dict[str, float]:
     return {"step": float(np.median(np.diff(times))), "MB of the data": before, "MB": _megabytes()}
 
 
+def active_rows(n: int, active: int, rows: int) -> dict[str, float]:
+    """A choice of active rows with the bound over some rows, and what a major round adds to it."""
+    import pymc as pm
+
+    X, y = data(n, 10, 3)
+    before, seconds = _megabytes(), []
+    for majors in (0, 1):
+        with model_of(10, 3, shared=True):
+            fit = pm.fit(
+                method="ivm", active=active, rows=rows, majors=majors, data=(X, y), progressbar=False, random_seed=1
+            )
+        seconds.append(fit.seconds)
+    return {"choice": seconds[0], "round": seconds[1] - seconds[0], "MB of the data": before, "MB": _megabytes()}
+
+
 def predictions(n: int, m: int) -> dict[str, float]:
     """Probabilities of ten classes at n points."""
     import pymc as pm
@@ -255,7 +271,7 @@ def _megabytes() -> float:
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
-    each.__name__: each for each in (ours, gpflow_steps, all_rows, by_batches, predictions, by_way, volume)
+    each.__name__: each for each in (ours, gpflow_steps, all_rows, by_batches, active_rows, predictions, by_way, volume)
 }
 
 
@@ -277,13 +293,14 @@ def measured(python: str, seconds: float, threads: int, name: str, *values: Any)
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("steps", "rows", "predict", "ways", "volume", "one"))
+    parser.add_argument("what", choices=("steps", "rows", "active", "predict", "ways", "volume", "one"))
     parser.add_argument("one", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
     parser.add_argument("--count", type=int, default=20, help="steps")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
     parser.add_argument("--inducing", type=int, default=20)
+    parser.add_argument("--active", type=int, default=200, help="active rows")
     parser.add_argument("--gpflow", metavar="PYTHON", help="the Python of an environment that has GPflow")
     parser.add_argument("--python", default=sys.executable, help="that ours are measured with")
     parser.add_argument("--threads", type=int, default=2)
@@ -313,6 +330,10 @@ def main() -> None:
         for n in arguments.sizes:
             report(f"{n} rows, by batches", measured(*here, "by_batches", n, arguments.inducing))
             report(f"{n} rows, all at once", measured(*here, "all_rows", n, arguments.inducing))
+    elif arguments.what == "active":
+        for n in arguments.sizes:
+            most = min(n, 20_000)
+            report(f"{n} rows, {arguments.active} active", measured(*here, "active_rows", n, arguments.active, most))
     elif arguments.what == "ways":
         for n in arguments.sizes:
             for way in WAYS:

@@ -24,3 +24,31 @@ EVEN_DIGITS: dict[tuple[float, float], tuple[float, float, float, float]] = {
     (5, 20): (0.04, 0.477860, 1.069909, 1.591897),
 }
 """Seeger and Jordan (2004), section 7: v and w, and error, mean probability of labels, least and most entropy."""
+
+Spread = tuple[float, float]
+TABLE_1: dict[str, dict[str, tuple[Spread, Spread, Spread]]] = {
+    "iris": {
+        "error": ((3.88, 2.00), (4.08, 2.16), (4.08, 2.16)),
+        "density": ((-10.43, 1.12), (-7.35, 1.27), (-7.26, 1.40)),
+    },
+    "thyroid": {
+        "error": ((4.73, 2.36), (3.86, 2.04), (3.94, 2.02)),
+        "density": ((-19.01, 2.55), (-14.62, 2.70), (-14.47, 2.39)),
+    },
+    "wine": {
+        "error": ((2.95, 2.16), (2.65, 1.87), (2.78, 2.07)),
+        "density": ((-14.57, 1.29), (-10.16, 1.47), (-10.47, 1.41)),
+    },
+    "glass": {
+        "error": ((36.54, 4.74), (32.79, 4.57), (34.00, 4.62)),
+        "density": ((-90.38, 3.25), (-77.60, 3.91), (-79.86, 4.80)),
+    },
+}
+"""Girolami and Rogers (2006), table 1: mean and standard deviation by Laplace (softmax), VB and Gibbs sampling."""
+
+TABLE_2: dict[str, dict[str, Spread]] = {
+    "segmentation": {"best SVM": (7.5, 1.2), "ARD": (7.8, 1.5), "one": (11.5, 1.2)},
+    "waveform": {"best SVM": (15.6, 1.1), "ARD": (25.2, 1.2), "one": (15.6, 0.7)},
+    "satellite": {"best SVM": (10.9, 0.4), "ARD": (12.0, 0.4), "one": (12.1, 0.4)},
+}
+"""Girolami and Rogers (2006), table 2: errors in %, of the best of four support vector machines of Duan and Keerthi."""

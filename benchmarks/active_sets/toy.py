@@ -56,12 +56,15 @@ def covariance(X: Array, Z: Array, phi: Array) -> Array:
     return np.exp(-np.maximum(squared, 0))
 
 
-def model_of(X: Array, y: Array) -> pm.Model:
+def model_of(X: Array, y: Array, ard: bool = True) -> pm.Model:
+    """With relevances of the inputs, or a single one."""
+    inputs = X.shape[1]
+    shape = (inputs,) if ard else ()
     with pm.Model() as model:
-        psi = pm.Gamma("psi", 1e-3, 1e-3, shape=INPUTS)
-        phi = pm.Exponential("phi", psi, shape=INPUTS)
-        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(INPUTS, ls=1 / pm.math.sqrt(2 * phi)))
-        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=y)
+        psi = pm.Gamma("psi", 1e-3, 1e-3, shape=shape)
+        phi = pm.Exponential("phi", psi, shape=shape)
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(inputs, ls=1 / pm.math.sqrt(2 * phi)))
+        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=int(y.max()) + 1).T, observed=y)
     return model
 
 

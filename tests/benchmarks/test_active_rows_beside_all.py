@@ -1,0 +1,76 @@
+"""Active rows beside all rows: the model that draws come from, and reports on made-up runs."""
+
+import numpy as np
+import pytest
+
+from benchmarks.active_sets.all_rows import DIGITS, MAXIMUM, NAMES, SCORES, WHOLE, AllRows
+from benchmarks.active_sets.recovery import CLASSES, INPUTS, METHODS, SEEDS, TRUE, Recovery, draw_data
+
+
+def test_what_active_rows_lose() -> None:
+    name = NAMES[0]
+    right = np.array([1.0, 1.0, 0.0, 1.0])
+    runs = {
+        f"{name}, {WHOLE}": {"found": np.array([[[-0.1, -0.1, -0.3, -0.3], right]]), "counts": np.array([2100])},
+        f"{name}, {SCORES[0]}": {
+            "found": np.array([[[-0.3, -0.3, -0.5, -0.5], right], [[-0.1, -0.1, -0.3, -0.5], right]]),
+            "counts": np.array([50, 100]),
+        },
+    }
+    runs = {key: run | {"converged": np.array(True), "seconds": np.array(3.0)} for key, run in runs.items()}
+    runs[f"{name}, {MAXIMUM}"] = {"hyper": np.array([4.87, 1.58])}
+    record, text = AllRows().report(runs)
+    assert f"| {name} | 2100 |  | -0.2000 |  | 0.7500 | 3 |" in text
+    assert f"| {name} | 50 | {SCORES[0]} | -0.4000 | 0.2000 ± 0.0000 | 0.7500 | 3 |" in text
+    assert f"| {name} | 100 | {SCORES[0]} | -0.2500 | 0.0500 ± 0.0433 |" in text
+    assert f"{name}: 4.87, 1.58 (4.90, 1.60)" in text
+    assert record[f"{name}, {SCORES[0]}"]["found"][1]["gap"] == pytest.approx(0.05)
+    assert AllRows().draw({}) is None
+    figure = AllRows().draw(runs)
+    assert figure is not None
+    assert len(figure.axes[0].lines) == 2
+
+
+def test_all_rows_of_the_digits_are_not_tried() -> None:
+    cells = {cell.name: cell.arguments for cell in AllRows().cells("", quick=False)}
+    assert f"{DIGITS}, {WHOLE}" not in cells
+    assert cells[f"{DIGITS}, random"]["counts"][-1] == 1000
+    assert len(cells) == 4 * (2 + len(SCORES)) - 1
+
+
+def test_draws_are_of_the_inputs_that_matter() -> None:
+    split = draw_data(0, 300, 200)
+    assert split.X.shape == (300, INPUTS)
+    assert split.ynew.shape == (200,)
+    assert split.classes == CLASSES
+
+    def of_neighbours(columns: slice) -> float:
+        """How often a point's nearest neighbour in some columns has its label."""
+        apart = ((split.X[:, None, columns] - split.X[None, :, columns]) ** 2).sum(axis=-1)
+        apart.flat[:: len(apart) + 1] = np.inf
+        return float((split.y[apart.argmin(axis=1)] == split.y).mean())
+
+    assert of_neighbours(slice(3)) > 0.6
+    assert of_neighbours(slice(3, 6)) < 0.5
+
+
+def test_report_of_recovery() -> None:
+    def run(shift: float) -> dict[str, np.ndarray]:
+        hyper = np.array([0.0, 0.4, 0.7, 3.0, 3.2, 3.4, 1.0])
+        return {
+            "hyper": hyper + shift * np.array([1.0, 0.0, 0.0, 5.0, 0.0, 0.0, -2.0]),
+            "density": np.array([-0.4, -0.6]) - shift,
+            "right": np.array([True, False]),
+            "converged": np.array(shift == 0.0),
+            "seconds": np.array(5.0),
+        }
+
+    names = list(METHODS)
+    record, text = Recovery().report({f"{names[0]} 0": run(0.0), f"{names[1]} 0": run(0.1)})
+    assert (
+        f"| 0 | {names[1]} (not converged) | 0.10, 0.40, 0.70 | 3.50, 3.20, 3.40 | 0.80 | 0.20 | -0.6000 | -0.1000 |"
+        in text
+    )
+    assert record[f"{names[1]} 0"]["ranked"]
+    assert np.exp(TRUE[-1]) == pytest.approx(3.0)
+    assert len(Recovery().cells("", quick=False)) == SEEDS * len(METHODS)
