@@ -39,6 +39,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 MOST = {"all rows": 2000}
 """Rows that a way is tried with."""
+MEMORIES = "stateless", "sites"
 BACKENDS = ("", "numba", "jax")
 
 
@@ -147,8 +148,8 @@ def all_rows(n: int, m: int) -> dict[str, float]:
     return {"sweep": spent[0] / sweeps, "CPU": spent[1] / sweeps, "sweeps from nothing": first, "MB": _megabytes()}
 
 
-def by_batches(n: int, m: int) -> dict[str, float]:
-    """Fifty steps of 200 rows."""
+def by_batches(n: int, m: int, memory: str) -> dict[str, float]:
+    """Fifty steps of 200 rows, with what is remembered of rows."""
     import pymc as pm
 
     times: list[float] = []
@@ -157,7 +158,7 @@ def by_batches(n: int, m: int) -> dict[str, float]:
     with model_of(8, 3, shared=True):
         pm.fit(
             50, method="sparse_ep", inducing=m, shared_inducing=True, batch_size=200, sites="pairwise", warmup=0,
-            data=(X, y), progressbar=False, random_seed=1,
+            data=(X, y), progressbar=False, random_seed=1, memory=memory,
             callbacks=[lambda fit, losses, step: times.append(time.perf_counter())],
         )  # fmt: skip
     return {"step": float(np.median(np.diff(times))), "MB of the data": before, "MB": _megabytes()}
@@ -328,7 +329,8 @@ def main() -> None:
                 report(f"{case}: GPflow", measured(*there, "gpflow_steps", case, arguments.count, arguments.threads))
     elif arguments.what == "rows":
         for n in arguments.sizes:
-            report(f"{n} rows, by batches", measured(*here, "by_batches", n, arguments.inducing))
+            for memory in MEMORIES:
+                report(f"{n} rows, by batches, {memory}", measured(*here, "by_batches", n, arguments.inducing, memory))
             report(f"{n} rows, all at once", measured(*here, "all_rows", n, arguments.inducing))
     elif arguments.what == "active":
         for n in arguments.sizes:

@@ -25,6 +25,8 @@ class Batch(NamedTuple):
     """(B,)."""
     weights: Array
     """1, or 0 for what makes up the number, (B,)."""
+    rows: NDArray[np.int64]
+    """Which these are of all, (B,)."""
 
 
 class Batches:
@@ -61,7 +63,7 @@ class Batches:
         order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
         together = max(_CHUNKS, -(-_BUFFERED * self.size // self._rows.chunk))
         skip = done * self.size
-        held: list[tuple[Array, NDArray[np.int64]]] = []
+        held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]] = []
         for first in range(0, len(order), together):
             buffer = order[first : first + together]
             count = sum(chunk.stop - chunk.start for chunk in buffer)
@@ -70,9 +72,10 @@ class Batches:
             if not shuffled.size:
                 continue
             inputs, labels = self._read(buffer)
-            for part in self._parts(shuffled, sum(len(y) for _, y in held)):
-                held.append((inputs[part], labels[part]))
-                if sum(len(y) for _, y in held) == self.size:
+            rows = np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in buffer])
+            for part in self._parts(shuffled, sum(len(y) for _, y, _ in held)):
+                held.append((inputs[part], labels[part], rows[part]))
+                if sum(len(y) for _, y, _ in held) == self.size:
                     yield self._joined(held)
                     held = []
         if held:
@@ -92,11 +95,12 @@ class Batches:
             yield shuffled[start:stop]
             start, held = stop, 0
 
-    def _joined(self, held: list[tuple[Array, NDArray[np.int64]]]) -> Batch:
-        inputs, labels = (np.concatenate(each) for each in zip(*held, strict=True))
+    def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
+        inputs, labels, rows = (np.concatenate(each) for each in zip(*held, strict=True))
         missing = self.size - len(labels)
         weights = np.r_[np.ones(len(labels)), np.zeros(missing)]
         if missing:
-            inputs = np.concatenate([inputs, np.repeat(inputs[:1], missing, axis=0)])
-            labels = np.concatenate([labels, np.repeat(labels[:1], missing)])
-        return Batch(np.ascontiguousarray(inputs, np.float64), labels, weights)
+            inputs, labels, rows = (
+                np.concatenate([each, each[:1].repeat(missing, axis=0)]) for each in (inputs, labels, rows)
+            )
+        return Batch(np.ascontiguousarray(inputs, np.float64), labels, weights, rows)

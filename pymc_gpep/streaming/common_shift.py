@@ -21,7 +21,7 @@ import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.memories.contract import Gaussian
+from pymc_gpep.streaming.gaussian import Gaussian
 
 __all__ = ["CommonMemory", "CommonTerms", "common_features", "common_terms", "shifted"]
 

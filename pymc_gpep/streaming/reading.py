@@ -38,7 +38,7 @@ def read_streamed_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Strea
     check_kind(space.classifier, attrs)
     check_model(space, found.values["theta"], float(attrs["log_prior"]), labels)
     check_classes(space.classifier, attrs)
-    kinds = {kind.name: kind for kind in STREAMING_METHODS[attrs["approximation"]].memories}
+    kinds = {kind.name: kind for kind in STREAMING_METHODS[attrs["approximation"]]}
     memory = kinds[attrs["memory"]](**json.loads(attrs["options"]))
     at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(found.values["theta"]))
     rule = rule_for(memory.functional, found.settings["sites"], at_a_row)

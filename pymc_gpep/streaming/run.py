@@ -58,15 +58,17 @@ class Run:
             if attempt:
                 self._state.jitter.set_value(jitter * _ESCALATION)
             with np.errstate(all="ignore"):
-                value, floored, well = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
-            if well:
+                taken = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
+            if taken.went_well:
                 break
-        self._failures = 0 if well else self._failures + 1
-        if not well:
+        self._failures = 0 if taken.went_well else self._failures + 1
+        if not taken.went_well:
             self._state.jitter.set_value(jitter / _ESCALATION ** (_ATTEMPTS - 2))
         if self._failures == _FAILURES:
             raise FloatingPointError(
                 f"{_FAILURES} steps, one after the other, had numbers that are not finite: try a smaller learning rate."
             )
         self.done += 1
-        return Taken(float(value) if well else np.nan, float(floored), bool(well))
+        if self.done % self._schedule.per_epoch == 0:
+            self._state.settle()
+        return taken if taken.went_well else taken._replace(log_posterior=np.nan)

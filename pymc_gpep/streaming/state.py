@@ -1,10 +1,12 @@
 """All that a fit batch by batch remembers, in variables that a compiled step changes."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
@@ -12,6 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.streaming.common_shift import CommonMemory
+from pymc_gpep.streaming.stored_sites import StoredSites
 
 __all__ = ["State"]
 
@@ -40,6 +43,8 @@ class State:
         What the optimiser moves.
     common : CommonMemory or None
         Of the function that a likelihood of differences does not see.
+    sites : StoredSites or None
+        Of each row, where they are kept.
     """
 
     def __init__(self, theta: Array, inducing: Array, units: Array, functions: int, jitter: float, learn: bool) -> None:
@@ -52,6 +57,7 @@ class State:
         self.jitter = pytensor.shared(np.array(jitter), "jitter", shape=())
         self.learned = [self.theta] * bool(theta.size) + [self.inducing] * learn
         self.common: CommonMemory | None = None
+        self.sites: StoredSites | None = None
         self._of_optimiser: list[SharedVariable] = []
 
     def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
@@ -65,16 +71,34 @@ class State:
             self.common = CommonMemory(functions, size, own)
         return self.common
 
+    def hold_sites(self, rows: int, per_row: int, sets: int, differences: bool) -> StoredSites:
+        """The sites of all rows are part of the state; arguments as of `StoredSites`."""
+        if self.sites is None:
+            functions, size = self.location.type.shape
+            self.sites = StoredSites(rows, per_row, functions, sets, size, differences)
+        return self.sites
+
+    def settle(self) -> None:
+        """Sum S and h up from the sites that are kept, if any are."""
+        if self.sites is not None:
+            precision, location = self.sites.settled()
+            self.precision.set_value(precision)
+            self.location.set_value(location)
+
     @property
     def _variables(self) -> dict[str, SharedVariable]:
         own = [self.theta, self.inducing, self.precision, self.location, self.jitter]
         own += self.common.variables if self.common else []
         return {each.name: each for each in own} | {f"optimiser_{i}": each for i, each in enumerate(self._of_optimiser)}
 
-    def values(self) -> dict[str, Array]:
+    def values(self) -> dict[str, NDArray[Any]]:
         """Copies of all that it holds, by name."""
-        found = {name: np.array(variable.get_value(borrow=True)) for name, variable in self._variables.items()}
-        return found | {"units": self.units.copy()}
+        return {name: np.array(each) for name, each in self.held().items()}
+
+    def held(self) -> dict[str, NDArray[Any]]:
+        """The same arrays themselves, of a state that is left alone from now on."""
+        variables = {name: np.asarray(each.get_value(borrow=True)) for name, each in self._variables.items()}
+        return variables | {"units": self.units} | (self.sites.arrays if self.sites else {})
 
     def set_values(self, values: Mapping[str, Array]) -> None:
         """Put back what `values` returned.
@@ -84,7 +108,7 @@ class State:
         ValueError
             If there is something else, or of another shape or in other units.
         """
-        own = self.values()
+        own = self.held()
         found = {name: np.shape(each) for name, each in values.items()}
         wanted = {name: each.shape for name, each in own.items()}
         if found != wanted:
@@ -93,6 +117,8 @@ class State:
             raise ValueError("The data are not those that the state was learned from: their columns spread otherwise.")
         for name, variable in self._variables.items():
             variable.set_value(np.asarray(values[name], own[name].dtype))
+        for name, kept in (self.sites.arrays if self.sites else {}).items():
+            kept[:] = values[name]
 
     def inducing_inputs(self) -> Array:
         """In the units of the data, (1 or c, M, d)."""

@@ -30,7 +30,6 @@ from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.registry import RULES, rule_for
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.saving import Saved
-from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import Problem, make_step
 from pymc_gpep.structure import GPClassifier, read_classifier
@@ -103,7 +102,9 @@ class StreamingInference(Inference):
         How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product),
         as for a fit of all rows at once. The first that the method has with the likelihood if not given.
     memory : str, optional
-        What is remembered of rows between batches. `"sparse_ep"`: "stateless".
+        What is remembered of rows between batches. For `"sparse_ep"` nothing, "stateless", or their "sites", which
+        leaves no noise of batches and takes n (4 M + 18 d) bytes for n rows of d sites, with each function's own
+        covariance or inducing inputs 4 c M in place of 4 M.
     warmup : int
         Epochs in which hyperparameters and inducing inputs stay, while q is found.
     decay : float, optional
@@ -146,11 +147,10 @@ class StreamingInference(Inference):
         **options: Any,
     ) -> None:
         self._method = method
-        kind = STREAMING_METHODS[method]
-        memories = {each.name: each for each in kind.memories}
+        memories = {each.name: each for each in STREAMING_METHODS[method]}
         if memory is not None and memory not in memories:
             raise ValueError(f"memory is {memory!r}, but {method} has {' and '.join(map(repr, memories))}.")
-        chosen = memories[memory] if memory else kind.memories[0]
+        chosen = memories[memory] if memory else STREAMING_METHODS[method][0]
         known = [each.name for each in fields(chosen)]
         if unknown := sorted(set(options) - set(known)):
             for name in _OF_ALL_ROWS.keys() & set(unknown):
@@ -166,7 +166,7 @@ class StreamingInference(Inference):
         check_whole("warmup, the epochs in which hyperparameters stay,", warmup)
         if batch_size is not None:
             check_whole("batch_size", batch_size, 1)
-        decay = kind.decay if decay is None else decay
+        decay = chosen.decay if decay is None else decay
         for name, value, least in (("decay", decay, 0.0), ("jitter", jitter, 1e-15)):
             check_number(name, value)
             if not (np.isfinite(value) and value >= least):
@@ -251,7 +251,7 @@ class StreamingInference(Inference):
             progress.stage("making the graph of a step")
             step = make_step(problem, state, obj_optimizer or adam(learning_rate=1e-3), kwargs)
             before = self._go_on(state, prior)
-            schedule = Schedule(batches.per_epoch, self._decay)
+            schedule = self._memory.schedule(batches.per_epoch, self._decay)
             run = Run(step, state, batches, schedule, self._warmup * batches.per_epoch, len(before.losses))
             settings = {
                 "batch_size": batches.size,
@@ -304,7 +304,7 @@ class StreamingInference(Inference):
                     for callback in callbacks or ():
                         callback(fit_now("Still running", state.values), record[0, : run.done], i + 1)
             except RowError as error:
-                values = state.values()
+                values = state.held()
                 error.fit = fit_now("Stopped at a row that cannot be used", lambda: values)
                 raise
             except StopIteration:
@@ -314,7 +314,7 @@ class StreamingInference(Inference):
             except FloatingPointError as error:
                 ended = f"Given up ({str(error).rstrip('.')})"
             seconds = time.perf_counter() - began - compiled.seconds
-            values = state.values()
+            values = state.held()
             fit = fit_now(ended, lambda: values, seconds, compiled.seconds)
             for callback in callbacks or ():
                 if isinstance(callback, Checkpoint) and fit.steps:
@@ -341,6 +341,7 @@ class StreamingInference(Inference):
             self._rule.counts(_label_counts(self._space.classifier, rows), c),
             batches.per_epoch,
             batches.size,
+            rows.n_rows,
         )
         return problem, state, batches
 

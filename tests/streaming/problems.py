@@ -8,7 +8,7 @@ import pytensor
 
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.streaming.batches import Batches
+from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.contract import Memory
 from pymc_gpep.streaming.rules.registry import rule_for
 from pymc_gpep.streaming.state import State
@@ -26,17 +26,22 @@ class Small(NamedTuple):
     batches: Batches
 
     def estimates(self) -> Any:
-        """Log posterior, its derivatives, S and h, as a function of a batch."""
+        """Log posterior, its derivatives, and what whole steps make of S and h, as a function of a batch."""
         graph = step_graph(self.problem, self.state)
-        outputs = [graph.log_posterior, *graph.gradient, graph.precision, graph.location]
-        return pytensor.function([graph.inputs, graph.labels, graph.weights], outputs)
+        effect, sites = graph.effect, self.state.sites
+        outputs = [graph.log_posterior, *graph.gradient, *(new for _, new in effect.changes[:2])]
+        compiled = pytensor.function(
+            [graph.inputs, graph.labels, graph.weights, *effect.former], outputs, givens={graph.beta: np.float64(1.0)}
+        )
+        return lambda *batch: compiled(*batch[:3], *(sites.of(batch[3]) if sites else ()))
 
     def step(self, learning_rate: float = 0.01, **compile_kwargs: Any) -> Any:
         return make_step(self.problem, self.state, pm.adam(learning_rate=learning_rate), compile_kwargs)
 
-    def all_rows(self) -> tuple[np.ndarray, np.ndarray]:
+    def all_rows(self) -> Batch:
         X, y = models.data()
-        return X, (y == 2).astype(int) if self.problem.space.classifier.n_functions == 1 else y
+        labels = (y == 2).astype(int) if self.problem.space.classifier.n_functions == 1 else y
+        return Batch(X, labels, np.ones(len(X)), np.arange(len(X)))
 
 
 def small(build: Any, memory: Memory, sites: str | None, batch_size: int, inducing: int = 5) -> Small:
@@ -56,4 +61,5 @@ def small(build: Any, memory: Memory, sites: str | None, batch_size: int, induci
     half = rng.normal(size=(c, inducing, inducing))
     state.precision.set_value(half @ half.swapaxes(1, 2))
     state.location.set_value(rng.normal(size=(c, inducing)))
-    return Small(Problem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size), state, batches)
+    problem = Problem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size, len(X))
+    return Small(problem, state, batches)

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.streaming.batches import Batches
-from pymc_gpep.streaming.schedule import Schedule
+from pymc_gpep.streaming.schedule import AveragingSchedule, ReplacingSchedule
 
 
 class Chunked(InMemory):
@@ -36,6 +36,7 @@ def test_an_epoch_has_every_row_once(kind, size):
     for epoch in range(2):
         found = taken(batches, epoch * batches.per_epoch, batches.per_epoch)
         assert all(np.array_equal(batch.inputs[:, 0], batch.labels) for batch in found)
+        assert all(np.array_equal(batch.rows, batch.labels) for batch in found)
         assert {len(batch.labels) for batch in found} == {batches.size}
         labels = np.concatenate([batch.labels[batch.weights == 1] for batch in found])
         assert np.array_equal(np.sort(labels), np.arange(101))
@@ -62,8 +63,14 @@ def test_what_was_done_is_not_read_again():
 
 
 def test_step_sizes_average_first_and_fall_later():
-    schedule = Schedule(4, 1.0)
+    schedule = AveragingSchedule(4, 1.0)
     assert [schedule(step) for step in range(4)] == [0.5, 1 / 3, 0.25, 0.25]
     assert schedule(4) == 1 / 8
     assert schedule(8) == 1 / 12
-    assert {Schedule(1, 1.0)(step) for step in range(5)} == {0.5}
+    assert {AveragingSchedule(1, 1.0)(step) for step in range(5)} == {0.5}
+
+
+def test_sites_are_replaced_but_for_large_batches():
+    assert {ReplacingSchedule(1, 0.0)(step) for step in range(5)} == {0.5}
+    assert {ReplacingSchedule(100, 0.0)(step) for step in range(500)} == {0.995}
+    assert ReplacingSchedule(4, 1.0)(12) == 0.875 / 4

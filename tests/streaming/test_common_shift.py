@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.streaming.common_shift import CommonTerms, common_features, common_terms, shifted
-from pymc_gpep.streaming.memories.contract import gaussian
+from pymc_gpep.streaming.gaussian import gaussian
 
 
 def sites(sets, n, size=4, c=3):

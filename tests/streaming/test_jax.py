@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
+from pymc_gpep.streaming.memories.stored import Stored
 from pymc_gpep.streaming.memories.variational import Variational
 from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
@@ -16,8 +17,8 @@ pytest.importorskip("jax")
 
 @pytest.mark.parametrize(
     ("memory", "sites"),
-    [(Stateless(), "quadrature"), (Stochastic(), "pairwise"), (Variational(), "pairwise")],
-    ids=["stateless", "stochastic", "variational"],
+    [(Stateless(), "quadrature"), (Stochastic(), "pairwise"), (Variational(), "pairwise"), (Stored(), "pairwise")],
+    ids=["stateless", "stochastic", "variational", "stored"],
 )
 def test_steps_are_the_same(memory, sites):
     def taken(mode):

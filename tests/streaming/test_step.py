@@ -8,6 +8,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
+from pymc_gpep.streaming.memories.stored import Stored
 from pymc_gpep.streaming.memories.variational import Variational
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from tests import models
@@ -26,19 +27,18 @@ def test_the_mean_over_an_epoch_is_what_all_rows_give(memory, batch_size):
     parts = small(models.shared, memory, "pairwise", batch_size)
     estimates, order = parts.estimates(), parts.batches.after(0)
     found = [estimates(*next(order)) for _ in range(parts.batches.per_epoch)]
-    whole = of_all.estimates()(*of_all.all_rows(), np.ones(30))
+    whole = of_all.estimates()(*of_all.all_rows())
     for one, each in zip(whole, zip(*found, strict=True), strict=True):
         assert_allclose(np.mean(each, axis=0), one, rtol=1e-10, atol=1e-10 * np.abs(one).max())
 
 
 @pytest.mark.parametrize("build", [models.per_class, models.bernoulli_logit])
-@pytest.mark.parametrize("memory", MEMORIES[1:], ids=lambda memory: memory.name)
+@pytest.mark.parametrize("memory", [*MEMORIES[1:], Stored()], ids=lambda memory: memory.name)
 def test_gradients_are_those_of_the_objective(memory, build):
     """q is a constant, and so is all that a batch is taken with: nothing else changes with θ and Z."""
     problem = small(build, memory, None, 30)
-    X, y = problem.all_rows()
-    estimates = problem.estimates()
-    _, of_theta, of_inducing, *_ = estimates(X, y, np.ones(30))
+    batch, estimates = problem.all_rows(), problem.estimates()
+    _, of_theta, of_inducing, *_ = estimates(*batch)
     for variable, slope in ((problem.state.theta, of_theta), (problem.state.inducing, of_inducing)):
         at = variable.get_value()
         for place in list(np.ndindex(at.shape))[:8]:
@@ -47,7 +47,7 @@ def test_gradients_are_those_of_the_objective(memory, build):
                 moved = at.copy()
                 moved[place] += sign * 1e-5
                 variable.set_value(moved)
-                values.append(float(estimates(X, y, np.ones(30))[0]))
+                values.append(float(estimates(*batch)[0]))
             variable.set_value(at)
             assert_allclose(slope[place], (values[0] - values[1]) / 2e-5, rtol=1e-5, atol=1e-5)
 
@@ -56,12 +56,12 @@ def test_gradients_are_those_of_the_objective(memory, build):
 def at_fixed_point():
     """All rows at once, until nothing changes."""
     problem = small(models.per_class, Stateless(local_iterations=15), "pairwise", 30)
-    state, step, (X, y) = problem.state, problem.step(), problem.all_rows()
+    state, step, batch = problem.state, problem.step(), problem.all_rows()
     state.precision.set_value(np.zeros_like(state.precision.get_value()))
     state.location.set_value(np.zeros_like(state.location.get_value()))
     for _ in range(60):
-        step(X, y, np.ones(30), 0.4, False)
-    return problem, problem.estimates()(X, y, np.ones(30))
+        step(*batch, 0.4, False)
+    return problem, problem.estimates()(*batch)
 
 
 def batch_solution(problem, pull=None):
@@ -111,18 +111,18 @@ def test_there_the_gradient_is_that_of_the_evidence(at_fixed_point):
 
 def test_a_step_that_cannot_be_taken_changes_nothing():
     problem = small(models.shared, Stochastic(), "pairwise", 30)
-    step, (X, y) = problem.step(), problem.all_rows()
+    step, batch = problem.step(), problem.all_rows()
     before = problem.state.values()
-    bad = X.copy()
+    bad = batch.inputs.copy()
     bad[3] = np.inf
     with np.errstate(all="ignore"):
-        assert not step(bad, y, np.ones(30), 0.5, True)[-1]
+        assert not step(*batch._replace(inputs=bad), 0.5, True).went_well
     after = problem.state.values()
     assert all(np.array_equal(after[name], before[name]) for name in before)
-    assert step(X, y, np.ones(30), 0.5, True)[-1]
+    assert step(*batch, 0.5, True).went_well
     assert not np.array_equal(problem.state.values()["theta"], before["theta"])
     frozen = problem.state.values()
-    step(X, y, np.ones(30), 0.5, False)
+    step(*batch, 0.5, False)
     found = problem.state.values()
     same = {name for name in found if np.array_equal(found[name], frozen[name])}
     assert set(found) - same == {

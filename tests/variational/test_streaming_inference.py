@@ -132,24 +132,20 @@ def test_an_interrupt_keeps_what_was_learned():
     assert stopped.predict(NEW).p.notnull().all()
 
 
-@pytest.fixture(scope="module")
-def whole():
-    return fit(11)[1]
-
-
-@pytest.mark.parametrize("ending", ["zarr", "nc"])
-def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(ending, whole, tmp_path):
+@pytest.mark.parametrize(("memory", "ending"), [("stateless", "zarr"), ("sites", "nc")])
+def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(memory, ending, tmp_path):
     pytest.importorskip("zarr" if ending == "zarr" else "h5netcdf")
     path = tmp_path / f"run.{ending}"
-    fit(5, callbacks=[gpep.Checkpoint(path)])
+    _, whole = fit(11, memory=memory)
+    fit(5, memory=memory, callbacks=[gpep.Checkpoint(path)])
     start = path if ending == "zarr" else gpep.from_datatree(az.from_netcdf(path), models.shared()[0])
-    _, resumed = fit(6, start=start, callbacks=[gpep.Checkpoint(path)])
+    _, resumed = fit(6, memory=memory, start=start, callbacks=[gpep.Checkpoint(path)])
     assert_array_equal(resumed.hist, whole.hist)
     for name, values in whole.values.items():
         assert_array_equal(resumed.values[name], values, err_msg=name)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     with pytest.raises(ValueError, match="start is of another fit: batch_size was 10 and is 8"):
-        fit(1, start=path, batch_size=8)
+        fit(1, memory=memory, start=path, batch_size=8)
 
 
 def test_a_file_holds_the_fit(learned, tmp_path):
@@ -171,6 +167,22 @@ def test_a_file_holds_the_fit(learned, tmp_path):
 def test_other_rows_are_no_way_to_go_on(learned):
     with pytest.raises(ValueError, match="start is of another fit: checksum was"):
         fit(1, start=learned, data=(X, 2 - Y))
+
+
+def test_sites_of_rows_may_be_kept():
+    """Batches of 18 rows of 53: some rows of the last ones are there to make up the number."""
+    rng = np.random.default_rng(1)
+    inputs = rng.normal(size=(53, 2))
+    rows = inputs, (inputs.sum(axis=1) > 0).astype(int)
+    _, kept = fit(30, build=models.bernoulli_probit, sites=None, memory="sites", data=rows, batch_size=20)
+    _, found = fit(30, build=models.bernoulli_probit, sites=None, data=rows, batch_size=20)
+    assert kept.values["site_features"].shape == (53, 1, 6)
+    assert kept.values["site_precision"].all()
+    assert_allclose(kept.predict(NEW)["p"], found.predict(NEW)["p"], atol=0.1)
+    assert_allclose(kept.log_evidence, found.log_evidence, rtol=0.05)
+    again = gpep.from_datatree(kept.to_datatree(), models.bernoulli_probit()[0])
+    assert str(again) == str(kept)
+    assert_array_equal(again.values["site_features"], kept.values["site_features"])
 
 
 def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
@@ -203,7 +215,12 @@ def test_stochastic_ep_takes_all_rows_without_a_batch_size():
 REFUSED = {
     "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has sites, memory"),
     "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
-    "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless'"),
+    "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless' and 'sites'"),
+    "option of another memory": (
+        {"memory": "sites", "local_iterations": 3},
+        TypeError,
+        "sparse_ep with batches has no option local_iterations",
+    ),
     "sites": ({"sites": "nested"}, ValueError, "sites is 'nested', but for batches of a multinomial_probit"),
     "size": ({"batch_size": 0}, ValueError, "batch_size must be at least 1, but is 0"),
     "warmup": ({"warmup": -1}, ValueError, "warmup, .*, must be at least 0, but is -1"),

@@ -1,9 +1,8 @@
 """What a fit remembers between batches: the q(v) of whitened inducing values, and what follows from it at a batch.
 
-q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h, with S = Σ t w wᵀ and h = Σ ν w over all sites exp(ν x − ½ t x²), x = wᵀv.
-A memory says which Gaussian a batch's factors are taken with, which sites they get, and what the batch adds to the
-objective and its gradient. Sites and Gaussians are constants there, being natural parameters of v, whose prior has no
-hyperparameters: only w and s, in the moments that the factors see, depend on these.
+A memory says which sites a batch gets, what they do to q, and what the batch adds to the objective and its gradient.
+Sites and Gaussians are constants there, being natural parameters of v, whose prior has no hyperparameters: only the
+features w and the residual variances s of the batch, in the moments that its factors see, depend on these.
 """
 
 from abc import ABC, abstractmethod
@@ -11,22 +10,15 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import pytensor.tensor as pt
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.schedule import Schedule
+from pymc_gpep.streaming.state import State
 
-__all__ = ["BatchSites", "Gaussian", "Marginals", "Memory", "gaussian", "site_of"]
-
-
-class Gaussian(NamedTuple):
-    """N(μ_k, Σ_k) for c functions, by natural parameters."""
-
-    factor: TensorVariable
-    """Cholesky factor of I + S, (c, M, M)."""
-    mean: TensorVariable
-    """μ, (c, M)."""
-    log_normalisers: TensorVariable
-    """log ∫ N(v | 0, I) exp(hᵀv − ½ vᵀS v) dv, (c,)."""
+__all__ = ["Effect", "Marginals", "Memory", "log_site_normalisers", "site_of"]
 
 
 class Marginals(NamedTuple):
@@ -42,28 +34,28 @@ class Marginals(NamedTuple):
     """Variance that is added."""
 
 
-class BatchSites(NamedTuple):
-    """What comes of a batch."""
+class Effect(NamedTuple):
+    """What comes of a batch, before anything is changed."""
 
-    precision: TensorVariable
-    """t, (B, d)."""
-    location: TensorVariable
-    """ν, (B, d)."""
     value: TensorVariable
-    """What each point adds to the objective, (B,)."""
-    in_mean: TensorVariable
-    """Derivatives of that with w and s of the site: of the mean of x under the Gaussian, (B, d)."""
-    in_variance: TensorVariable
-    """Of its variance, (B, d)."""
-    in_rest: TensorVariable
-    """Of s, (B, d)."""
+    """Estimate of the objective over all rows."""
+    surrogate: TensorVariable
+    """A number with the derivatives of the objective in the features of the batch."""
+    constants: list[TensorVariable]
+    """What is a constant in these."""
+    changes: list[tuple[SharedVariable, TensorVariable]]
+    """What is remembered, and what becomes of it."""
     floored: TensorVariable
     """Whether a site of a point was held back, (B,)."""
+    former: tuple[TensorVariable, ...] = ()
+    """What was kept of the rows of the batch: inputs of the step, as `StoredSites.of` returns them."""
+    latter: tuple[TensorVariable, ...] = ()
+    """What is to be kept in its place, as `StoredSites.put` takes it."""
 
 
 @dataclass(frozen=True)
 class Memory(ABC):
-    """A way to make sites of a batch, given nothing of its rows but what is in S and h."""
+    """A way to make sites of a batch, and to remember them."""
 
     name: ClassVar[str]
     """What `memory=` calls it."""
@@ -71,33 +63,14 @@ class Memory(ABC):
     """What it needs of a rule, see `Rule.functional`."""
     objective: ClassVar[str]
     """What the printed number is."""
-
-    def share(self, counts: TensorVariable) -> TensorVariable:
-        """Which part of S and h is in the Gaussian that a batch is taken with, (c,), from the number of sites (c,)."""
-        return pt.ones_like(counts)
-
-    @abstractmethod
-    def seen(self, precision: TensorVariable, location: TensorVariable, counts: TensorVariable) -> Gaussian:
-        """The Gaussian that a batch is taken with, from S (c, M, M), h (c, M) and the number of sites (c,)."""
+    decay: ClassVar[float]
+    """By what part steps shrink in the first epoch, and as fast from there, if nothing else is said."""
+    schedule: ClassVar[type[Schedule]]
+    """Its step sizes."""
 
     @abstractmethod
-    def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
-        """Sites of a batch."""
-
-    @abstractmethod
-    def constant(
-        self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
-    ) -> TensorVariable:
-        """What the objective is without any points, a number."""
-
-
-def gaussian(precision: TensorVariable, location: TensorVariable) -> Gaussian:
-    """The Gaussian of S (c, M, M) and h (c, M); NaN where I + S has no Cholesky factor."""
-    factor = pt.linalg.cholesky(precision + pt.eye(precision.type.shape[1])[None])
-    half = pt.linalg.solve_triangular(factor, location, lower=True, b_ndim=1)
-    mean = pt.linalg.solve_triangular(factor, half, lower=True, trans=1, b_ndim=1)
-    log_det = pt.log(pt.diagonal(factor, axis1=1, axis2=2)).sum(axis=1)
-    return Gaussian(factor, mean, 0.5 * (half * half).sum(axis=1) - log_det)
+    def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:
+        """Take a batch in, with the number of sites on each function (c,) and a step size."""
 
 
 def site_of(
@@ -110,3 +83,12 @@ def site_of(
     gamma = pt.maximum(gamma, 0.0)
     narrower = 1.0 - gamma * variance
     return gamma / narrower, (rho + gamma * mean) / narrower
+
+
+def log_site_normalisers(
+    t: TensorVariable, nu: TensorVariable, mean: TensorVariable, variance: TensorVariable
+) -> TensorVariable:
+    """log ∫ N(x | mean, variance) exp(ν x − ½ t x²) dx, summed over the sites (B, d) of each point."""
+    stretch = 1.0 + t * variance
+    quadratic = nu * nu * variance + 2.0 * nu * mean - t * mean**2
+    return 0.5 * (quadratic / stretch - pt.log(stretch)).sum(axis=1)

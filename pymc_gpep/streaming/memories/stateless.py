@@ -6,7 +6,9 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.memories.contract import BatchSites, Gaussian, Marginals, Memory, gaussian, site_of
+from pymc_gpep.streaming.gaussian import Gaussian, gaussian
+from pymc_gpep.streaming.memories.averages import Averages, BatchSites
+from pymc_gpep.streaming.memories.contract import Marginals, log_site_normalisers, site_of
 from pymc_gpep.streaming.repeat import repeat
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 
@@ -16,7 +18,7 @@ _LEAST = 0.05  # of the precision of a marginal that a cavity keeps
 
 
 @dataclass(frozen=True)
-class Stateless(Memory):
+class Stateless(Averages):
     """A site is the solution of site = update(q / site), on scalars; iterated from zero.
 
     Parameters
@@ -49,14 +51,11 @@ class Stateless(Memory):
         t, nu = repeat(update, [nothing, nothing], [*marginals, labels], self.local_iterations)
         keep = 1.0 - t * variance
         of_point, cavity_mean, cavity_variance = _terms(rule, marginals, labels, t, nu)
-        stretch = 1.0 + t * cavity_variance
-        quadratic = nu * nu * cavity_variance + 2.0 * nu * cavity_mean - t * cavity_mean**2
-        of_sites = 0.5 * (quadratic / stretch - pt.log(stretch)).sum(axis=1)
         without = (t * mean - nu) / keep
         return BatchSites(
             t,
             nu,
-            of_point.value - of_sites,
+            of_point.value - log_site_normalisers(t, nu, cavity_mean, cavity_variance),
             of_point.in_mean,
             0.5 * of_point.in_mean * without + of_point.in_variance / keep,
             of_point.in_variance,

@@ -6,14 +6,16 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.memories.contract import BatchSites, Gaussian, Marginals, Memory, gaussian, site_of
+from pymc_gpep.streaming.gaussian import Gaussian, gaussian
+from pymc_gpep.streaming.memories.averages import Averages, BatchSites
+from pymc_gpep.streaming.memories.contract import Marginals, site_of
 from pymc_gpep.streaming.rules.contract import Rule
 
 __all__ = ["Stochastic"]
 
 
 @dataclass(frozen=True)
-class Stochastic(Memory):
+class Stochastic(Averages):
     """Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
 
     The objective takes each point's factor under a cavity that still holds almost all of its own site, and so is larger
@@ -23,6 +25,7 @@ class Stochastic(Memory):
     name: ClassVar[str] = "stochastic"
     functional: ClassVar[str] = "log normaliser"
     objective: ClassVar[str] = "objective of stochastic EP"
+    decay: ClassVar[float] = 0.0
 
     def share(self, counts: TensorVariable) -> TensorVariable:
         return 1.0 - 1.0 / counts

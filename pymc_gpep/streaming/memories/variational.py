@@ -6,14 +6,16 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.streaming.memories.contract import BatchSites, Gaussian, Marginals, Memory, gaussian
+from pymc_gpep.streaming.gaussian import Gaussian, gaussian
+from pymc_gpep.streaming.memories.averages import Averages, BatchSites
+from pymc_gpep.streaming.memories.contract import Marginals
 from pymc_gpep.streaming.rules.contract import Rule
 
 __all__ = ["Variational"]
 
 
 @dataclass(frozen=True)
-class Variational(Memory):
+class Variational(Averages):
     """Hensman et al. (2013) in natural parameters (Khan and Lin 2017): no cavity is formed.
 
     The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)).

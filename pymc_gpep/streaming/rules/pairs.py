@@ -30,9 +30,8 @@ class _OfPairs(Rule):
         return isinstance(likelihood, MultinomialProbitLikelihood) and not likelihood.has_parameters
 
     def functions(self, labels: TensorVariable, c: int) -> TensorVariable:
-        observed = pt.repeat(labels[:, None], c - 1, axis=1)
-        others = pt.arange(c - 1)[None, :]
-        return pt.concatenate([observed, others + (others >= labels[:, None])], axis=1)
+        others = np.arange(c - 1)[None, :]
+        return pt.concatenate([labels[:, None] + 0 * others, others + (others >= labels[:, None])], axis=1)
 
     def counts(self, labels: Array, c: int) -> Array:
         return labels * (c - 1) + labels.sum() - labels
