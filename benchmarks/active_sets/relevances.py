@@ -31,8 +31,8 @@ WEIGHTS = {
     "as in the paper": Weights({"trace": False, "inner": 1}, 1),
 }
 TOLERANCE = 0.01
-MAXIMUM = "maximum, with a magnitude"
-RELEVANCES = (*WEIGHTS, MAXIMUM)
+MAXIMA = {"maximum, VB": "vb", "maximum, nested EP": "nested_ep"}
+RELEVANCES = (*WEIGHTS, *MAXIMA)
 """Ways to them."""
 
 
@@ -51,9 +51,12 @@ class Learned(NamedTuple):
 
 
 def learn(split: Split, how: str, *, ard: bool, draws: int, steps: int, seed: int) -> Learned:
-    """Relevances in one of the ways, those of the mean field from φ = 1; without `ard` a single one."""
-    if how == MAXIMUM:
-        return at_maximum(split, "vb", ard=ard)
+    """Relevances in one of the ways: by mean field from φ = 1, or, with a magnitude, at a maximum of evidence.
+
+    Without `ard` all inputs have the same one.
+    """
+    if how in MAXIMA:
+        return _at_maximum(split, MAXIMA[how], ard)
     options, patience = WEIGHTS[how]
     with threadpool_limits(1):
         log_posterior = LogPosterior(read_classifier(model_of(split.X, split.y, ard)), gpep.VariationalBayes())
@@ -77,7 +80,7 @@ def learn(split: Split, how: str, *, ard: bool, draws: int, steps: int, seed: in
     return Learned(np.array(phi), max(bounds), len(bounds), float(np.median(effective)))
 
 
-def at_maximum(split: Split, method: str, *, ard: bool) -> Learned:
+def _at_maximum(split: Split, method: str, ard: bool) -> Learned:
     """Relevances and magnitude at the maximum of a method's evidence and the priors of `benchmarks.paper`."""
     model, _ = classifier(split, ard)
     with threadpool_limits(1):

@@ -2,8 +2,8 @@
 
 Random 60 % of the rows to learn from, standardised by these. Relevances exp{−Σ_d φ_d (x_d − x'_d)²} come from the mean
 field, with the weights of the utilities or with the paper's, and are then the same for all methods; beside that, what
-the paper lacks: a magnitude as well, both at the maximum of VB's evidence. Gibbs sampling has 2000 sweeps of burn-in
-and 1000 that count, as the paper has in its figures.
+the paper lacks: a magnitude as well, all at the maximum of the evidence of VB or of nested EP. Gibbs sampling has 2000
+sweeps of burn-in and 1000 that count, as the paper has in its figures.
 """
 
 from collections.abc import Mapping, Sequence

@@ -18,7 +18,7 @@ from threadpoolctl import threadpool_limits
 import pymc_gpep as gpep
 from benchmarks.active_sets.known import prior_of
 from benchmarks.active_sets.printed import TABLE_2
-from benchmarks.active_sets.relevances import WEIGHTS, at_maximum, learn
+from benchmarks.active_sets.relevances import learn
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised
 from benchmarks.paper.fixed import at_held_out, of_labels, probabilities
@@ -35,8 +35,8 @@ SPLITS = 20
 HOW: dict[str, tuple[str, Any]] = {
     "mean field, utilities": ("utilities", gpep.VariationalBayes()),
     "mean field, as in the paper": ("as in the paper", gpep.VariationalBayes()),
-    "maximum, VB": ("vb", gpep.VariationalBayes()),
-    "maximum, nested EP": ("nested_ep", gpep.NestedEP()),
+    "maximum, VB": ("maximum, VB", gpep.VariationalBayes()),
+    "maximum, nested EP": ("maximum, nested EP", gpep.NestedEP()),
 }
 """How hyperparameters are found, and the approximation that predicts."""
 KINDS = {"one": "one φ", "ARD": "a φ for each input"}
@@ -74,12 +74,7 @@ def by_process(
     """Error and mean log predictive density of a Gaussian process."""
     split = load(data, name, seed, train, test)
     search, approximator = HOW[how]
-    ard = kind == "ARD"
-    learned = (
-        learn(split, search, ard=ard, draws=draws, steps=steps, seed=seed)
-        if search in WEIGHTS
-        else at_maximum(split, search, ard=ard)
-    )
+    learned = learn(split, search, ard=kind == "ARD", draws=draws, steps=steps, seed=seed)
     prior = prior_of(split, learned.phi, learned.magnitude)
     with threadpool_limits(1):
         solution = approximator.solve(prior.k, np.zeros((split.classes, len(split.y))), split.y)
