@@ -171,6 +171,7 @@ class InducingFit(ABC):
             raise ValueError(f"There is no posterior to predict from: {self.message}")
         return self.posterior
 
+    @one_blas_thread()
     def latent_moments(self, gp: Gp = None) -> tuple[Array, Array]:
         """Mean (n, c) and covariance (n, c, c) of the latent functions at the inputs that were fitted.
 
@@ -196,6 +197,7 @@ class InducingFit(ABC):
     def _made(self) -> dict[tuple[pm.gp.Latent, ...] | None, InducingBlocks]:
         return {}
 
+    @one_blas_thread()
     def predict(
         self,
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,

@@ -6,17 +6,13 @@ mean functions are asked for blocks.
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
-from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.contract import Rows
@@ -24,91 +20,10 @@ from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.interpreted import graph_function
-from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
 from pymc_gpep.structure.prior_functions import functions_of
-from pymc_gpep.structure.process_functions import ProcessFunctions
 
-__all__ = ["InducingBlocks", "PriorAt", "moment_graphs"]
-
-
-def moment_graphs(
-    model: pm.Model,
-    latent: LatentGP,
-    functions: ProcessFunctions,
-    data: Mapping[Variable, Variable],
-    z: TensorVariable,
-    x: TensorVariable,
-) -> list[TensorVariable]:
-    """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
-
-    Covariance (M, M) of the inducing values, (M, B) of these with the rows, variance (B,) and mean (outputs, B) of the
-    rows.
-    """
-    outputs = [
-        functions.covariance(z, z),
-        functions.covariance(z, x),
-        functions.variance(x),
-        pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0])),
-    ]
-    # In this order: a random variable may depend on data itself, and would no longer be the model's.
-    outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
-    return [out.astype("float64") for out in outputs]
-
-
-class _Moments:
-    """Moments of one prior as functions of hyperparameters, inducing inputs z (M, d) and rows x (B, d)."""
-
-    def __init__(
-        self,
-        classifier: GPClassifier,
-        latent: LatentGP,
-        functions: ProcessFunctions,
-        data: Mapping[Variable, Variable],
-        columns: int,
-        compile_kwargs: Mapping[str, Any],
-    ) -> None:
-        self._model = model = classifier.model
-        self._values = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-        self._kwargs = compile_kwargs
-        self.n_outputs = len(latent.classes)
-        self._z, self._x = (
-            pt.tensor(name, dtype="float64", shape=(None, columns)) for name in ("inducing_inputs", "rows")
-        )
-        self._inducing, *self._block = moment_graphs(model, latent, functions, data, self._z, self._x)
-
-    def _function(self, inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
-        return graph_function(self._model, [*self._values, *inputs], outputs, **self._kwargs)
-
-    def _slopes(self, outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> list[TensorVariable]:
-        """Derivatives of Σ bar · output in the hyperparameters, flat, and in z."""
-        total = pt.add(0.0, *((bar * out).sum() for bar, out in zip(bars, outputs, strict=True)))
-        wanted = [*self._values, self._z]
-        *of_values, of_z = pytensor.grad(total, wanted, disconnected_inputs="ignore")
-        flat = pt.concatenate([slope.ravel() for slope in of_values]) if of_values else pt.zeros(0)
-        return [flat, of_z]
-
-    @cached_property
-    def inducing(self) -> Any:
-        """Function of (hyperparameters, z)."""
-        return self._function([self._z], self._inducing)
-
-    @cached_property
-    def block(self) -> Any:
-        """Function of (hyperparameters, z, x)."""
-        return self._function([self._z, self._x], self._block)
-
-    @cached_property
-    def inducing_slopes(self) -> Any:
-        """Function of (hyperparameters, z, derivatives in the result of `inducing`)."""
-        bar = pt.dmatrix("inducing_bar")
-        return self._function([self._z, bar], self._slopes([self._inducing], [bar]))
-
-    @cached_property
-    def block_slopes(self) -> Any:
-        """Function of (hyperparameters, z, x, derivatives in each result of `block`)."""
-        bars = pt.dmatrix("cross_bar"), pt.dvector("variance_bar"), pt.dmatrix("mean_bar")
-        return self._function([self._z, self._x, *bars], self._slopes(self._block, bars))
+__all__ = ["InducingBlocks", "PriorAt"]
 
 
 class InducingBlocks:
@@ -159,16 +74,12 @@ class InducingBlocks:
                 f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
                 f"{self.rows.n_inputs}."
             )
-        parts = [
-            _Moments(classifier, latent, functions, data, inputs.shape[1], compile_kwargs or {})
-            for latent, functions in matched
-        ]
-        self._of = {  # the part that makes each function, and which of its outputs that is
-            k: (part, output)
-            for part, (latent, _) in zip(parts, matched, strict=True)
-            for output, k in enumerate(latent.classes)
+        self._moments = moment_functions(classifier, matched, data, inputs.shape[1], compile_kwargs or {})
+        self._of = {  # the prior that each function has, and which of its outputs that is
+            k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
         }
-        self._shared = len(parts) == 1
+        self._outputs = [len(latent.classes) for latent, _ in matched]
+        self._shared = len(matched) == 1
 
     def on(self, rows: Rows) -> "InducingBlocks":
         """The same with other rows."""
@@ -189,44 +100,53 @@ class InducingBlocks:
     def _values(self, point: PointType) -> list[Array]:
         return [np.asarray(point[name]) for name in self._names]
 
-    def _parts(self, z: Array) -> Iterator[tuple[_Moments, int, Array]]:
-        """For each of the q sets of features what makes it, its first function, and its inducing inputs."""
+    def _parts(self, values: Sequence[Array], z: Array) -> Iterator[tuple[MomentFunctions, list[Array], int, Array]]:
+        """For each of the q sets of features what makes it and of what values, its first function, its z."""
+        numbers = self._moments.numbers(values)
         for k in range(1 if self._shared and len(z) == 1 else self.n_functions):
-            yield self._of[k][0], k, z[k if len(z) > 1 else 0]
+            prior, _ = self._of[k]
+            yield self._moments.functions[prior], [*values, *numbers[prior]], k, z[k if len(z) > 1 else 0]
 
     def inducing(self, point: PointType, z: Array) -> Array:
         """Covariance (q, M, M) of the inducing values at hyperparameters and inducing inputs z (1 or c, M, d)."""
-        values = self._values(point)
-        return np.stack([part.inducing(*values, own) for part, _, own in self._parts(z)])
+        return np.stack([part.inducing(*of, own) for part, of, _, own in self._parts(self._values(point), z)])
 
     def block(self, point: PointType, z: Array, x: Array) -> Block:
         """Moments at rows x (B, d)."""
-        values = self._values(point)
-        found = [part.block(*values, own, x) for part, _, own in self._parts(z)]
+        found = [part.block(*of, own, x) for part, of, _, own in self._parts(self._values(point), z)]
         mean = np.stack([found[min(k, len(found) - 1)][2][self._of[k][1]] for k in range(self.n_functions)])
         return Block(np.stack([cross for cross, _, _ in found]), np.stack([one for _, one, _ in found]), mean)
 
     def inducing_slopes(self, point: PointType, z: Array, bar: Array) -> tuple[Array, Array]:
         """Derivatives in hyperparameters, flat and unconstrained, and in z, from those in `inducing`."""
         values = self._values(point)
-        found = [part.inducing_slopes(*values, own, of) for (part, _, own), of in zip(self._parts(z), bar, strict=True)]
-        return self._summed(z, found)
+        parts = self._parts(values, z)
+        return self._summed(
+            values, z, [part.inducing_slopes(*of, own, b) for (part, of, _, own), b in zip(parts, bar, strict=True)]
+        )
 
     def block_slopes(self, point: PointType, z: Array, x: Array, bars: Block) -> tuple[Array, Array]:
         """The same from those in `block`."""
         values = self._values(point)
         found = []
-        for q, (part, first, own) in enumerate(self._parts(z)):
-            mean_bar = np.zeros((part.n_outputs, len(x)))
+        for q, (part, of, first, own) in enumerate(self._parts(values, z)):
+            mean_bar = np.zeros((self._outputs[self._of[first][0]], len(x)))
             for k in [first] if len(bars.cross) > 1 else range(self.n_functions):
                 mean_bar[self._of[k][1]] = bars.mean[k]
-            found.append(part.block_slopes(*values, own, x, bars.cross[q], bars.variance[q], mean_bar))
-        return self._summed(z, found)
+            found.append(part.block_slopes(*of, own, x, bars.cross[q], bars.variance[q], mean_bar))
+        return self._summed(values, z, found)
 
-    @staticmethod
-    def _summed(z: Array, found: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
-        of_z = np.stack([slope for _, slope in found])
-        return np.sum([slope for slope, _ in found], axis=0), of_z if len(z) > 1 else of_z.sum(axis=0, keepdims=True)
+    def _summed(self, values: Sequence[Array], z: Array, found: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
+        """From derivatives of each set in hyperparameters, in its z and in its own numbers."""
+        of_values = np.sum([slopes[0] for slopes in found], axis=0)
+        of_z = np.stack([slopes[1] for slopes in found])
+        of_numbers: dict[int, list[Array]] = {}
+        for k, (_, _, *own) in enumerate(found):
+            prior, _ = self._of[k]
+            before = of_numbers.get(prior, [np.zeros(())] * len(own))
+            of_numbers[prior] = [total + each for total, each in zip(before, own, strict=True)]
+        of_values = of_values + self._moments.numbers.pulled(values, of_numbers)
+        return of_values, of_z if len(z) > 1 else of_z.sum(axis=0, keepdims=True)
 
 
 class PriorAt:

@@ -123,6 +123,7 @@ class _Columns:
                     raise CannotSplitError(f"depends on {named(leaf)} besides {named(base)}")
                 self._of[leaf] = [number for (number,) in places]
         self._base = base
+        self._all = list(range(_width(base)))
         self.inputs: TensorVariable = base[:, None] if base.type.ndim == 1 else base
 
     def __contains__(self, variable: Variable) -> bool:
@@ -130,12 +131,10 @@ class _Columns:
 
     def at(self, leaf: Variable, x: TensorVariable) -> TensorVariable:
         """Data in the graph at other inputs."""
-        if leaf is not self._base:
-            chosen = x[:, self._of[leaf]]
-            return chosen[:, 0] if leaf.type.ndim == 1 else chosen
+        columns = self._of.get(leaf, self._all)
         if leaf.type.ndim == 1:
-            return x[:, 0]
-        return pt.specify_shape(x, (None, leaf.type.shape[1]))
+            return x[:, columns[0]]
+        return pt.specify_shape(x, (None, leaf.type.shape[1])) if columns == self._all else x[:, columns]
 
 
 class _At:

@@ -9,7 +9,7 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["stacked"]
+__all__ = ["differences", "stacked"]
 
 
 def stacked(
@@ -28,7 +28,7 @@ def stacked(
         Variables of all graphs → what takes their place in each, (c, ...).
     """
     count = len(graphs)
-    leaves = _differences(graphs, set(along))
+    leaves = differences(graphs, set(along))
     if leaves is None:
         each = [
             graph_replace(list(graph), {old: new[k] for old, new in along.items()}, strict=False)
@@ -43,10 +43,13 @@ def stacked(
     ]
 
 
-def _differences(
+def differences(
     graphs: Sequence[Sequence[TensorVariable]], along: set[Variable]
 ) -> dict[Variable, tuple[Variable, ...]] | None:
-    """Variables of the first graph → what is in their place in the others; None where the graphs are not alike."""
+    """Variables of the first graph → what is in their place in the others; None where the graphs are not alike.
+
+    What is replaced in all of them is `along`.
+    """
     found: dict[Variable, tuple[Variable, ...]] = {}
     same: set[Variable] = set()
     seen: dict[Variable, tuple[Variable, ...]] = {}

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps, prior_moments
@@ -36,6 +38,53 @@ def test_blocks_are_the_models_covariance(build, of_graph):
     own = blocks.block(point, each, inputs[rows]).cross
     for q in range(3):
         assert_allclose(own[q], k[min(q, len(k) - 1), q : q + 5, rows], atol=2e-6)
+
+
+def own_covariances(*kinds):
+    """A covariance of a kind for each class, with a length scale and a magnitude of its own."""
+    X, y = models.data()
+    with pm.Model() as model:
+        ls, eta = pm.LogNormal("ls", 0.0, 1.0, shape=3), [pm.HalfNormal(f"eta_{k}", 3.0) for k in range(3)]
+        gps = [pm.gp.Latent(cov_func=eta[k] ** 2 * kind(2, ls=ls[k])) for k, kind in enumerate(kinds)]
+        f = pt.stack([gp.prior(f"f_{k}", X=X) for k, gp in enumerate(gps)])
+        gpep.MultinomialProbit("y", f.T, observed=y)
+    return model, gps
+
+
+@pytest.mark.parametrize("of_graph", [False, True])
+@pytest.mark.parametrize(
+    ("kinds", "made"),
+    [((pm.gp.cov.ExpQuad,) * 3, 1), ((pm.gp.cov.ExpQuad, pm.gp.cov.Matern52, pm.gp.cov.ExpQuad), 3)],
+    ids=["alike", "of two kinds"],
+)
+def test_covariances_that_are_alike_have_one_function(kinds, made, of_graph):
+    space, blocks = blocks_of(lambda: own_covariances(*kinds), of_graph)
+    assert len({id(functions) for functions in blocks._moments.functions}) == made
+    rng = np.random.default_rng(0)
+    theta = rng.normal(size=6) / 3
+    X, z, rows = models.data()[0], rng.normal(size=(3, 4, 2)), slice(3, 9)
+    k, *_ = prior_moments(space.classifier, space.data)(space.point(theta))
+    found = blocks.block(space.point(theta), X[None, :9], X[rows])
+    assert_allclose(found.cross, k[:, :9, rows], atol=5e-6)
+
+    bars = Block(rng.normal(size=(3, 4, 6)), rng.normal(size=(3, 6)), rng.normal(size=(3, 6)))
+    of_inducing = rng.normal(size=(3, 4, 4))
+
+    def total(theta, z):
+        point = space.point(theta)
+        of_rows = zip(bars, blocks.block(point, z, X[rows]), strict=True)
+        return sum((bar * one).sum() for bar, one in of_rows) + (of_inducing * blocks.inducing(point, z)).sum()
+
+    point = space.point(theta)
+    slopes = blocks.block_slopes(point, z, X[rows], bars), blocks.inducing_slopes(point, z, of_inducing)
+    of_theta, of_z = (one + other for one, other in zip(*slopes, strict=True))
+    for i in range(6):
+        h = 1e-5 * (np.arange(6) == i)
+        assert_allclose(of_theta[i], (total(theta + h, z) - total(theta - h, z)) / 2e-5, rtol=1e-6, atol=1e-7)
+    for place in [(0, 1, 0), (1, 2, 1), (2, 3, 0)]:
+        h = np.zeros_like(z)
+        h[place] = 1e-5
+        assert_allclose(of_z[place], (total(theta, z + h) - total(theta, z - h)) / 2e-5, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("of_graph", [False, True])

@@ -1,0 +1,223 @@
+"""Moments of priors with inducing inputs as functions of hyperparameters, made once for priors that are alike.
+
+Covariances of one form with parameters of their own differ in numbers alone. There is one function for all of these, of
+these numbers too, and one that has the numbers of each: a graph takes as long to make as thousands of evaluations.
+"""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.process_functions import ProcessFunctions
+from pymc_gpep.structure.stacked_graphs import differences
+
+__all__ = ["MomentFunctions", "OwnNumbers", "PriorMoments", "moment_functions", "moment_graphs"]
+
+
+def moment_graphs(
+    model: pm.Model,
+    latent: LatentGP,
+    functions: ProcessFunctions,
+    data: Mapping[Variable, Variable],
+    z: TensorVariable,
+    x: TensorVariable,
+) -> list[TensorVariable]:
+    """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
+
+    Covariance (M, M) of the inducing values, (M, B) of these with the rows, variance (B,) and mean (outputs, B) of the
+    rows.
+    """
+    outputs = [
+        functions.covariance(z, z),
+        functions.covariance(z, x),
+        functions.variance(x),
+        pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0])),
+    ]
+    # In this order: a random variable may depend on data itself, and would no longer be the model's.
+    outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
+    return [out.astype("float64") for out in outputs]
+
+
+class MomentFunctions:
+    """Moments as functions of hyperparameters, own numbers, inducing inputs z (M, d) and rows x (B, d).
+
+    Parameters
+    ----------
+    model : pm.Model
+    values : sequence of Variable
+        The hyperparameters.
+    graphs : sequence of TensorVariable
+        What `moment_graphs` returns, in terms of these and of the following.
+    numbers : sequence of TensorVariable
+    z, x : TensorVariable
+    compile_kwargs : dict
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        values: Sequence[Variable],
+        graphs: Sequence[TensorVariable],
+        numbers: Sequence[TensorVariable],
+        z: TensorVariable,
+        x: TensorVariable,
+        compile_kwargs: Mapping[str, Any],
+    ) -> None:
+        self._model = model
+        self._values = list(values)
+        self._numbers = list(numbers)
+        self._inducing, *self._block = graphs
+        self._z, self._x = z, x
+        self._kwargs = compile_kwargs
+
+    def _function(self, inputs: Sequence[Variable], outputs: Any) -> Any:
+        return graph_function(self._model, [*self._values, *self._numbers, *inputs], outputs, **self._kwargs)
+
+    def _slopes(self, outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> list[TensorVariable]:
+        """Derivatives of Σ bar · output in the hyperparameters, flat, in z, and in the numbers that have any."""
+        wanted = [*self._values, self._z, *_continuous(self._numbers)]
+        slopes = pytensor.grad(_weighted(outputs, bars), wanted, disconnected_inputs="ignore")
+        count = len(self._values)
+        return [_flat(slopes[:count]), *slopes[count:]]
+
+    @cached_property
+    def inducing(self) -> Any:
+        """Function of (hyperparameters, numbers, z)."""
+        return self._function([self._z], self._inducing)
+
+    @cached_property
+    def block(self) -> Any:
+        """Function of (hyperparameters, numbers, z, x)."""
+        return self._function([self._z, self._x], self._block)
+
+    @cached_property
+    def inducing_slopes(self) -> Any:
+        """Function of (hyperparameters, numbers, z, derivatives in the result of `inducing`)."""
+        bar = pt.dmatrix("inducing_bar")
+        return self._function([self._z, bar], self._slopes([self._inducing], [bar]))
+
+    @cached_property
+    def block_slopes(self) -> Any:
+        """Function of (hyperparameters, numbers, z, x, derivatives in each result of `block`)."""
+        bars = pt.dmatrix("cross_bar"), pt.dvector("variance_bar"), pt.dmatrix("mean_bar")
+        return self._function([self._z, self._x, *bars], self._slopes(self._block, bars))
+
+
+class OwnNumbers:
+    """What each prior has of its own, as functions of the hyperparameters.
+
+    Parameters
+    ----------
+    model : pm.Model
+    values : sequence of Variable
+        The hyperparameters.
+    numbers : sequence of sequence of TensorVariable
+        Of each prior, as many as every other has.
+    compile_kwargs : dict
+    """
+
+    def __init__(
+        self,
+        model: pm.Model,
+        values: Sequence[Variable],
+        numbers: Sequence[Sequence[TensorVariable]],
+        compile_kwargs: Mapping[str, Any],
+    ) -> None:
+        self._model = model
+        self._values = list(values)
+        self._numbers = [list(own) for own in numbers]
+        self._all = [each for own in numbers for each in own]
+        self._kwargs = compile_kwargs
+
+    @cached_property
+    def _function(self) -> Any:
+        return graph_function(self._model, self._values, self._all, **self._kwargs)
+
+    @cached_property
+    def _slopes(self) -> Any:
+        outputs = _continuous(self._all)
+        bars = [each.type() for each in outputs]
+        slopes = pytensor.grad(_weighted(outputs, bars), self._values, disconnected_inputs="ignore")
+        return graph_function(self._model, [*self._values, *bars], _flat(slopes), **self._kwargs)
+
+    def __call__(self, values: Sequence[Array]) -> list[list[Array]]:
+        """Those of each prior."""
+        count = len(self._numbers[0])
+        found = self._function(*values) if count else []
+        return [list(found[k * count : (k + 1) * count]) for k in range(len(self._numbers))]
+
+    def pulled(self, values: Sequence[Array], bars: Mapping[int, Sequence[Array]]) -> Array | float:
+        """Derivatives in the hyperparameters, flat, from those in the numbers of some priors."""
+        if not _continuous(self._numbers[0]) or not self._values:
+            return 0.0
+        nothing = [0.0 * each for each in next(iter(bars.values()))]
+        found: Array = self._slopes(*values, *(bar for k in range(len(self._numbers)) for bar in bars.get(k, nothing)))
+        return found
+
+
+class PriorMoments(NamedTuple):
+    """Of the priors of a model."""
+
+    functions: list[MomentFunctions]
+    """Of each prior; the same for priors that are alike."""
+    numbers: OwnNumbers
+
+
+def moment_functions(
+    classifier: GPClassifier,
+    matched: Sequence[tuple[LatentGP, ProcessFunctions]],
+    data: Mapping[Variable, Variable],
+    columns: int,
+    compile_kwargs: Mapping[str, Any],
+) -> PriorMoments:
+    """Moments of the priors of a model.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    matched : sequence of LatentGP and ProcessFunctions
+        As of `functions_of`.
+    data : dict
+        Data of the model → constants that take their place.
+    columns : int
+        Of the inputs.
+    compile_kwargs : dict
+        For `pytensor.function`.
+    """
+    model = classifier.model
+    values = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    z, x = (pt.tensor(name, dtype="float64", shape=(None, columns)) for name in ("inducing_inputs", "rows"))
+    graphs = [moment_graphs(model, latent, functions, data, z, x) for latent, functions in matched]
+    own = differences(graphs, {z, x}) if len(graphs) > 1 else {}
+    if own is None:
+        functions = [MomentFunctions(model, values, each, [], z, x, compile_kwargs) for each in graphs]
+        return PriorMoments(functions, OwnNumbers(model, values, [[] for _ in graphs], compile_kwargs))
+    places = {first: first.type() for first in own}
+    alike = graph_replace(graphs[0], places, strict=False)
+    of_all = MomentFunctions(model, values, alike, list(places.values()), z, x, compile_kwargs)
+    numbers = [[(first, *others)[k] for first, others in own.items()] for k in range(len(graphs))]
+    return PriorMoments([of_all] * len(graphs), OwnNumbers(model, values, numbers, compile_kwargs))
+
+
+def _continuous(variables: Sequence[TensorVariable]) -> list[TensorVariable]:
+    return [each for each in variables if each.dtype.startswith("float")]
+
+
+def _weighted(outputs: Sequence[TensorVariable], bars: Sequence[TensorVariable]) -> TensorVariable:
+    """Σ bar · output."""
+    return pt.add(0.0, *((bar * out).sum() for bar, out in zip(bars, outputs, strict=True)))
+
+
+def _flat(slopes: Sequence[TensorVariable]) -> TensorVariable:
+    return pt.concatenate([slope.ravel() for slope in slopes]) if slopes else pt.zeros(0)
