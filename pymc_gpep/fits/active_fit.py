@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NoReturn
+from typing import ClassVar
 
 import numpy as np
 import xarray as xr
@@ -52,6 +52,8 @@ class ActiveFit(InducingFit):
         What was fitted, where that were not the rows of the model; without any values, `FormerRows`, in a fit that was
         read from a file.
     """
+
+    _by: ClassVar[str] = "active rows"
 
     space: Hyperparameters
     approximator: IVM
@@ -184,8 +186,3 @@ class ActiveFit(InducingFit):
             With groups `hyperparameters`, `active`, `history`, `best` and `observed_data`.
         """
         return active_datatree(self)
-
-    def _refuse(self, what: str, instead: str) -> NoReturn:
-        raise NotImplementedError(
-            f"A fit by active rows has no {what} yet, which works on all latent values together: {instead}."
-        )

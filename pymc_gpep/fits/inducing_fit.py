@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import pymc as pm
@@ -33,6 +33,30 @@ __all__ = ["InducingFit"]
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
+_OF_LATENT = "fit.latent has the moments of the latent functions at the rows of the data, fit.predict(X) at others"
+_OF_HYPER = "hyperparameters are at one point, fit.hyperparameters"
+_WHOLE = "the posterior is that of fit.posterior, and is not made of PyMC's groups"
+_INSTEAD = {
+    "mean": _OF_LATENT,
+    "std": _OF_LATENT,
+    "cov": _OF_LATENT,
+    "joint_latent_moments": _OF_LATENT,
+    "convergence": "fit.converged and fit.message say how it ended, fit.history how it went",
+    "solution": "fit.posterior is the posterior, and fit.message says how the fit ended",
+    "optimum": _OF_HYPER,
+    "hyper_posterior": _OF_HYPER,
+    "log_posterior": f"fit.objective or fit.lower_bound is the number that was raised, and {_OF_HYPER}",
+    "starts": "the search began at one point",
+    "params": _WHOLE,
+    "groups": _WHOLE,
+    "symbolic_sample_over_posterior": _WHOLE,
+    "set_size_and_deterministic": _WHOLE,
+    "sample_node": _WHOLE,
+    "sample_dict_fn": "fit.predict(X) has moments and probabilities, at the rows of the data and at others",
+}
+"""What fits of all latent values have, and PyMC's approximations, and what there is instead."""
+
+
 class BlockPosterior(Protocol):
     """What predictions ask of a posterior."""
 
@@ -60,6 +84,8 @@ class InducingFit(ABC):
     seconds : float
         Time that the fit took; NaN if unknown.
     """
+
+    _by: ClassVar[str] = "inducing inputs"
 
     space: Hyperparameters
     theta: Array
@@ -326,7 +352,17 @@ class InducingFit(ABC):
         """Refused: see the message."""
         self._refuse("corrected_evidence", "compare with a dense fit of some of the rows")
 
+    if not TYPE_CHECKING:  # a type checker would find any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what to use for what other fits have and these have not; asked where there is no such attribute."""
+            instead = _INSTEAD.get(name) if not name.startswith("_") else None
+            if instead is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            # With neither name nor object: Python would guess at another attribute behind the sentence.
+            raise AttributeError(f"A fit by {self._by} has no {name}: {instead}.")
+
     def _refuse(self, what: str, instead: str) -> NoReturn:
         raise NotImplementedError(
-            f"A fit with inducing inputs has no {what} yet, which works on all latent values together: {instead}."
+            f"A fit by {self._by} has no {what} yet, which works on all latent values together: {instead}."
         )

@@ -147,5 +147,7 @@ def test_what_other_fits_have_not_is_refused():
 
 
 def test_what_is_not_there_says_what_to_do(fitted):
+    with pytest.raises(AttributeError, match=r"A fit by active rows has no std: fit\.latent has the moments"):
+        _ = fitted[2].std
     with pytest.raises(NotImplementedError, match="A fit by active rows has no sample yet"):
         fitted[2].sample(10)

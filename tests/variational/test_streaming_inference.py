@@ -49,6 +49,20 @@ def test_it_is_compared(learned):
     assert table.loc["batches", "ls[width]"] == learned.hyperparameters.ls.sel(petal="width")
 
 
+@pytest.mark.parametrize("name", ["mean", "std", "cov", "joint_latent_moments"])
+def test_what_other_fits_have_is_answered_with_what_there_is(name, learned):
+    with pytest.raises(AttributeError, match=f"A fit by inducing inputs has no {name}: fit.latent has the moments"):
+        getattr(learned, name)
+    assert not hasattr(learned, name)
+
+
+def test_how_it_went_is_said_in_its_place(learned):
+    with pytest.raises(AttributeError, match=r"has no convergence: fit\.converged and fit\.message say"):
+        _ = learned.convergence
+    with pytest.raises(AttributeError, match="'StreamedFit' object has no attribute 'colour'"):
+        _ = learned.colour
+
+
 @pytest.mark.parametrize("method", ["sparse_ep", "sparse_vi"])
 def test_labels_of_one_function_are_left_out(method, learned):
     model, fitted = fit(60, method, models.bernoulli_probit, sites=None)
