@@ -70,6 +70,7 @@ def climb_in_rounds(
             stopped = True
             raise
 
+    chosen: set[int] = set()
     for major in range(rounds + 1):
         solution = log_posterior.choose(theta)
         held = log_posterior.holding(solution)
@@ -78,6 +79,9 @@ def climb_in_rounds(
             maximise(held, theta, 0)  # says why
         if best is None or here.log_posterior > best[0].log_posterior:
             best = here, solution
+        before, chosen = chosen, set(solution.selection.rows.tolist())
+        if still and chosen == before:  # the same rows, at the same hyperparameters
+            still = _QUIET
         left = max_iterations - max(len(history) - 1, 0)
         if not theta.size or still == _QUIET or major == rounds or left <= 0 or stopped or interrupted:
             break

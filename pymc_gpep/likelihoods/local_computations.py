@@ -26,8 +26,10 @@ __all__ = [
     "PointAverage",
     "PointFactor",
     "QuadraticBound",
+    "RoughDensity",
     "RoughNormaliser",
     "ScalarDensity",
+    "SiteInformation",
     "Utilities",
     "UtilityBound",
 ]
@@ -132,6 +134,21 @@ class PointAverage(NamedTuple):
     terms: Kernel
     """`(mean, variance, y, parameters, value, of_mean, of_variance)`, see
     `pymc_gpep.kernels.methods.expected_log.noisy_probit_average`."""
+
+
+class RoughDensity(NamedTuple):
+    """The log density to some nine digits in a small part of the time: for averages over many latent values."""
+
+    log_density: Kernel
+    """As that of `BlockCurvature`."""
+
+
+class SiteInformation(NamedTuple):
+    """What the site of a point that has none would tell, to a few digits: for choosing among many points."""
+
+    terms: Kernel
+    """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that
+    without, written (n,), under correlated latent values; see `pymc_gpep.kernels.moments.site_information`."""
 
 
 class PairFactors(NamedTuple):

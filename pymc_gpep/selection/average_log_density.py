@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature, RoughDensity
 
 __all__ = ["Averages", "average_log_density", "has_averages"]
 
@@ -53,6 +53,8 @@ def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean:
 
 def _log_density(likelihood: Likelihood) -> Callable[[Array, NDArray[np.int64], Array], float]:
     """Of (f, y, gradient): Σ log p(y_i | f_i), and its gradient, written (c, B)."""
+    if likelihood.offers(RoughDensity):
+        return likelihood.computation(RoughDensity).log_density
     if likelihood.offers(BlockCurvature):
         return likelihood.computation(BlockCurvature).log_density
     coupled = likelihood.computation(CoupledCurvature).log_density

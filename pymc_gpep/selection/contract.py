@@ -1,6 +1,6 @@
 """What a selection of rows is given, and what it finds."""
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -40,6 +40,13 @@ class DenseRows:
         self._prior = DensePrior.checked(np.asarray(k, np.float64), np.asarray(mean, np.float64))
         self.n_functions, self.n_points = self._prior.shape
         self.n_covariances = len(self._prior.k)
+
+    @classmethod
+    def of(cls, prior: RowPrior) -> Self:
+        """All rows of another prior."""
+        every = np.arange(prior.n_points)
+        found = prior.block(every, every)
+        return cls(found.cross, found.mean)
 
     def block(self, columns: Places, rows: Places) -> Block:
         """See `RowPrior`."""

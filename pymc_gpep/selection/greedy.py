@@ -8,13 +8,14 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.selection.contract import Places, RowPrior, Selection
+from pymc_gpep.selection.contract import DenseRows, Places, RowPrior, Selection
 from pymc_gpep.selection.growth import CoupledGrowth, Growth, IndependentGrowth
 from pymc_gpep.selection.scores import SCORES
 from pymc_gpep.selection.site_rules.contract import SiteRule
 
 __all__ = ["Candidates", "choose_rows", "include_rows"]
 
+_DENSE = 4_000_000  # numbers in the covariance of all rows, which is had at once where all are candidates: 32 MB
 _FIRST = 3  # rows of different classes to begin with, before scores say anything
 
 
@@ -76,7 +77,7 @@ class Candidates:
         growth, row = self.growth, self.rows[place : place + 1]
         own = slice(place, place + 1)
         mean, cov = growth.mean[:, own], growth.covariance(own)
-        site = self.rule.match(self.likelihood.at(row), self.labels[row], mean, cov, False)
+        site = self.rule.match(self.likelihood.at(row), self.labels[row], mean, cov)
         precision, location = site.precision[:, 0], site.location[:, 0]
         column = self.prior.block(row, self.rows).cross[:, 0]
         growth.include(place, column, precision, location - _product(self.rule, precision, self.prior_mean[:, place]))
@@ -143,6 +144,8 @@ def choose_rows(
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
     size = min(max(pool, len(first)), n)
+    if size == n and prior.n_covariances * n * n <= _DENSE:
+        prior = DenseRows.of(prior)
     candidates = Candidates(prior, labels, likelihood, rule, active, np.concatenate([first, others])[:size])
     for place in range(len(first)):
         candidates.include(place)

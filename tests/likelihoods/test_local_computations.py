@@ -23,8 +23,10 @@ from pymc_gpep.likelihoods.local_computations import (
     PointAverage,
     PointFactor,
     QuadraticBound,
+    RoughDensity,
     RoughNormaliser,
     ScalarDensity,
+    SiteInformation,
     Utilities,
     UtilityBound,
 )
@@ -383,6 +385,31 @@ def rough_normaliser(likelihood, kernels):
     assert_allclose(rough, exact, atol=1e-6)
 
 
+def rough_density(likelihood, kernels):
+    # Wide enough for labels of all probabilities.
+    f, y = np.random.default_rng(3).normal(scale=4.0, size=(C, 200)), np.arange(200) % C
+    exact = np.empty((2, C, 1)), likelihood.computation(BlockCurvature).log_density
+    for i in range(200):
+        given = np.ascontiguousarray(f[:, [i]]), y[[i]]
+        value = kernels.log_density(*given, exact[0][0])
+        assert_allclose(value, exact[1](*given, exact[0][1]), rtol=1e-8, atol=1e-11)
+        assert_allclose(*exact[0], rtol=1e-7, atol=1e-9)
+
+
+def site_information(likelihood, kernels):
+    # Against brute force as scores of rows, in tests/selection/test_scores.py; here that it depends on differences.
+    root = np.random.default_rng(9).normal(size=(N, C, C))
+    cov = root @ root.swapaxes(1, 2)
+    found = []
+    for mean, shared in ((F, 0.0), (F + 3.0, 5.0)):
+        terms = np.empty((2, N))
+        kernels.terms(mean, cov + shared, LABELS, *terms)
+        found.append(terms)
+    assert_allclose(*found, rtol=1e-8)
+    assert (found[0][0] < 0.0).all()
+    assert (found[0][1] > 0.0).all()
+
+
 def pair_factors(likelihood, kernels):
     def evaluate(mean, variance):
         log_z, rho, gamma = np.empty(N), np.empty(mean.shape), np.empty(mean.shape)
@@ -436,7 +463,9 @@ CHECKS = {
     PairFactors: pair_factors,
     PointAverage: point_average,
     PointFactor: point_factor,
+    RoughDensity: rough_density,
     RoughNormaliser: rough_normaliser,
+    SiteInformation: site_information,
     Utilities: utilities,
     UtilityBound: utility_bound,
 }

@@ -11,6 +11,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.probit_points import curvature, curvature_slope, log_likelihood
+from pymc_gpep.kernels.likelihoods.rough_probit_points import rough_log_likelihood
 from pymc_gpep.kernels.methods.expected_log import utility_average
 from pymc_gpep.kernels.methods.factor_derivatives import pair_derivatives, point_derivatives, rough_log_normalisers
 from pymc_gpep.kernels.methods.full_qep import full_qep_update
@@ -20,6 +21,7 @@ from pymc_gpep.kernels.methods.qiep import qiep_update
 from pymc_gpep.kernels.methods.variational_bayes import bound_terms
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update, tilted_log_normaliser
 from pymc_gpep.kernels.moments.noisy_inner_ep import noisy_inner_ep_update, noisy_site_parameters
+from pymc_gpep.kernels.moments.site_information import probit_information
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
@@ -33,7 +35,9 @@ from pymc_gpep.likelihoods.local_computations import (
     PairFactors,
     PointAverage,
     PointFactor,
+    RoughDensity,
     RoughNormaliser,
+    SiteInformation,
     Utilities,
     UtilityBound,
 )
@@ -61,6 +65,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
     largest_precision: ClassVar[float] = 1.0
     local: ClassVar[tuple[object, ...]] = (
         DifferenceFactors(inner_ep_update, iep_update, site_energies, probit.average),
+        SiteInformation(probit_information),
         NoisyDifferenceFactors(noisy_inner_ep_update, noisy_site_parameters),
         DifferenceQuadrature(qep_update, full_qep_update),
         IndependentQuadrature(qiep_update),
@@ -69,6 +74,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         PairFactors(pair_derivatives),
         PointAverage(utility_average),
         BlockCurvature(log_likelihood, curvature, curvature_slope),
+        RoughDensity(rough_log_likelihood),
         UtilityBound(bound_terms),
         Utilities(draw_in_cone),
     )

@@ -18,8 +18,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.likelihoods.contract import Reading
-from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature
+from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
+from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
 
@@ -39,6 +40,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
     local: ClassVar[tuple[object, ...]] = (
         CoupledCurvature(softmax, along_line, curvature_slope),
         CoupledQuadrature(softmax_qep_update),
+        SiteInformation(rough_information),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:

@@ -9,7 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 
-__all__ = ["Matched", "SiteRule"]
+__all__ = ["Matched", "SiteRule", "Told"]
 
 
 class Matched(NamedTuple):
@@ -19,6 +19,15 @@ class Matched(NamedTuple):
     """π (c, p)."""
     location: Array
     """ν (c, p)."""
+
+
+class Told(NamedTuple):
+    """What labels of rows tell if each came next, to a few digits."""
+
+    log_z: Array
+    """Their log probabilities (p,)."""
+    information: Array
+    """Divergence of the posterior with a row's site from that without (p,)."""
 
 
 class SiteRule(Protocol):
@@ -43,7 +52,14 @@ class SiteRule(Protocol):
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether a likelihood has what it takes."""
 
-    def match(
-        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
-    ) -> Matched:
-        """Sites of p rows from means (c, p) and covariances (p, c, c); `roughly` where they are for scores alone."""
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """Sites of p rows from means (c, p) and covariances (p, c, c)."""
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """For scores: ½(log|M| + tr(M⁻¹ − I) + gᵀAg) of each row, M = I + ΠA and g = M⁻¹(ν − Πμ).
+
+        The divergence is that of the latent values of the row alone (Seeger and Jordan 2004, equation 14).
+        """
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """The log probabilities alone."""

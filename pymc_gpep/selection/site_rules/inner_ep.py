@@ -7,13 +7,13 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.moments.coupled_sites import site_parameters
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import DifferenceFactors
-from pymc_gpep.selection.site_rules.contract import Matched
+from pymc_gpep.likelihoods.local_computations import DifferenceFactors, SiteInformation
+from pymc_gpep.selection.site_rules.contract import Matched, Told
+from pymc_gpep.selection.site_rules.information import coupled_told
 
 __all__ = ["InnerEP"]
 
 _SWEEPS, _TOLERANCE = 200, 1e-10
-_ROUGH_SWEEPS, _ROUGH = 20, 1e-3
 
 
 class InnerEP:
@@ -26,18 +26,23 @@ class InnerEP:
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has factors of differences."""
-        return likelihood.offers(DifferenceFactors)
+        return likelihood.offers(DifferenceFactors) and likelihood.offers(SiteInformation)
 
-    def match(
-        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
-    ) -> Matched:
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
         """See `SiteRule`."""
         c, p = mean.shape
         nothing, sites, scale = np.zeros((2, p, c - 1)), np.empty((2, p, c - 1)), np.empty((p, c - 1))
-        how = (_ROUGH_SWEEPS, _ROUGH) if roughly else (_SWEEPS, _TOLERANCE)
         likelihood.computation(DifferenceFactors).coupled_update(
-            np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, *nothing, *how, *sites, scale
+            np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, *nothing, _SWEEPS, _TOLERANCE, *sites, scale
         )
         found = Matched(np.empty((c, p)), np.empty((c, p)))
         site_parameters(labels, *sites, *found)
         return found
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        return coupled_told(likelihood, labels, mean, cov)
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `SiteRule`."""
+        return self.told(likelihood, labels, mean, cov).log_z

@@ -1,65 +1,98 @@
 """Sites that leave functions independent and match the moments of each: for several functions, and for one."""
 
+from abc import ABC, abstractmethod
+from typing import ClassVar, NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor
-from pymc_gpep.selection.site_rules.contract import Matched
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser
+from pymc_gpep.selection.site_rules.contract import Matched, Told
+from pymc_gpep.selection.site_rules.information import independent_information, rough_normalisers
 
 __all__ = ["OneFunction", "PointMoments"]
 
 
-def _sites(mean: Array, variance: Array, rho: Array, gamma: Array) -> Matched:
-    """From ρ = ∂ log Ẑ / ∂ mean and γ = −∂² log Ẑ / ∂ mean², all (c, p)."""
-    narrower = 1.0 - np.maximum(gamma, 0.0) * variance
-    return Matched(np.maximum(gamma, 0.0) / narrower, (rho + np.maximum(gamma, 0.0) * mean) / narrower)
+class _Derivatives(NamedTuple):
+    """Of log Ẑ, and log Ẑ (p,) itself."""
+
+    log_z: Array
+    rho: Array
+    """∂ log Ẑ / ∂ mean (c, p)."""
+    gamma: Array
+    """−∂² log Ẑ / ∂ mean² (c, p)."""
 
 
-class PointMoments:
-    """By the exact moments of each function under its own marginal (Seeger and Jordan 2004, section 6)."""
+class _Moments(ABC):
+    """What both have in common."""
 
-    name = "independent"
-    method = "qiep"
+    name: ClassVar[str] = "independent"
     form = SiteForm.INDEPENDENT
     shares = False
+
+    @abstractmethod
+    def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:
+        """Of p rows."""
+
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """See `SiteRule`."""
+        return _sites(self._derivatives(likelihood, labels, mean, cov), mean, cov)
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        found = self._derivatives(likelihood, labels, mean, cov)
+        variance = np.diagonal(cov, axis1=1, axis2=2).T
+        return Told(found.log_z, independent_information(_sites(found, mean, cov), mean, variance))
+
+
+def _sites(found: _Derivatives, mean: Array, cov: Array) -> Matched:
+    gamma = np.maximum(found.gamma, 0.0)
+    narrower = 1.0 - gamma * np.diagonal(cov, axis1=1, axis2=2).T
+    return Matched(gamma / narrower, (found.rho + gamma * mean) / narrower)
+
+
+class PointMoments(_Moments):
+    """By the exact moments of each function under its own marginal (Seeger and Jordan 2004, section 6)."""
+
+    method = "qiep"
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether a point of it is one factor with moments, and has no site that widens."""
-        return likelihood.offers(PointFactor) and likelihood.log_concave and not likelihood.has_parameters
+        has = likelihood.offers(PointFactor) and likelihood.offers(RoughNormaliser)
+        return has and likelihood.log_concave and not likelihood.has_parameters
 
-    def match(
-        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
-    ) -> Matched:
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
         """See `SiteRule`."""
+        return rough_normalisers(likelihood, labels, mean, cov)
+
+    def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:
         c, p = mean.shape
-        variance = np.diagonal(cov, axis1=1, axis2=2)
+        variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2))
         log_z, rho, gamma = np.empty(p), np.empty((p, c)), np.empty((p, c))
-        given = np.ascontiguousarray(mean.T), np.ascontiguousarray(variance), labels, likelihood.parameters
+        given = np.ascontiguousarray(mean.T), variance, labels, likelihood.parameters
         likelihood.computation(PointFactor).derivatives(*given, log_z, rho, gamma)
-        return _sites(mean, variance.T, rho.T, gamma.T)
+        return _Derivatives(log_z, rho.T, gamma.T)
 
 
-class OneFunction:
+class OneFunction(_Moments):
     """The same for a likelihood of one latent function."""
 
-    name = "independent"
     method = "ep"
-    form = SiteForm.INDEPENDENT
-    shares = False
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has one function, and no site that widens."""
         return likelihood.offers(GaussianAverage) and likelihood.log_concave and not likelihood.has_parameters
 
-    def match(
-        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
-    ) -> Matched:
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
         """See `SiteRule`."""
+        return self._derivatives(likelihood, labels, mean, cov).log_z
+
+    def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:
         variance = np.ascontiguousarray(cov[:, 0, 0])
         found = np.empty((5, mean.shape[1]))
         given = np.ascontiguousarray(mean[0]), variance, labels, likelihood.parameters
         likelihood.computation(GaussianAverage).terms(*given, found)
-        return _sites(mean, variance[None], found[1][None], -found[2][None])
+        return _Derivatives(found[0], found[1][None], -found[2][None])

@@ -7,12 +7,13 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
-from pymc_gpep.selection.site_rules.contract import Matched
+from pymc_gpep.likelihoods.local_computations import CoupledQuadrature, SiteInformation
+from pymc_gpep.selection.site_rules.contract import Matched, Told
+from pymc_gpep.selection.site_rules.information import coupled_told
 
 __all__ = ["Projection"]
 
-_NODES, _ROUGH_NODES = 2000, 100
+_NODES = 2000
 _NOTHING = 1e-14  # precision of a site that is none, in units of the variance
 
 
@@ -26,14 +27,12 @@ class Projection:
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has such a projection."""
-        return likelihood.offers(CoupledQuadrature)
+        return likelihood.offers(CoupledQuadrature) and likelihood.offers(SiteInformation)
 
-    def match(
-        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
-    ) -> Matched:
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
         """See `SiteRule`."""
         c, p = mean.shape
-        nodes = class_nodes(c - 1, _ROUGH_NODES if roughly else _NODES)
+        nodes = class_nodes(c - 1, _NODES)
         scale = cov.trace(axis1=1, axis2=2) / c
         none = np.ascontiguousarray(np.broadcast_to(_NOTHING / np.maximum(scale, _NOTHING), (c, p)))
         sites, target, room = np.zeros((2, p, c)), np.empty((2, p, c)), np.empty((p, c))
@@ -41,3 +40,11 @@ class Projection:
             *nodes, np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, none, sites, target, room
         )
         return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        return coupled_told(likelihood, labels, mean, cov)
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `SiteRule`."""
+        return self.told(likelihood, labels, mean, cov).log_z

@@ -6,8 +6,9 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
-from pymc_gpep.selection.site_rules.contract import Matched
+from pymc_gpep.likelihoods.local_computations import BlockCurvature, RoughNormaliser, UtilityBound
+from pymc_gpep.selection.site_rules.contract import Matched, Told
+from pymc_gpep.selection.site_rules.information import independent_information, rough_normalisers
 
 __all__ = ["Utilities"]
 
@@ -25,12 +26,20 @@ class Utilities:
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has utilities."""
-        return likelihood.offers(UtilityBound)
+        return likelihood.offers(UtilityBound) and likelihood.offers(RoughNormaliser)
 
-    def match(
-        self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array, roughly: bool
-    ) -> Matched:
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
         """See `SiteRule`."""
         at, slope = np.ascontiguousarray(mean), np.empty(mean.shape)
         likelihood.computation(BlockCurvature).log_density(at, labels, slope)
         return Matched(np.ones(mean.shape), at + slope)
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        sites = self.match(likelihood, labels, mean, cov)
+        information = independent_information(sites, mean, np.diagonal(cov, axis1=1, axis2=2).T)
+        return Told(self.log_normalisers(likelihood, labels, mean, cov), information)
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `SiteRule`."""
+        return rough_normalisers(likelihood, labels, mean, cov)
