@@ -29,7 +29,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 __all__ = ["IVM", "ActiveSolution", "RowSample", "active_prior", "row_sample", "sites_of"]
 
 _ROOM = 64_000_000  # numbers in the stubs of candidates: 512 MB
-_POOL = 1000  # candidates with sites that couple functions, whose scores and stubs take longer
+_POOL = 1000  # candidates whose sites take several functions together, or an integral, so that scores take longer
 _ROWS = 5000  # that the bound is over, if not told otherwise
 _FORMS: dict[SiteForm, type[Sites]] = {SiteForm.COUPLED: CoupledSites, SiteForm.INDEPENDENT: IndependentSites}
 
@@ -102,8 +102,8 @@ class IVM:
         labels that are wrong: where classes overlap they are worse than those that do not look at labels, and better
         where they hardly do.
     pool : int, optional
-        Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and 1000 at
-        most with coupled sites.
+        Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and with
+        several functions 1000 at most unless sites are `"utility"`.
     retained : float
         Part of these that stays for the next inclusion, the best; others are drawn in place of the rest. Does nothing
         where all rows are candidates.
@@ -156,7 +156,8 @@ class IVM:
             return include_rows(prior, labels, likelihood, rule, rng.permutation(n)[:active]).selection
         coupled = rule.form is SiteForm.COUPLED
         numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
-        pool = self.pool or max(1, min(_ROOM // numbers, _POOL if coupled else n))
+        slow = c > 1 and not rule.shares
+        pool = self.pool or max(1, min(_ROOM // numbers, _POOL if slow else n))
         return choose_rows(
             prior, labels, likelihood, rule, active=active, score=self.score, pool=pool, retained=self.retained, rng=rng
         )
