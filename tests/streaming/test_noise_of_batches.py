@@ -47,3 +47,18 @@ def test_stochastic_ep_is_near_ep():
     apart, between = shift(300, "sparse_sep", 60, None)
     assert between < 0.1
     assert apart < 0.15  # its fixed point differs most where the likelihood sees nothing
+
+
+@pytest.mark.slow
+def test_with_few_rows_stochastic_ep_is_further_off_and_its_evidence_is_not():
+    """That of the sites which its posterior implies is EP's but for some nats, where its own objective is above."""
+    _, between = shift(60, "sparse_sep", 60, None)
+    assert between < 0.3
+    model, gp, data, inducing = problem(60)
+    common = {"gp": gp, "data": data, "inducing": inducing, "shared_inducing": True, "learn_inducing": False,
+              "sites": "quadrature", "progressbar": False}  # fmt: skip
+    with model:
+        ep = pm.fit(method="sparse_ep", **common)
+        found = pm.fit(60, method="sparse_sep", batch_size=None, **common)
+    assert abs(found.log_evidence - ep.log_evidence) < 5.0
+    assert found.objective > ep.log_evidence

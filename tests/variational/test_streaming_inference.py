@@ -42,6 +42,18 @@ def test_it_learns_and_predicts(learned):
     assert learned.history.sizes["step"] == 40
 
 
+def test_probabilities_are_those_of_draws(learned):
+    found = learned.predict(NEW)
+    mean, cov, p = (found[name].values for name in ("mean", "cov", "p"))
+    assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)
+    rng, draws = np.random.default_rng(5), 1_000_000
+    for point in range(2):
+        variance = 1.0 + np.diagonal(cov[point])
+        utilities = mean[point] + np.sqrt(variance) * rng.standard_normal((draws, 3))
+        share = np.bincount(utilities.argmax(axis=1), minlength=3) / draws
+        assert (np.abs(share - p[point]) < 4.0 * np.sqrt(p[point] * (1.0 - p[point]) / draws) + 1e-6).all()
+
+
 def test_it_is_compared(learned):
     assert np.isnan(learned.lower_bound)
     assert learned.converged
@@ -84,8 +96,22 @@ def test_labels_of_one_function_are_left_out(method, learned):
         {"inducing": np.random.default_rng(1).normal(size=(40, 2))},
         {"data": (X, np.minimum(Y, 1))},
         {"data": (X * [1.0, 0.0], Y)},
+        {"batch_size": 1},
+        {"batch_size": 1000},
+        {"batch_size": 1, "memory": "sites"},
+        {"inducing": np.tile(X[:1], (5, 1)), "memory": "sites"},
     ],
-    ids=["equal inducing inputs", "one of them", "more of them than rows", "an absent class", "a constant column"],
+    ids=[
+        "equal inducing inputs",
+        "one of them",
+        "more of them than rows",
+        "an absent class",
+        "a constant column",
+        "single rows",
+        "all rows",
+        "single rows, sites kept",
+        "equal inducing inputs, sites kept",
+    ],
 )
 def test_odd_problems_are_fitted(options):
     _, odd = fit(5, **options)
