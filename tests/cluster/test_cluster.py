@@ -4,12 +4,14 @@ import os
 import signal
 from contextlib import contextmanager
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
 from distributed import Client, LocalCluster
 from numpy.testing import assert_allclose
 
+import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
 from pymc_gpep.cluster.log_posterior import ClusterLogPosterior, part_ends
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -150,6 +152,26 @@ def test_a_fit_by_a_client(tmp_path):
         assert_allclose(fit.predict(gp, X).p, expected.predict(gp, X).p, rtol=1e-6)
     assert found.solution.labels.size == 0
     assert set(found.to_datatree()["observed_data"].attrs) == {"n_rows", "n_inputs", "checksum", "name"}
+
+
+def test_an_interrupt_keeps_the_best_point_and_the_cluster(tmp_path):
+    """The fit can be saved and read, and the workers take the next one."""
+
+    def stop(fit, losses, i):
+        if i == 1:
+            raise KeyboardInterrupt
+
+    model, gp = models.shared()
+    options = {"method": "sparse_ep", "sites": "quadrature", "inducing": 4, "progressbar": False, "random_seed": 1}
+    with model, workers(2) as (_, client):
+        with pytest.warns(RuntimeWarning, match=r"did not converge after 1 iteration \(Interrupted\)"):
+            fit = pm.fit(client=client, callbacks=[stop], **options)
+        with pytest.warns(RuntimeWarning, match="did not converge after 1 iteration"):
+            after = pm.fit(1, client=client, **options)
+    fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
+    again = gpep.from_datatree(az.from_netcdf(tmp_path / "fit.nc"), models.shared()[0])
+    p = again.predict(gp=None, Xnew=models.data()[0]).p
+    assert_allclose(p, after.predict(gp, models.data()[0]).p, rtol=1e-6)
 
 
 def test_a_row_that_cannot_be_used_is_named_by_the_worker_that_reads_it(tmp_path):

@@ -1,6 +1,9 @@
 """`pm.fit(..., batch_size=...)`: what it returns, how it ends, how it goes on, and what it refuses."""
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import arviz as az
 import numpy as np
@@ -169,7 +172,29 @@ def test_an_interrupt_keeps_what_was_learned():
     _, stopped = fit(20, callbacks=[stop])
     assert "Interrupted after 4 steps" in stopped.message
     assert stopped.hist.shape == (4,)
-    assert stopped.predict(NEW).p.notnull().all()
+    again = gpep.from_datatree(stopped.to_datatree(), models.shared()[0])
+    xr.testing.assert_allclose(again.predict(NEW), stopped.predict(NEW))
+
+
+CUT = """
+import sys
+from tests.variational.test_streaming_inference import fit, gpep
+done, start = int(sys.argv[1]), sys.argv[3:]
+fit(done, start=start[0] if start else None, memory="sites", callbacks=[gpep.Checkpoint(sys.argv[2])])
+"""
+
+
+@pytest.mark.slow
+def test_another_process_goes_on_to_the_last_digit(tmp_path):
+    """Two hundred steps, and one hundred in each of two processes."""
+    ends = []
+    for count, path, *start in ((200, "whole.nc"), (100, "half.nc"), (100, "both.nc", "half.nc")):
+        given = [str(count), *(str(tmp_path / name) for name in (path, *start))]
+        subprocess.run([sys.executable, "-W", "ignore", "-c", CUT, *given], check=True, cwd=Path(__file__).parents[2])
+        ends.append(xr.open_datatree(tmp_path / path).load())
+    assert ends[0]["history"].sizes["step"] == 200
+    for name in ("state", "history"):
+        xr.testing.assert_identical(ends[0][name].to_dataset(), ends[2][name].to_dataset())
 
 
 @pytest.mark.parametrize(("memory", "ending"), [("stateless", "zarr"), ("sites", "nc")])
