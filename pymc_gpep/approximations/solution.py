@@ -51,7 +51,8 @@ class Convergence:
     def __str__(self) -> str:
         """One sentence."""
         last = f" (residual {self.residual[-1]:.1e}, tolerance {self.tolerance:.0e})" if self.iterations else ""
-        return f"{MESSAGES[self.status]} after {self.iterations} iterations of {self.scheme}{last}"
+        iterations = "1 iteration" if self.iterations == 1 else f"{self.iterations} iterations"
+        return f"{MESSAGES[self.status]} after {iterations} of {self.scheme}{last}"
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,12 @@ def nothing_learned(fit: Fit) -> str:
     reason = _reason(fit, prior, *roles(look, theta))
     if not reason and fit.approximator.bounds:  # it is the bound that says so little
         return ""
+    doubt = " Or its bound is far below the evidence: see what method='ep' finds, or 'nested_ep'."
     return (
         f"The fit learned next to nothing: its log evidence is {fit.log_evidence:.2f}, and that of the class "
         f"frequencies alone {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the "
         "inputs say nothing about the labels that this covariance function can express."
+        f"{doubt if fit.approximator.bounds else ''}"
     )
 
 

@@ -12,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["known_shape", "observed_classes", "shape_text"]
+__all__ = ["known_shape", "observed_classes", "recoding", "shape_text"]
 
 _SHOWN = 5  # offending labels that an error message lists
 
@@ -37,6 +37,7 @@ def observed_classes(
     *,
     given: str,
     coding: str,
+    more: str,
     shaping: str,
 ) -> np.ndarray | Variable:
     """Labels, checked; as int64 where they are not symbolic.
@@ -54,8 +55,9 @@ def observed_classes(
         Of the variable, for messages.
     given : str
         What the distribution has for each label, in words.
-    coding, shaping : str
-        What to do about labels out of range, where {top} is the last class, and about a shape that does not fit.
+    coding, more, shaping : str
+        What to do about labels out of range, where {top} is the last class, about more classes than f has, where
+        {count} is what labels up to the largest would need, and about a shape that does not fit.
 
     Raises
     ------
@@ -76,8 +78,23 @@ def observed_classes(
     labels = _whole_numbers(values, name)
     _check_shape(labels.shape, batch, name, given, shaping)
     wrong = labels < 0 if n_classes is None else (labels < 0) | (labels >= n_classes)
-    _refuse(wrong, labels, name, "out of range", coding.format(top=top))
+    advice = coding.format(top=top)
+    if wrong.any() and n_classes is not None and (how := recoding(labels, n_classes)):
+        advice = f"{advice}: {how} does so"
+    elif wrong.any() and labels.min() >= 0:
+        advice = f"{advice}; {more.format(count=labels.max() + 1)}"
+    _refuse(wrong, labels, name, "out of range", advice)
     return observed if isinstance(observed, Variable) else labels
+
+
+def recoding(labels: np.ndarray, n_classes: int) -> str:
+    """What makes 0 ... c−1 of labels that are as many classes by other numbers; empty if they are not."""
+    found = np.unique(labels)
+    if n_classes == 2 and found.size == 2:
+        return f"(labels == {found[1]})"
+    if found.size == n_classes and found[-1] - found[0] == n_classes - 1:
+        return f"labels - {found[0]}" if found[0] > 0 else f"labels + {-found[0]}"
+    return ""
 
 
 def _whole_numbers(values: Any, name: str) -> np.ndarray:

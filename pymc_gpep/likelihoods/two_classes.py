@@ -13,6 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.link import argument_of, behind
+from pymc_gpep.likelihoods.observed_classes import recoding
 from pymc_gpep.likelihoods.one_function import OneFunction
 
 __all__ = ["TwoClasses"]
@@ -65,9 +66,11 @@ class TwoClasses(OneFunction, ABC):
             raise ValueError(f"{classes}, but are of type {given.dtype}.")
         if not np.isin(given, (0, 1)).all():
             found = ", ".join(map(str, np.unique(given)[:_SHOWN].tolist()))
+            how = recoding(given, 2)
+            advice = f"Write {how}" if how else "Write (labels == one) for one class against the others"
             raise ValueError(
-                f"{classes}, but among them are {found}. Write (labels > 0) for classes -1 and 1; more classes need "
-                "more latent functions, and gpep.MultinomialProbit or pm.Categorical(logit_p=...)."
+                f"{classes}, but among them are {found}. {advice}; more classes need more latent functions, and "
+                "gpep.MultinomialProbit or pm.Categorical(logit_p=...)."
             )
         return np.ascontiguousarray(given, np.int64)
 

@@ -200,6 +200,8 @@ def test_accepted_labels(labels):
 
 WRONG_VALUES = [
     ([0, 1, 3, -1], r"y: 2 of 4 observed labels are out of range \(position: value is 2: 3; 3: -1\).*0 \.\.\. 2"),
+    ([1, 2, 3, 1], r"y: 1 of 4 observed labels are out of range .*: labels - 1 does so"),
+    ([0, 1, 2, 3], r"y: 1 of 4 observed labels are out of range .*for 4 classes .* n_outputs=4"),
     ([0, 1.5, 2, 1], r"y: 1 of 4 observed labels are not whole numbers \(position: value is 1: 1\.5\)"),
     ([0, np.inf, 2, 1], r"y: 1 of 4 observed labels are not whole numbers"),
     ([np.nan, 1, 2, np.nan], r"y: 2 of 4 observed labels are missing \(position: value is 0: nan; 3: nan\)"),

@@ -80,7 +80,7 @@ REFUSED = {
     "another link": (bernoulli(lambda f: 1 - pt.exp(-pt.exp(f))), "or other links, cannot be read"),
     "labels -1 and 1": (
         lambda f, y: pm.Bernoulli("y", logit_p=f, observed=2 * y - 1),
-        r"must be 0 or 1, but among them are -1, 1. Write \(labels > 0\)",
+        r"must be 0 or 1, but among them are -1, 1. Write \(labels == 1\)",
     ),
     "three classes": (lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y + 1), "among them are 1, 2.*Multinomial"),
     "one point": (lambda f, y: pm.Bernoulli("y", logit_p=f[0], observed=y[0]), "must have one axis.*number.*is 0"),

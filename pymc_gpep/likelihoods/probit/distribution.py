@@ -92,7 +92,8 @@ class Probit(Discrete):
                 2,
                 name,
                 given="one latent value",
-                coding="Code the classes as 0 and 1: (labels > 0) does so for -1 and 1",
+                coding="Code the classes as 0 and 1",
+                more="more than two need gpep.MultinomialProbit, or pm.Categorical(logit_p=...)",
                 shaping="Labels are one number per point: pass labels.ravel() for a column",
             )
         return super().__new__(cls, name, f, *args, observed=observed, **kwargs)
