@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 
 __all__ = [
+    "ALL_ALIKE",
     "ENOUGH_ALIKE",
     "USABLE",
     "Estimate",
@@ -27,6 +28,9 @@ USABLE = 0.7
 
 ENOUGH_ALIKE = 0.9
 """Share of the draws that those are worth whose weights hardly vary."""
+
+ALL_ALIKE = 0.99
+"""The same, where not even the Pareto k says otherwise."""
 
 _NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
 _CONSTANT = 1e-8  # a spread of log weights that is rounding
@@ -100,9 +104,11 @@ def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limi
     """Whether weighted draws can be trusted: k below the limit, or weights all but alike.
 
     The Pareto k does not know the scale of the tail. Where weights are so alike that draws are worth 0.9 of their
-    number a tail of any finite mean (k below 1) carries little.
+    number a tail of any finite mean (k below 1) carries little. Those of a proper density have a finite mean; an
+    estimate of 1 and more is of a tail that has hardly begun, and says nothing where draws are worth 0.99.
     """
-    return pareto_k < limit or (pareto_k < 1.0 and effective_size > ENOUGH_ALIKE * draws)
+    worth = effective_size / draws
+    return pareto_k < limit or worth > ALL_ALIKE or (pareto_k < 1.0 and worth > ENOUGH_ALIKE)
 
 
 def worth_keeping(weights: Array) -> NDArray[np.bool_]:
