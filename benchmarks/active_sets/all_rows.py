@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
+from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, split, standardised, subset
 from benchmarks.paper.fixed import at_held_out, distances, of_labels, probabilities, squared_exponential
@@ -88,17 +89,14 @@ def by_active_rows(
     """The same by the first active rows, more and more of them, up to as many as there are rows."""
     parts = load(data, name, size)
     prior = squared_exponential(distances(parts), *AT[name])
-    n, m, classes = len(parts.y), len(parts.ynew), parts.classes
+    n, classes = len(parts.y), parts.classes
     counts = [count for count in counts if count < n]
     ivm = gpep.IVM(active=counts[-1], score=score, rows=counts[-1] + 1, sites="coupled")
     with threadpool_limits(1):
         solution = ivm.solve(gpep.DenseRows(prior.k, np.zeros((classes, n))), parts.y, random_seed=1)
         found = []
-        for count in counts:
-            cross = np.ascontiguousarray(prior.cross[None][:, :, solution.selection.rows[:count]])
-            posterior = ivm.posterior_of_first(solution, count)
-            mean, cov = posterior.predict(cross, np.full((1, m), prior.variance), np.zeros((classes, m)))
-            p = probabilities("multinomial_probit", np.ascontiguousarray(mean.T), cov)
+        for mean, cov in by_first_rows(ivm, solution, prior.cross[:, solution.selection.rows], prior.variance, counts):
+            p = probabilities("multinomial_probit", mean, cov)
             found.append([np.log(of_labels(p, parts.ynew)), p.argmax(axis=1) == parts.ynew])
     return {"found": np.array(found), "counts": np.array(counts), "converged": np.array(solution.converged)}
 

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
+from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.printed import EVEN_DIGITS
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
@@ -55,13 +56,10 @@ def predictions(
     ivm = gpep.IVM(active=active, pool=POOL, rows=active + 1, score="information").named(likelihood)
     prior = gpep.DenseRows(k, np.zeros((classes, n)))
     solution = ivm.solve(prior, split.y, likelihood=likelihood, random_seed=seed)
-    cross = covariance(split.Xnew, split.X[solution.selection.rows])[None]
+    cross = covariance(split.Xnew, split.X[solution.selection.rows])
     found = []
-    for count in counts:
-        posterior = ivm.posterior_of_first(solution, count)
-        own = np.ascontiguousarray(cross[:, :, :count])
-        mean, cov = posterior.predict(own, np.full((1, m), v), np.zeros((classes, m)))
-        p, _ = likelihood.probabilities(np.ascontiguousarray(mean.T), cov, tolerance=1e-3)
+    for mean, cov in by_first_rows(ivm, solution, cross, v, counts):
+        p, _ = likelihood.probabilities(mean, cov, tolerance=1e-3)
         entropy = -(p * np.log(np.maximum(p, 1e-300))).sum(axis=1)
         found.append(
             [

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
+from benchmarks.active_sets.first_rows import by_first_rows, predicted
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, read_table, standardised, subset
 
@@ -51,11 +52,9 @@ def by_active_rows(data: str, score: str, seed: int, active: int, every: int, si
     k.flat[:: n + 1] += JITTER
     ivm = gpep.IVM(active=active, pool=n, rows=active + 1, sites="utility", score=score, polish=False)
     solution = ivm.solve(gpep.DenseRows(k, np.zeros((classes, n))), split.y, random_seed=seed)
-    cross = covariance(split.Xnew, split.X[solution.selection.rows])[None]
+    cross = covariance(split.Xnew, split.X[solution.selection.rows])
     counts = np.arange(every, active + 1, every)
-    scores = [
-        _scores(split, *_predicted(ivm.posterior_of_first(solution, count), cross[:, :, :count])) for count in counts
-    ]
+    scores = [_scores(split, mean, cov) for mean, cov in by_first_rows(ivm, solution, cross, 1.0, counts)]
     return {"counts": counts, "scores": np.array(scores), "MB": _megabytes()}
 
 
@@ -66,14 +65,8 @@ def by_all_rows(data: str, size: list[int] | None) -> Arrays:
     k = covariance(split.X, split.X)
     k.flat[:: n + 1] += JITTER
     solution = gpep.VariationalBayes().solve(k, np.zeros((classes, n)), split.y)
-    found = _scores(split, *_predicted(solution.posterior, covariance(split.Xnew, split.X)[None]))
+    found = _scores(split, *predicted(solution.posterior, covariance(split.Xnew, split.X), 1.0))
     return {"scores": np.array(found), "converged": np.array(solution.convergence.converged), "MB": _megabytes()}
-
-
-def _predicted(posterior: Any, cross: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    m, classes = cross.shape[1], len(posterior.mean)
-    mean, cov = posterior.predict(np.ascontiguousarray(cross), np.ones((1, m)), np.zeros((classes, m)))
-    return mean.T, cov
 
 
 def _scores(split: Split, mean: np.ndarray, cov: np.ndarray) -> tuple[float, float]:

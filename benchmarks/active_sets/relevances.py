@@ -13,6 +13,7 @@ from benchmarks.paper.data import Split
 from benchmarks.paper.predictive import classifier
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
+from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.structure import read_classifier
 
 Array = np.ndarray
@@ -69,8 +70,7 @@ def learn(split: Split, how: str, *, ard: bool, draws: int, steps: int, seed: in
             bounds.append(step.latent.bound)
             if bounds[-1] == max(bounds):
                 best = theta
-            weighed = np.exp(step.log_weights - step.log_weights.max())
-            effective.append(weighed.sum() ** 2 / (weighed**2).sum())
+            effective.append(importance_estimate(step.log_weights)[1])
             theta = step.theta
             if len(bounds) > patience:
                 rise = max(bounds[-patience:]) - max(bounds[:-patience])

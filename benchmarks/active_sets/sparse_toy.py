@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
+from benchmarks.active_sets.first_rows import by_first_rows
 from benchmarks.active_sets.toy import INPUTS, RELEVANT, covariance, draw_data
 from benchmarks.experiment import Arrays, Cell, Experiment
 
@@ -40,12 +41,9 @@ def errors(seed: int, variant: str, rows: int, test: int) -> Arrays:
     with threadpool_limits(1):
         solution = ivm.solve(gpep.DenseRows(k, np.zeros((3, rows))), y, random_seed=seed)
         chosen = solution.selection.rows
-        cross, ones = covariance(Xnew, X[chosen], phi)[None], np.ones((1, test))
         wrong = []
-        for count in COUNTS:
-            posterior = ivm.posterior_of_first(solution, count)
-            mean, cov = posterior.predict(np.ascontiguousarray(cross[:, :, :count]), ones, np.zeros((3, test)))
-            p, _ = gpep.class_probabilities(mean.T, cov, method="inner_ep")
+        for mean, cov in by_first_rows(ivm, solution, covariance(Xnew, X[chosen], phi), 1.0, COUNTS):
+            p, _ = gpep.class_probabilities(mean, cov, method="inner_ep")
             wrong.append((p.argmax(axis=1) != ynew).mean())
     return {"error": np.array(wrong), "radius": (X[chosen, :RELEVANT] ** 2).sum(axis=1)}
 

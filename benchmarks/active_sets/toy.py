@@ -20,6 +20,7 @@ from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.structure import read_classifier
 
 Array = np.ndarray
@@ -83,12 +84,11 @@ def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arra
             phi = log_posterior.natural(theta[None])["phi"][0]
             k = log_posterior.moments(theta).k[0]
             means = covariance(Xnew, X, phi) @ np.linalg.solve(k, step.latent.mean.T)
-            weights = np.exp(step.log_weights - step.log_weights.max())
             columns["bound"].append(step.latent.bound)
             columns["phi"].append(phi)
             # All classes have the same variance: the most probable one has the largest mean.
             columns["accuracy"].append((means.argmax(axis=1) == ynew).mean())
-            columns["effective"].append(weights.sum() ** 2 / (weights**2).sum())
+            columns["effective"].append(importance_estimate(step.log_weights)[1])
             theta = step.theta
     return {name: np.array(column) for name, column in columns.items()}
 

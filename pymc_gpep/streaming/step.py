@@ -100,7 +100,7 @@ def step_graph(problem: Problem, state: State) -> StepGraph:
         pt.eq(functions[:, :, None], np.arange(c)[None, None, :]),
         problem.batches,
         problem.rows,
-        c > 1 and not space.classifier.likelihood_model.sees_common,
+        not space.classifier.likelihood_model.sees_common,
     )
     effect = problem.memory.take(problem.rule, state, batch, counts, beta)
     gradient = [

@@ -38,6 +38,15 @@ class Small(NamedTuple):
     def step(self, learning_rate: float = 0.01, **compile_kwargs: Any) -> Any:
         return make_step(self.problem, self.state, pm.adam(learning_rate=learning_rate), compile_kwargs)
 
+    def refused(self, step: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The state before and after a step by rows with an input that is not finite."""
+        batch, before = self.all_rows(), self.state.values()
+        bad = batch.inputs.copy()
+        bad[3] = np.inf
+        with np.errstate(all="ignore"):
+            assert not step(*batch._replace(inputs=bad), 0.5, True).went_well
+        return before, self.state.values()
+
     def all_rows(self) -> Batch:
         X, y = models.data()
         labels = (y == 2).astype(int) if self.problem.space.classifier.n_functions == 1 else y

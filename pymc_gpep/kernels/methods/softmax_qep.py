@@ -12,6 +12,7 @@ from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors, from_eigenvectors
 from pymc_gpep.kernels.moments.coupled_projection import difference_precision, project_site
+from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
 __all__ = ["softmax_qep_update", "softmax_sites"]
@@ -120,13 +121,9 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
         for a in range(c):
             own[a] = pi[a, i]
             total += own[a]
+        label_differences(mean[:, i], cov[i], label, m, s)
         for j in range(d):
-            a = j + (j >= label)
-            m[j] = mean[label, i] - mean[a, i]
-            location[j] = -sites[1, i, a]
-            for k in range(d):
-                e = k + (k >= label)
-                s[j, k] = cov[i, label, label] - cov[i, label, a] - cov[i, label, e] + cov[i, a, e]
+            location[j] = -sites[1, i, j + (j >= label)]
         difference_precision(own, label, precision)
         terms -= _cavity(s, precision, location, m)
         if not math.isfinite(terms):

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
+from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.special.normal import probit_moments
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "matched_site",
     "point_update",
     "site_terms",
+    "sites_from_nothing",
     "tilted_log_normaliser",
 ]
 
@@ -61,15 +63,10 @@ def difference_moments(mean, cov, y, noise_precision, alpha, beta, m, s, work):
     for j in range(others):
         total += alpha[j]
         location += beta[j]
+    label_differences(mean, cov, y, m, s)
     weighted_mean = 0.0
     for j in range(others):
-        a = j + (j >= y)
-        m[j] = mean[y] - mean[a]
         weighted_mean += alpha[j] * m[j]
-        for k in range(j + 1):
-            b = k + (k >= y)
-            s[j, k] = cov[y, y] - cov[y, a] - cov[y, b] + cov[a, b]
-            s[k, j] = s[j, k]
     shift = (location - weighted_mean) / total
     variance = 1.0 / total
     # s is still Cov(f_y − f_j, f_y − f_k); the u that f leaves takes the α-weighted average out of each difference.
@@ -138,6 +135,18 @@ def site_terms(m, s, alpha, beta):
         log_z, _, _ = matched_site(cavity_mean, cavity_variance)
         total += log_z - gaussian_log_normaliser(cavity_mean, cavity_variance, beta[j], alpha[j])
     return total
+
+
+@kernel
+def sites_from_nothing(m, s, alpha, beta, max_sweeps, tolerance, work):
+    """Sites of one point, which are zero, from the moments of its g, overwritten; returns its log normaliser."""
+    total = 0.0
+    for _ in range(max_sweeps):
+        gained, change = inner_sweep(m, s, alpha, beta, work)
+        total += gained
+        if change <= tolerance:
+            break
+    return total + site_terms(m, s, alpha, beta)
 
 
 @inlined_kernel
@@ -213,11 +222,5 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
             alpha[:] = 0.0
             beta[:] = 0.0
             difference_moments(mean[i], cov[i], k, 1.0, alpha, beta, m, s, work)
-            total = 0.0
-            for _ in range(max_sweeps):
-                gained, change = inner_sweep(m, s, alpha, beta, work)
-                total += gained
-                if change <= tolerance:
-                    break
-            out[i, k] = total + site_terms(m, s, alpha, beta)
+            out[i, k] = sites_from_nothing(m, s, alpha, beta, max_sweeps, tolerance, work)
     return out

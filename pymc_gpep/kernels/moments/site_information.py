@@ -10,7 +10,8 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
-from pymc_gpep.kernels.moments.inner_ep import difference_moments, inner_sweep, site_terms
+from pymc_gpep.kernels.moments.inner_ep import difference_moments, sites_from_nothing
+from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
 __all__ = ["probit_information", "softmax_information"]
@@ -82,13 +83,7 @@ def probit_information(mean, cov, y, log_z, information):
             differences[j] = m[j]
             for k in range(d):
                 spread[j, k] = s[j, k]
-        total = 0.0
-        for _ in range(_SWEEPS):
-            gained, change = inner_sweep(m, s, alpha, beta, work)
-            total += gained
-            if change <= _TOLERANCE:
-                break
-        log_z[i] = total + site_terms(m, s, alpha, beta)
+        log_z[i] = sites_from_nothing(m, s, alpha, beta, _SWEEPS, _TOLERANCE, work)
         information[i] = _divergence(differences, spread, alpha, beta, room, side)
 
 
@@ -103,13 +98,7 @@ def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
     m, gradient = np.empty((2, d))
     s, factor, loss, work = np.empty((d, d)), np.empty((d, c)), np.empty((c, c)), np.empty((c, c))
     for i in range(p):
-        label = y[i]
-        for j in range(d):
-            a = j + (j >= label)
-            m[j] = mean[label, i] - mean[a, i]
-            for k in range(d):
-                e = k + (k >= label)
-                s[j, k] = cov[i, label, label] - cov[i, label, a] - cov[i, label, e] + cov[i, a, e]
+        label_differences(mean[:, i], cov[i], y[i], m, s)
         log_z[i] = softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
         value = 0.0
         for j in range(c):
