@@ -75,11 +75,11 @@ def batch_model(split: Split, shared: bool) -> pm.Model:
 
 
 class Follow:
-    """A callback that scores held-out points after some steps; rows are seconds, steps, log likelihood, error."""
+    """A callback that scores held-out points after some steps; rows are processor seconds, steps, log likelihood, error."""
 
     def __init__(self, split: Split, scored: Sequence[int]) -> None:
         self._split, self._scored = split, set(scored)
-        self._began, self._own = time.perf_counter(), 0.0
+        self._began, self._own = time.process_time(), 0.0
         self.scores: list[tuple[float, int, float, float]] = []
 
     def __call__(self, fit: Any, losses: Array, step: int) -> None:
@@ -90,13 +90,13 @@ class Follow:
         """Score a fit after so many steps, unless that has been done."""
         if self.scores and self.scores[-1][1] == step:
             return
-        entered = time.perf_counter()
+        entered = time.process_time()
         parts = range(0, self._split.ynew.size, PREDICTED)
         p = np.concatenate([
             fit.predict(self._split.Xnew[at : at + PREDICTED], covariances=False)["p"].values for at in parts
         ])  # fmt: skip
         self.scores.append((entered - self._began - self._own, step, *scores(p, self._split.ynew)))
-        self._own += time.perf_counter() - entered
+        self._own += time.process_time() - entered
 
 
 def scores(p: Array, labels: Array) -> tuple[float, float]:
@@ -114,9 +114,9 @@ def rival(split: Split, which: str) -> dict[str, Any]:
         "logistic": partial(LogisticRegression, max_iter=1000),
         "boosting": HistGradientBoostingClassifier,
     }[which]()
-    began = time.perf_counter()
+    began = time.process_time()
     classifier.fit(split.X, split.y)
-    row = (time.perf_counter() - began, 0, *scores(classifier.predict_proba(split.Xnew), split.ynew))
+    row = (time.process_time() - began, 0, *scores(classifier.predict_proba(split.Xnew), split.ynew))
     return {"scores": np.array([row]), "rows": split.y.size, "losses": np.empty(0), "message": which}
 
 
@@ -173,7 +173,7 @@ class Batched(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
-            "| method | rows | steps | seconds | error | negative log likelihood | paper: error, likelihood |",
+            "| method | rows | steps | processor seconds | error | negative log likelihood | paper: error, likelihood |",
             "| --- " * 7 + "|",
         ]
         record: dict[str, Any] = {}
@@ -185,7 +185,7 @@ class Batched(Experiment):
             lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {error:.4f} "
                          f"| {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
         lines += ["", f"{self.note} M = {self.inducing} for each class, or as many as rows; batches of {BATCH}; Adam, "
-                  f"rate {RATE:g}. Times are of the wall, compiling included, predictions not."]  # fmt: skip
+                  f"rate {RATE:g}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
@@ -197,7 +197,7 @@ class Batched(Experiment):
 
 
 def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
-    """Errors and log likelihoods against seconds; those that are no curve as a line across."""
+    """Errors and log likelihoods against processor seconds; those that are no curve as a line across."""
     labels: Sequence[tuple[int, str]] = ((3, "error"), (2, "negative log likelihood"))
     for ax, (column, label) in zip(axes, labels, strict=True):
         for i, (method, colour) in enumerate(zip(titles(), colours(len(titles())), strict=True)):
@@ -209,7 +209,7 @@ def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
                 ax.axhline(curve[-1, column], **style)
             else:
                 ax.plot(curve[:, 0], curve[:, column], **style)
-        ax.set(xscale="log", xlabel="seconds", ylabel=label)
+        ax.set(xscale="log", xlabel="processor seconds", ylabel=label)
     axes[0].legend(fontsize=8)
 
 
