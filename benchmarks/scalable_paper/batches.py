@@ -75,7 +75,7 @@ def batch_model(split: Split, shared: bool) -> pm.Model:
 
 
 class Follow:
-    """A callback that scores held-out points after some steps; rows are processor seconds, steps, log likelihood, error."""
+    """A callback that scores held-out points after some steps; rows are seconds, steps, log likelihood, error."""
 
     def __init__(self, split: Split, scored: Sequence[int]) -> None:
         self._split, self._scored = split, set(scored)
@@ -173,7 +173,7 @@ class Batched(Experiment):
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
-            "| method | rows | steps | processor seconds | error | negative log likelihood | paper: error, likelihood |",
+            "| method | rows | steps | processor, s | error | negative log likelihood | paper: error, likelihood |",
             "| --- " * 7 + "|",
         ]
         record: dict[str, Any] = {}

@@ -107,6 +107,11 @@ class IVM:
     retained : float
         Part of these that stays for the next inclusion, the best; others are drawn in place of the rest. Does nothing
         where all rows are candidates.
+    liquid : int
+        Active rows, the latest ones, whose sites move, by EP among them, until later rows take their turn; with 1 each
+        site stays as it was when its row was included.
+    passes : int
+        Times that they move after each inclusion.
     polish : bool
         Whether sites are iterated to the fixed point after the choice.
     rows : int, optional
@@ -119,6 +124,8 @@ class IVM:
     score: str = field(default="expected", metadata=one_of(*SCORE_NAMES))
     pool: int | None = field(default=None, metadata=at_least(1))
     retained: float = field(default=0.5, metadata=fraction())
+    liquid: int = field(default=1, metadata=at_least(1))
+    passes: int = field(default=2, metadata=at_least(1))
     polish: bool = True
     rows: int | None = field(default=None, metadata=at_least(1))
 
@@ -152,15 +159,19 @@ class IVM:
         rule, rng = self.rule(likelihood), np.random.default_rng(random_seed)
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
+        liquid = min(self.liquid, active)
         if self.score == RANDOM:
-            return include_rows(prior, labels, likelihood, rule, rng.permutation(n)[:active]).selection
+            rows = rng.permutation(n)[:active]
+            return include_rows(prior, labels, likelihood, rule, rows, liquid, self.passes).selection
         coupled = rule.form is SiteForm.COUPLED
         numbers = active * (2 * c if coupled else 1 if rule.shares and prior.n_covariances == 1 else c)
+        numbers += c * c * liquid if liquid > 1 else 0
         slow = c > 1 and not rule.shares
         pool = self.pool or max(1, min(_ROOM // numbers, _POOL if slow else n))
         return choose_rows(
-            prior, labels, likelihood, rule, active=active, score=self.score, pool=pool, retained=self.retained, rng=rng
-        )
+            prior, labels, likelihood, rule, active=active, score=self.score, pool=pool, retained=self.retained,
+            rng=rng, liquid=liquid, passes=self.passes,
+        )  # fmt: skip
 
     @one_blas_thread()
     def solve(

@@ -10,8 +10,9 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.selection.contract import DenseRows, Places, RowPrior, Selection
 from pymc_gpep.selection.growth import CoupledGrowth, Growth, IndependentGrowth
+from pymc_gpep.selection.liquid import LiquidGrowth
 from pymc_gpep.selection.scores import SCORES
-from pymc_gpep.selection.site_rules.contract import SiteRule
+from pymc_gpep.selection.site_rules.contract import Matched, SiteRule
 
 __all__ = ["Candidates", "choose_rows", "include_rows"]
 
@@ -33,6 +34,10 @@ class Candidates:
         Most active rows.
     rows : array (p,) of int
         The candidates to begin with.
+    liquid : int
+        Active rows, the latest ones, whose sites move until later ones take their turn.
+    passes : int
+        Times that they move after each inclusion.
     """
 
     prior: RowPrior
@@ -41,6 +46,8 @@ class Candidates:
     rule: SiteRule
     capacity: int
     rows: Places
+    liquid: int = 1
+    passes: int = 0
 
     def __post_init__(self) -> None:
         c = self.prior.n_functions
@@ -49,9 +56,12 @@ class Candidates:
         self.waiting = np.ones(len(self.rows), bool)
         kind: type[Growth] = CoupledGrowth if self.rule.form is SiteForm.COUPLED else IndependentGrowth
         stubs = 1 if self.rule.shares and self.prior.n_covariances == 1 else c
-        self.growth = kind(c, stubs, self.capacity, len(self.rows))
+        self.growth: Growth | LiquidGrowth = kind(c, stubs, self.capacity, len(self.rows))
+        if self.liquid > 1:
+            self.growth = LiquidGrowth(
+                self.growth, self._match, self.rule.from_cavity, self.prior.n_covariances, self.liquid, self.passes
+            )
         self.active = np.empty(0, np.int64)
-        self._sites: list[tuple[Array, Array]] = []
         self._scores: list[float] = []
         self.replace(np.arange(len(self.rows)), self.rows)
 
@@ -72,38 +82,39 @@ class Candidates:
         )
         return places, found
 
+    def _match(self, places: Places, mean: Array, cov: Array) -> Matched:
+        """Sites of some candidates."""
+        rows = self.rows[places]
+        return self.rule.match(self.likelihood.at(rows), self.labels[rows], mean, cov)
+
     def include(self, place: int, score: float = np.nan) -> None:
         """Make a candidate active."""
         growth, row = self.growth, self.rows[place : place + 1]
-        own = slice(place, place + 1)
-        mean, cov = growth.mean[:, own], growth.covariance(own)
-        site = self.rule.match(self.likelihood.at(row), self.labels[row], mean, cov)
-        precision, location = site.precision[:, 0], site.location[:, 0]
+        own = np.array([place])
+        site = self._match(own, growth.mean[:, own], growth.covariance(own))
         column = self.prior.block(row, self.rows).cross[:, 0]
-        growth.include(place, column, precision, location - _product(self.rule, precision, self.prior_mean[:, place]))
+        growth.include(place, column, site.precision[:, 0], site.location[:, 0], self.prior_mean[:, place])
         self.active = np.append(self.active, row)
         self.waiting[place] = False
-        self._sites.append((precision, location))
         self._scores.append(score)
 
     @property
     def selection(self) -> Selection:
         """The active rows and their sites."""
-        precision, location = (np.stack(each, axis=1) for each in zip(*self._sites, strict=True))
-        return Selection(self.active, np.array(self._scores), precision, location)
-
-
-def _product(rule: SiteRule, precision: Array, f: Array) -> Array:
-    """Πf (c,) of one row."""
-    pull = precision * f
-    return pull if rule.form is SiteForm.INDEPENDENT else pull - precision * (pull.sum() / precision.sum())
+        return Selection(self.active, np.array(self._scores), *self.growth.sites)
 
 
 def include_rows(
-    prior: RowPrior, labels: NDArray[np.int64], likelihood: Likelihood, rule: SiteRule, rows: Places
+    prior: RowPrior,
+    labels: NDArray[np.int64],
+    likelihood: Likelihood,
+    rule: SiteRule,
+    rows: Places,
+    liquid: int = 1,
+    passes: int = 0,
 ) -> Candidates:
     """Include rows in a given order."""
-    candidates = Candidates(prior, labels, likelihood, rule, len(rows), rows)
+    candidates = Candidates(prior, labels, likelihood, rule, len(rows), rows, liquid, passes)
     for place in range(len(rows)):
         candidates.include(place)
     return candidates
@@ -120,6 +131,8 @@ def choose_rows(
     pool: int,
     retained: float,
     rng: np.random.Generator,
+    liquid: int = 1,
+    passes: int = 0,
 ) -> Selection:
     """Choose rows by their scores.
 
@@ -138,15 +151,18 @@ def choose_rows(
         score best, stay, and others are drawn in place of the rest.
     retained : float
     rng : np.random.Generator
+    liquid, passes : int
+        Of `Candidates`.
     """
     n = prior.n_points
     order = rng.permutation(n)
     first = order[np.sort(np.unique(labels[order], return_index=True)[1])][: min(_FIRST, active)]
     others = order[~np.isin(order, first)]
-    size = min(max(pool, len(first)), n)
+    size = min(max(pool, len(first), liquid + 1), n)
     if size == n and prior.n_covariances * n * n <= _DENSE:
         prior = DenseRows.of(prior)
-    candidates = Candidates(prior, labels, likelihood, rule, active, np.concatenate([first, others])[:size])
+    rows = np.concatenate([first, others])[:size]
+    candidates = Candidates(prior, labels, likelihood, rule, active, rows, liquid, passes)
     for place in range(len(first)):
         candidates.include(place)
     keep = int(retained * size)
@@ -164,6 +180,7 @@ def _refresh(candidates: Candidates, kept: Places, n: int, rng: np.random.Genera
     """Draw other rows in place of all that are not kept."""
     stays = np.zeros(len(candidates.rows), bool)
     stays[kept] = True
+    stays[candidates.growth.held] = True
     free = np.ones(n, bool)
     free[candidates.active] = False
     free[candidates.rows[stays]] = False

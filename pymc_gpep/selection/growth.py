@@ -37,7 +37,11 @@ class Growth(ABC):
     size : int
         How many active rows there are.
     mean : array (c, p)
+    held : array (·,) of int
+        Candidates that must stay where they are: none.
     """
+
+    held: Places = np.empty(0, np.int64)
 
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
         self.size = 0
@@ -45,11 +49,40 @@ class Growth(ABC):
         self._rows = np.zeros((n_stubs, capacity, capacity))  # B = L⁻¹ D^½
         self._stubs = np.zeros((n_stubs, capacity, candidates))
         self._weights = np.zeros((n_functions, capacity))  # β = L⁻¹ D^{-½} ν
+        self._sites = np.zeros((2, n_functions, capacity))
         self.mean = np.zeros((n_functions, candidates))
+
+    @property
+    def sites(self) -> tuple[Array, Array]:
+        """π and ν of the active rows, (c, size) each."""
+        precision, location = self._sites[:, :, : self.size]
+        return precision, location
+
+    @staticmethod
+    @abstractmethod
+    def site_roots(precision: Array) -> Array:
+        """R (s, c, c) with Π = R Rᵀ of s sites, from π (c, s)."""
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
         """Of the functions of some candidates, (·, c, c)."""
+
+    def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
+        """Covariances (c, ·, c) of the functions of one candidate with those of some.
+
+        Parameters
+        ----------
+        place : int
+        column : array (q, ·)
+            Prior covariance of some candidates with it.
+        places : array of int
+            These; all if not given.
+        """
+        size, every = self.size, np.arange(self.n_functions)
+        known = np.matmul(self._stubs[:, None, :size, place], self._stubs[:, :size, places])[:, 0]
+        found = np.zeros((len(every), column.shape[1], len(every)))
+        found[every, :, every] = column - known
+        return found
 
     def fill(self, places: Places, cross: Array, variance: Array, mean: Array) -> None:
         """Put new candidates where others were.
@@ -75,7 +108,7 @@ class Growth(ABC):
     def _fill(self, places: Places, stubs: Array, variance: Array) -> None:
         """The rest, from the stubs (·, size, f) and the variances without what couples functions (·, f)."""
 
-    def include(self, place: int, column: Array, precision: Array, location: Array) -> None:
+    def include(self, place: int, column: Array, precision: Array, location: Array, prior_mean: Array) -> None:
         """Make a candidate active; it stays among the candidates, and says what it is like there.
 
         Parameters
@@ -85,9 +118,13 @@ class Growth(ABC):
         column : array (q, p)
             Prior covariance of all candidates with it.
         precision, location : array (c,)
-            π and ν − Πm of its site, m the prior mean.
+            π and ν of its site.
+        prior_mean : array (c,)
         """
         size, n_stubs = self.size, len(self._stubs)
+        self._sites[:, :, size] = precision, location
+        own_root = self.site_roots(precision[:, None])[0]
+        pull = location - own_root @ (own_root.T @ prior_mean)
         root = np.sqrt(np.maximum(precision[:n_stubs], FLOOR))
         own = self._stubs[:, :size, place]
         column = np.broadcast_to(column, (n_stubs, column.shape[1]))
@@ -97,7 +134,7 @@ class Growth(ABC):
         new = stretch[:, None] * (column - known)
         rows = -stretch[:, None] * np.matmul(own[:, None], self._rows[:, :size, :size])[:, 0]
         seen = (np.broadcast_to(own, (self.n_functions, size)) * self._weights[:, :size]).sum(axis=1)
-        new_weights = (location / root - root * seen) / corner
+        new_weights = (pull / root - root * seen) / corner
         self._rows[:, size, :size], self._rows[:, size, size] = rows, stretch
         self._stubs[:, size] = new
         self._weights[:, size] = new_weights
@@ -115,6 +152,10 @@ class IndependentGrowth(Growth):
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
         super().__init__(n_functions, n_stubs, capacity, candidates)
         self._variance = np.zeros((n_stubs, candidates))
+
+    @staticmethod
+    def site_roots(precision: Array) -> Array:
+        return np.asarray(np.sqrt(precision).T[:, :, None] * np.eye(len(precision)))
 
     @property
     def variance(self) -> Array:
@@ -144,6 +185,19 @@ class CoupledGrowth(Growth):
         self._shared = np.zeros((n_functions, capacity, candidates))
         self._common = np.zeros(capacity)
         self._covariance = np.zeros((candidates, n_functions, n_functions))
+
+    @staticmethod
+    def site_roots(precision: Array) -> Array:
+        # Π = D − D11ᵀD / 1ᵀD1, and the projection I − uuᵀ, u ∝ D^½1, is its own square.
+        root = np.sqrt(precision).T
+        unit = root / np.linalg.norm(root, axis=1, keepdims=True)
+        return np.asarray(root[:, :, None] * (np.eye(len(precision)) - unit[:, :, None] * unit[:, None, :]))
+
+    def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
+        own = self._shared[:, : self.size, place]
+        return super().between(place, column, places) + np.einsum(
+            "al,elj->aje", own, self._shared[:, : self.size, places], optimize=True
+        )
 
     def covariance(self, places: Places | slice = slice(None)) -> Array:
         return self._covariance[places]

@@ -49,6 +49,10 @@ class SiteRule(Protocol):
     def shares(self) -> bool:
         """Whether all functions of a row have the same precision."""
 
+    @property
+    def from_cavity(self) -> bool:
+        """Whether a site is made from the moments without it, or from those with it, at a fixed point."""
+
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether a likelihood has what it takes."""
 

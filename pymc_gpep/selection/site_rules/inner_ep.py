@@ -23,6 +23,7 @@ class InnerEP:
     method = "nested_ep"
     form = SiteForm.COUPLED
     shares = False
+    from_cavity = True
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has factors of differences."""

@@ -32,6 +32,7 @@ class _Moments(ABC):
     name: ClassVar[str] = "independent"
     form = SiteForm.INDEPENDENT
     shares = False
+    from_cavity = True
 
     @abstractmethod
     def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:

@@ -25,6 +25,7 @@ class Projection:
     method = "qep"
     form = SiteForm.COUPLED
     shares = False
+    from_cavity = True
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has such a projection."""

@@ -23,6 +23,7 @@ class Utilities:
     method = "vb"
     form = SiteForm.INDEPENDENT
     shares = True
+    from_cavity = False
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has utilities."""
