@@ -10,7 +10,7 @@ from scipy.stats import qmc
 
 from pymc_gpep.solvers.softmax_qep import Nodes
 
-__all__ = ["class_nodes"]
+__all__ = ["class_nodes", "edge_nodes"]
 
 _LATTICE = 5  # dimensions from which on a lattice needs too many points
 _WIDEST = 8.0  # radius, in standard deviations
@@ -25,7 +25,7 @@ def class_nodes(d: int, most: int) -> Nodes:
     Up to five dimensions, six classes, they are a lattice A*, ℤᵈ projected along 1, in a ball: the trapezoidal rule of
     its kind, whose error for what is smooth and falls like a normal density is exponentially small in both the distance
     of points and the radius. In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic
-    orders of their coordinates.
+    orders of their coordinates, scaled to the covariance that they are to have.
     """
     e = d - 1
     if e == 0:
@@ -46,10 +46,29 @@ def class_nodes(d: int, most: int) -> Nodes:
     return Nodes(points[inside], log_weights - logsumexp(log_weights))
 
 
+@lru_cache(maxsize=8)
+def edge_nodes(d: int) -> Nodes:
+    """The d (d − 1) middles of the edges of a simplex with d corners, and their opposites: right for cubic functions.
+
+    For a few digits in many dimensions: with means and covariances as they are in nodes, what is nearly normal is
+    averaged by them without noise.
+    """
+    corners = np.eye(d) - 1.0 / d
+    first, second = np.triu_indices(d, 1)
+    middles = corners[first] + corners[second]
+    middles *= math.sqrt(d - 1) / np.linalg.norm(middles, axis=1, keepdims=True)
+    points = np.concatenate([middles, -middles])
+    return Nodes(points, np.full(len(points), -math.log(len(points))))
+
+
 def _sobol(d: int, most: int) -> Nodes:
     level = max(int(math.log2(max(most / (2 * d), 1.0))), 0)
     uniform = qmc.Sobol(d, rng=np.random.default_rng(_SEED)).random_base2(level)
     normals = ndtri(np.clip(uniform, 1e-12, 1.0 - 1e-12))
     normals -= normals.mean(axis=1, keepdims=True)
     points = np.concatenate([sign * np.roll(normals, shift, axis=1) for sign in (1.0, -1.0) for shift in range(d)])
+    # Their covariance made what it should be: what is nearly normal is then averaged with less noise.
+    values, vectors = np.linalg.eigh(points.T @ points / len(points))
+    roots = 1.0 / np.sqrt(values[1:])  # the first is that along 1, zero
+    points = points @ (vectors[:, 1:] * roots) @ vectors[:, 1:].T
     return Nodes(np.ascontiguousarray(points), np.full(len(points), -math.log(len(points))))

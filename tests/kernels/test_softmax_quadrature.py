@@ -5,7 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
-from pymc_gpep.likelihoods.class_nodes import class_nodes
+from pymc_gpep.likelihoods.class_nodes import class_nodes, edge_nodes
+from pymc_gpep.likelihoods.softmax.information import rough_information
 from tests.reference.softmax_ep import cavity, softmax_tilted
 
 
@@ -75,13 +76,39 @@ def test_order_of_the_classes_does_not_matter(c):
     assert_allclose(second[2], first[2][order], atol=1e-12)
 
 
-@pytest.mark.parametrize("c", [2, 3, 4, 6, 9, 20])
-def test_nodes(c):
-    points, log_weights = class_nodes(c - 1, 2000)
+@pytest.mark.parametrize(
+    ("c", "nodes"), [(c, class_nodes(c - 1, 2000)) for c in (2, 3, 4, 6, 9, 20)] + [(9, edge_nodes(8))]
+)
+def test_nodes(c, nodes):
+    points, log_weights = nodes
     weights = np.exp(log_weights)
     assert len(points) <= 2200
     assert weights.sum() == pytest.approx(1.0)
     assert_allclose(points.sum(axis=1), 0.0, atol=1e-12)
     assert_allclose(weights @ points, 0.0, atol=1e-12)
     expected = np.eye(c - 1) - 1 / (c - 1)
-    assert_allclose((weights * points.T) @ points, expected, atol=1e-6 if c < 5 else 3e-3 if c < 8 else 0.2)
+    assert_allclose((weights * points.T) @ points, expected, atol=3e-3 if 5 <= c < 8 else 1e-6)
+
+
+@pytest.mark.parametrize("c", [7, 10, 14])
+@pytest.mark.parametrize("variance", [0.3, 3.0])
+def test_what_labels_of_many_classes_tell_is_right_to_a_few_per_cent(c, variance):
+    rng = np.random.default_rng(c)
+    mean = rng.normal(size=c)
+    root = np.sqrt(variance / c) * rng.normal(size=(c, c))
+    cov = root @ root.T
+    f = mean + rng.normal(size=(400_000, c)) @ root.T
+    labels = np.array([np.argmax(mean), np.argmin(mean)])
+    log_z, information = np.empty((2, 2))
+    rough_information(np.repeat(mean[:, None], 2, axis=1), np.stack([cov, cov]), labels, log_z, information)
+    for label, own_log_z, own in zip(labels, log_z, information, strict=True):
+        weight = np.exp(f[:, label] - np.logaddexp.reduce(f, axis=1))
+        assert own_log_z == pytest.approx(np.log(weight.mean()), abs=0.03)
+        away = np.delete(f[:, [label]] - f, label, axis=1)
+        weight /= weight.sum()
+        shift = weight @ away
+        tilted = (weight[:, None] * (away - shift)).T @ (away - shift)
+        before = np.cov(away.T)
+        ratio, moved = np.linalg.solve(before, tilted), shift - away.mean(axis=0)
+        twice = np.trace(ratio) - c + 1 - np.linalg.slogdet(ratio)[1] + moved @ np.linalg.solve(before, moved)
+        assert own == pytest.approx(0.5 * twice, rel=0.1, abs=2e-3)

@@ -14,7 +14,6 @@ from pymc_gpep.selection.site_rules.information import coupled_told
 __all__ = ["Projection"]
 
 _NODES = 2000
-_LATTICE = 6  # classes up to which the few nodes of scores are a lattice, and tell probabilities as well
 _NOTHING = 1e-14  # precision of a site that is none, in units of the variance
 
 
@@ -45,10 +44,7 @@ class Projection:
 
     def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
         """See `SiteRule`."""
-        found = coupled_told(likelihood, labels, mean, cov)
-        if len(mean) <= _LATTICE:
-            return found
-        return found._replace(log_z=self.log_normalisers(likelihood, labels, mean, cov))
+        return coupled_told(likelihood, labels, mean, cov)
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
         """See `SiteRule`; by the formula for tails, to about a percent."""
