@@ -1,0 +1,67 @@
+"""When rounds of choosing rows end, on a log posterior that is a parabola whatever the rows."""
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.rounds import climb_in_rounds
+from pymc_gpep.kernels.status import CONVERGED
+
+AT_MOST = 6
+
+
+@dataclass
+class Parabola:
+    """What is asked of a log posterior, with rows that are given, choice by choice, the last ones for ever."""
+
+    rows: list[list[int]]
+    choices: int = 0
+    name: str = "ivm"
+    asked: list[float] = field(default_factory=list)
+
+    def choose(self, theta):
+        rows = self.rows[min(self.choices, len(self.rows) - 1)]
+        self.choices += 1
+        self.asked.append(float(theta[0]))
+        return SimpleNamespace(selection=SimpleNamespace(rows=np.array(rows)))
+
+    def holding(self, solution):
+        return self
+
+    def loosely(self):
+        return self
+
+    def check_moments(self, theta):
+        pass
+
+    def __call__(self, theta, start=None):
+        value = -0.5 * float((theta - 1.0) @ (theta - 1.0))
+        return Evaluation(theta.copy(), value, 1.0 - theta, value, 1, CONVERGED, np.empty(0))
+
+
+@pytest.mark.parametrize(
+    ("rows", "choices"),
+    [
+        # The second round does not move. With the same rows there is nothing to wait for; with others one more may.
+        ([[1, 2]], 3),
+        ([[1, 2], [2, 1]], 3),
+        ([[1, 2], [2, 3], [3, 4], [4, 5]], 4),
+    ],
+)
+def test_rounds_end_where_neither_hyperparameters_nor_rows_move(rows, choices):
+    whole = Parabola(rows)
+    optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history: None)
+    assert whole.choices == choices
+    assert optimum.converged
+    assert "no longer move" in optimum.message
+    np.testing.assert_allclose(whole.asked[1:], 1.0, atol=1e-3)
+
+
+def test_rounds_end_at_their_limit():
+    whole = Parabola([[1, 2]])
+    optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, 1, lambda history: None)
+    assert whole.choices == 2
+    assert not optimum.converged
