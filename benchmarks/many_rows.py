@@ -1,10 +1,10 @@
-"""Fits with inducing inputs: seconds of a step beside GPflow, and what the number of rows costs.
+"""Fits with inducing inputs: seconds of a step beside other packages, and what the number of rows costs.
 
 `steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
-learned), rows and columns as a step of GPflow's variational bound, with Adam in double precision. `rows`: a step and a
-sweep over all rows against the number of rows, with the memory that a process came to. `predict`: class probabilities.
-`active`: a choice of active rows, and a round of ten steps of the optimiser with another choice. `ways`: fits with
-hyperparameters by all rows, active ones, inducing inputs and batches: seconds and log score.
+learned), rows and columns as a step of the variational bound of others, with Adam in double precision. `rows`: a step
+and a sweep over all rows against the number of rows, with the memory that a process came to. `predict`: class
+probabilities. `active`: a choice of active rows, and a round of ten steps of the optimiser with another choice.
+`ways`: fits with hyperparameters by all rows, active ones, inducing inputs and batches: seconds and log score.
 Each measurement has a process of its own; all use as many threads as they are given.
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from step_peers import PEERS
 
 ROOT = Path(__file__).parents[1]
 STEPS = {  # columns, classes, inducing inputs, rows of a batch
@@ -90,45 +91,10 @@ def ours(case: str, count: int, backend: str) -> dict[str, float]:
     return _of_steps(times)
 
 
-def gpflow_steps(case: str, count: int, threads: int) -> dict[str, float]:
-    """Steps of its sparse variational bound, compiled by TensorFlow."""
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
-    import gpflow
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
+def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
+    """The same of another package."""
     d, c, m, b = STEPS[case]
-    X, y = data(10 * b, d, c)
-    parts = gpflow.inducing_variables.InducingPoints
-    kernel = gpflow.kernels.SquaredExponential
-    model = gpflow.models.SVGP(
-        gpflow.kernels.SeparateIndependent([kernel(lengthscales=np.sqrt(d)) for _ in range(c)]),
-        gpflow.likelihoods.MultiClass(c),
-        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(
-            [parts(X[:m] + 0.01) for _ in range(c)]
-        ),
-        num_latent_gps=c,
-        num_data=len(X),
-    )
-    optimiser = tf.keras.optimizers.legacy.Adam(1e-3)
-
-    @tf.function
-    def step(x: Any, labels: Any) -> Any:
-        with tf.GradientTape() as tape:
-            loss = model.training_loss((x, labels))
-        optimiser.apply_gradients(
-            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
-        )
-        return loss
-
-    rng = np.random.default_rng(1)
-    times = [time.perf_counter()]
-    for _ in range(count):
-        rows = rng.choice(len(X), b, replace=False)
-        step(tf.constant(X[rows]), tf.constant(y[rows, None].astype(np.float64))).numpy()
-        times.append(time.perf_counter())
-    return _of_steps(times)
+    return _of_steps(PEERS[peer](*data(10 * b, d, c), c, m, b, count, threads))
 
 
 def all_rows(n: int, m: int) -> dict[str, float]:
@@ -201,7 +167,7 @@ def predictions(n: int, m: int) -> dict[str, float]:
 
 
 def by_way(way: str, n: int) -> dict[str, float]:
-    """Seconds of the processor for a fit with hyperparameters, and the log score of 2000 new rows, of the data of the how-to page."""
+    """Seconds of the processor for a fit, and the log score of 2000 new rows, of the data of the how-to page."""
     import pymc as pm
 
     import pymc_gpep as gpep
@@ -278,7 +244,7 @@ def _megabytes() -> float:
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
-    each.__name__: each for each in (ours, gpflow_steps, all_rows, by_batches, active_rows, predictions, by_way, volume)
+    each.__name__: each for each in (ours, theirs, all_rows, by_batches, active_rows, predictions, by_way, volume)
 }
 
 
@@ -309,6 +275,7 @@ def main() -> None:
     parser.add_argument("--inducing", type=int, default=20)
     parser.add_argument("--active", type=int, default=200, help="active rows")
     parser.add_argument("--gpflow", metavar="PYTHON", help="the Python of an environment that has GPflow")
+    parser.add_argument("--gpytorch", metavar="PYTHON", help="the same of GPyTorch")
     parser.add_argument("--python", default=sys.executable, help="that ours are measured with")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=600.0, help="that one measurement may take")
@@ -330,9 +297,10 @@ def main() -> None:
                     f"{case}: here, {backend or 'nothing compiled'}",
                     measured(*here, "ours", case, arguments.count, backend),
                 )
-            if arguments.gpflow:
-                there = arguments.gpflow, *here[1:]
-                report(f"{case}: GPflow", measured(*there, "gpflow_steps", case, arguments.count, arguments.threads))
+            for peer, python in (("GPflow", arguments.gpflow), ("GPyTorch", arguments.gpytorch)):
+                if python:
+                    found = measured(python, *here[1:], "theirs", peer, case, arguments.count, arguments.threads)
+                    report(f"{case}: {peer}", found)
     elif arguments.what == "rows":
         for n in arguments.sizes:
             for memory in MEMORIES:

@@ -1,0 +1,100 @@
+"""Steps of other packages' sparse variational bounds, as many processes and inducing inputs, all learned, as ours.
+
+Each is given rows X (n, d), labels y (n,), the numbers of classes, inducing inputs and rows of a batch, how many steps
+to take and how many threads, and returns the times of a clock: before anything, and after each step. Covariances are
+squared exponentials with a magnitude and a length scale for each class, the optimiser is Adam, numbers have 64 bits.
+"""
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def gpflow_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
+    """GPflow's `SVGP` of a step with label noise, compiled by TensorFlow."""
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    import gpflow
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    d = X.shape[1]
+    parts = gpflow.inducing_variables.InducingPoints
+    kernel = gpflow.kernels.SquaredExponential
+    model = gpflow.models.SVGP(
+        gpflow.kernels.SeparateIndependent([kernel(lengthscales=np.sqrt(d)) for _ in range(c)]),
+        gpflow.likelihoods.MultiClass(c),
+        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(
+            [parts(X[:m] + 0.01) for _ in range(c)]
+        ),
+        num_latent_gps=c,
+        num_data=len(X),
+    )
+    optimiser = tf.keras.optimizers.legacy.Adam(1e-3)
+
+    @tf.function
+    def step(x: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = model.training_loss((x, labels))
+        optimiser.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
+        return loss
+
+    rng = np.random.default_rng(1)
+    times = [time.perf_counter()]
+    for _ in range(count):
+        rows = rng.choice(len(X), b, replace=False)
+        step(tf.constant(X[rows]), tf.constant(y[rows, None].astype(np.float64))).numpy()
+        times.append(time.perf_counter())
+    return times
+
+
+def gpytorch_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
+    """GPyTorch's `ApproximateGP` of a softmax, whose average is over ten draws."""
+    import gpytorch
+    import torch
+
+    torch.set_default_dtype(torch.float64)
+    torch.set_num_threads(threads)
+    torch.manual_seed(1)
+    batch = torch.Size([c])
+
+    class Model(gpytorch.models.ApproximateGP):
+        def __init__(self, inducing: Any) -> None:
+            values = gpytorch.variational.CholeskyVariationalDistribution(m, batch_shape=batch)
+            strategy = gpytorch.variational.VariationalStrategy(self, inducing, values)
+            super().__init__(gpytorch.variational.IndependentMultitaskVariationalStrategy(strategy, num_tasks=c))
+            self.mean_module = gpytorch.means.ZeroMean(batch_shape=batch)
+            self.covar_module = gpytorch.kernels.ScaleKernel(
+                gpytorch.kernels.RBFKernel(batch_shape=batch), batch_shape=batch
+            )
+            self.covar_module.base_kernel.lengthscale = np.sqrt(X.shape[1])
+
+        def forward(self, inputs: Any) -> Any:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(inputs), self.covar_module(inputs))
+
+    model = Model(torch.tensor(X[:m] + 0.01).repeat(c, 1, 1))
+    likelihood = gpytorch.likelihoods.SoftmaxLikelihood(num_classes=c, mixing_weights=False)
+    model.train()
+    likelihood.train()
+    bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=len(X))
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-3)
+    rng = np.random.default_rng(1)
+    times = [time.perf_counter()]
+    for _ in range(count):
+        rows = rng.choice(len(X), b, replace=False)
+        optimiser.zero_grad()
+        loss = -bound(model(torch.tensor(X[rows])), torch.tensor(y[rows]))
+        loss.backward()
+        optimiser.step()
+        times.append(time.perf_counter())
+    return times
+
+
+PEERS = {"GPflow": gpflow_steps, "GPyTorch": gpytorch_steps}
+"""By name."""
