@@ -35,7 +35,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "inducing inputs": {"method": "sparse_ep", "inducing": 60, "shared_inducing": True, "learn_inducing": False},
     "batches": {
         "method": "sparse_ep", "inducing": 60, "shared_inducing": True, "learn_inducing": False, "batch_size": 500,
-        "steps": 2000,
+        "steps": 1000,
     },
 }  # fmt: skip
 MOST = {"all rows": 2000}
