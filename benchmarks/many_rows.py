@@ -196,7 +196,7 @@ def by_way(way: str, n: int) -> dict[str, float]:
     return {"seconds of the processor": spent, "log score": score, "MB": _megabytes()}
 
 
-def volume(n: int, m: int, c: int, workers: int) -> dict[str, float]:
+def volume(n: int, m: int, c: int, workers: int, sites: str) -> dict[str, float]:
     """What a cluster's workers are sent and send back in a sweep, each, in numbers of eight bytes."""
     import cloudpickle
     import pymc as pm
@@ -219,7 +219,7 @@ def volume(n: int, m: int, c: int, workers: int) -> dict[str, float]:
         model_of(10, c, shared=True, fixed=True),
     ):
         fit = pm.fit(
-            method="sparse_ep", inducing=m, shared_inducing=True, learn_inducing=False, sites="pairwise",
+            method="sparse_ep", inducing=m, shared_inducing=True, learn_inducing=False, sites=sites,
             data=data(n, 10, c), progressbar=False, random_seed=1, client=client,
         )  # fmt: skip
     sweeps = int(fit.optimum.best.iterations)
@@ -227,7 +227,7 @@ def volume(n: int, m: int, c: int, workers: int) -> dict[str, float]:
         "rounds": len(sent) / sweeps,
         "sent": sum(sent) / 8 / sweeps,
         "returned": sum(returned) / 8 / sweeps,
-        "c (M² + M)": c * m * (m + 1),
+        "posterior": (c if sites == "nested" else 1) * c * m * m + c * m,
         "sweeps": sweeps,
     }
 
@@ -316,8 +316,8 @@ def main() -> None:
                 if n <= MOST.get(way, n):
                     report(f"{n} rows, {way}", measured(*here, "by_way", way, n))
     elif arguments.what == "volume":
-        for c, m in ((3, 20), (10, 100)):
-            report(f"{c} classes, {m} inducing inputs", measured(*here, "volume", 20_000, m, c, 2))
+        for c, m, sites in ((3, 20, "pairwise"), (10, 100, "pairwise"), (3, 20, "nested"), (10, 100, "nested")):
+            report(f"{c} classes, {m} inducing inputs, {sites}", measured(*here, "volume", 20_000, m, c, 2, sites))
     else:
         report("10 000 points, ten classes", measured(*here, "predictions", 10_000, 200))
 

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -199,7 +199,7 @@ class SparseApproximation(ABC):
     def iterate(
         self,
         points: PointSites,
-        sweeps: SiteSweeps,
+        sweeps: SiteSweeps[Any],
         features: RowFeatures,
         team: Team,
         sites: Array,

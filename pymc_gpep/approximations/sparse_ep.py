@@ -96,7 +96,7 @@ class SparseEP(SparseApproximation):
     def iterate(
         self,
         points: PointSites,
-        sweeps: SiteSweeps,
+        sweeps: SiteSweeps[Any],
         features: RowFeatures,
         team: Team,
         sites: Array,

@@ -1,7 +1,7 @@
 """The variational bound with inducing inputs, as Villacampa-Calvo and Hernández-Lobato (2017) compare their EP with."""
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class SparseVI(SparseApproximation):
     def iterate(
         self,
         points: PointSites,
-        sweeps: SiteSweeps,
+        sweeps: SiteSweeps[Any],
         features: RowFeatures,
         team: Team,
         sites: Array,

@@ -24,8 +24,7 @@ from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.row_range import RowRange, rows_between
 from pymc_gpep.solvers.ep_ladder import SCHEMES, climb
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.inducing import RowFeatures, Whitening, whitening
-from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
+from pymc_gpep.solvers.inducing import RowFeatures, whitening
 from pymc_gpep.solvers.team import ALONE
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
@@ -56,7 +55,8 @@ class ClusterLogPosterior(SparseLogPosterior):
     Raises
     ------
     NotImplementedError
-        If the sites are not scalar.
+        If the approximation is not `SparseEP`, or the likelihood is given more than latent values or is not
+        log-concave.
     """
 
     def __init__(
@@ -70,16 +70,15 @@ class ClusterLogPosterior(SparseLogPosterior):
         parts: int | None = None,
     ) -> None:
         likelihood = hyperparameters.classifier.likelihood_model
-        if type(approximator) is not SparseEP or likelihood.has_parameters:
+        if type(approximator) is not SparseEP or likelihood.has_parameters or not likelihood.log_concave:
             raise NotImplementedError(
-                f"client=... is for method='sparse_ep' and likelihoods that are given latent values alone, and not for "
-                f"{approximator.name} of a {likelihood.name} likelihood yet. Leave the client out."
+                f"client=... is for method='sparse_ep' and log-concave likelihoods that are given latent values alone, "
+                f"and not for {approximator.name} of a {likelihood.name} likelihood yet. Leave the client out."
             )
         self._rule = approximator.rule(likelihood, blocks.n_functions, inducing.shape[1])
         self._empty = blocks.on(RowRange(blocks.rows, slice(0, 0)))
         self._nothing = self._rule.factors(likelihood, _NONE, blocks.n_functions)
         super().__init__(hyperparameters, approximator, blocks, inducing, learn)
-        self._check_sites(inducing)
         count = sum(client.nthreads().values()) if parts is None else parts
         recipes = [
             Recipe(
@@ -93,16 +92,6 @@ class ClusterLogPosterior(SparseLogPosterior):
     def _read_labels(self) -> NDArray[np.int64]:
         # Each part reads its own, and what is nowhere else in memory is not held here.
         return super()._read_labels() if isinstance(self._blocks.rows, InMemory) else _NONE
-
-    def _check_sites(self, inducing: Array) -> None:
-        size = inducing.shape[1]
-        white = Whitening(np.broadcast_to(np.eye(size), (len(inducing), size, size)), 0.0)
-        found = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, {}, inducing), white), ALONE)
-        if not isinstance(found, SparseSweeps) or self._nothing.widening() is not None:
-            raise NotImplementedError(
-                f"client=... is for scalar sites of log-concave factors, and not for "
-                f"sites={self._rule.name!r} yet. Leave the client out, or take sites='quadrature'."
-            )
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """Evaluate, see `SparseLogPosterior`."""
@@ -140,7 +129,6 @@ class ClusterLogPosterior(SparseLogPosterior):
         self._solved += 1
         if (white := whitening(prior.inducing(), self.approximator.jitter)) is not None:
             sweeps = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, prior.point, prior.z), white), ALONE)
-            assert isinstance(sweeps, SparseSweeps)
             assert isinstance(self.approximator, SparseEP)
             sites = SitesOnCluster(self.rounds, Begin(prior.point, prior.z, white, start), sweeps)
             evidence, status, rung = climb(sites, history, **self.approximator.steps(likelihood))

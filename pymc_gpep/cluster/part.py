@@ -16,12 +16,12 @@ from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.solvers.common_shift import CommonShift, SiteSums
+from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.inducing import Block, RowFeatures, Whitening
 from pymc_gpep.solvers.site_space import SiteVector
-from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
+from pymc_gpep.solvers.sparse_contract import SiteSweeps
 from pymc_gpep.solvers.team import ALONE, one_blas_thread
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
+from pymc_gpep.solvers.whitened_posterior import Whitened
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 __all__ = ["Begin", "Part", "Recipe", "Sums", "Task", "added"]
@@ -107,7 +107,7 @@ class Part:
         labels = checked_labels(rows, recipe.likelihood, c)
         self._factors = recipe.rule.factors(recipe.likelihood, labels, c)
         self._prior: _Prior | None = None
-        self._sweeps: SparseSweeps | None = None
+        self._sweeps: SiteSweeps[Any] | None = None
         self._vector = self._new(np.zeros((2, *self._factors.shape)))
         self._past = False
         self._done = -1
@@ -130,12 +130,10 @@ class Part:
         self._done = number
         return self._last
 
-    def begin(self, number: int, what: Begin, posterior: WhitenedPosterior | None = None) -> Sums:
+    def begin(self, number: int, what: Begin, posterior: Whitened | None = None) -> Sums:
         """Start with a prior. A part that was lost begins with the sites that the `posterior` implies."""
         self._prior = _Prior(self._recipe.blocks, what.point, what.z)
-        found = self._factors.sweeps(RowFeatures(self._prior, what.whitening), ALONE)
-        assert isinstance(found, SparseSweeps)
-        self._sweeps, self._past = found, False
+        self._sweeps, self._past = self._factors.sweeps(RowFeatures(self._prior, what.whitening), ALONE), False
         sites = np.zeros((2, *self._factors.shape))
         if what.start.size:
             sites[:] = self._start(what.start).reshape(sites.shape)
@@ -155,7 +153,7 @@ class Part:
             return np.zeros(self._vector.sites.size)
         return sites_between(np.array(ends), weights, nearest)
 
-    def _recover(self, posterior: WhitenedPosterior) -> None:
+    def _recover(self, posterior: Whitened) -> None:
         """At a fixed point a site is what the posterior without it implies: iterate to that, posterior held."""
         sites = self._vector.sites
         for _ in range(_ATTEMPTS):
@@ -168,7 +166,7 @@ class Part:
                 return
 
     @property
-    def sweeps(self) -> SparseSweeps:
+    def sweeps(self) -> SiteSweeps[Any]:
         """Of the prior that the part began with."""
         assert self._sweeps is not None
         return self._sweeps
@@ -177,12 +175,12 @@ class Part:
         """S and h."""
         return Sums(self.sweeps.natural(self._vector.sites))
 
-    def over_blocks(self, work: Callable[[SiteSums], Any]) -> Sums:
+    def over_blocks(self, work: Callable[[Any], Any]) -> Sums:
         """What a function makes of all blocks, added."""
         arrays = [_flat(each) for each in self.sweeps.over_blocks(self._vector.sites, work)]
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*arrays, strict=True)))
 
-    def match(self, posterior: WhitenedPosterior, shift: CommonShift | None) -> Sums:
+    def match(self, posterior: Whitened, shift: CommonShift | None) -> Sums:
         """Where the sites are to go: what their points add to the evidence, squared norm, and the largest change."""
         vector = self._vector
         terms, residual = self.sweeps.match(vector.sites, posterior, shift, vector.target, vector.scale)
@@ -220,7 +218,7 @@ class Part:
             del self._ends[old]
         return self.natural()
 
-    def slopes(self, posterior: WhitenedPosterior) -> Sums:
+    def slopes(self, posterior: Whitened) -> Sums:
         """Derivatives in hyperparameters and inducing inputs, and what those in the prior covariance are made of."""
         assert self._prior is not None
         prior, total = self._prior, list[Array]()

@@ -9,10 +9,9 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.part import Begin, Part, Sums, Task
 from pymc_gpep.cluster.rounds import Rounds
-from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.site_space import combination
-from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
+from pymc_gpep.solvers.sparse_contract import SiteSweeps
+from pymc_gpep.solvers.whitened_posterior import Whitened
 
 __all__ = ["SitesOnCluster"]
 
@@ -27,15 +26,15 @@ class SitesOnCluster:
     ----------
     rounds : Rounds
     begin : Begin
-    sweeps : SparseSweeps
+    sweeps : SiteSweeps
         Of no rows at all, for what is done with sums.
     """
 
-    def __init__(self, rounds: Rounds, begin: Begin, sweeps: SparseSweeps) -> None:
+    def __init__(self, rounds: Rounds, begin: Begin, sweeps: SiteSweeps[Any]) -> None:
         self._rounds = rounds
         self._begin = begin
         self._sweeps = sweeps
-        self._posterior: WhitenedPosterior | None = None
+        self._posterior: Whitened | None = None
         self._norm = np.nan
         self._slot: int | None = None
         self._start()
@@ -74,7 +73,7 @@ class SitesOnCluster:
         terms, self._norm = found.added
         return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
 
-    def _over_blocks(self, work: Callable[[SiteSums], Any]) -> Iterable[Any]:
+    def _over_blocks(self, work: Callable[[Any], Any]) -> Iterable[Any]:
         found = list(self._rounds.ask(lambda part: part.over_blocks(work)).added)
         c = len(self._natural[1])
         rest = iter(found[c:])
@@ -116,16 +115,16 @@ class SitesOnCluster:
         self._posterior = None
         self._natural = self._ask(Part.clear).added
 
-    def end(self, number: int) -> WhitenedPosterior:
+    def end(self, number: int) -> Whitened:
         """Have the sites kept under a number, and return the posterior that they imply."""
         self._natural = self._ask(lambda part: part.end(number)).added
-        return whitened_posterior(*self._natural)
+        return self._sweeps.implied(*self._natural)
 
-    def slopes(self, posterior: WhitenedPosterior) -> tuple[Array, Array, Array]:
+    def slopes(self, posterior: Whitened) -> tuple[Array, Array, Array]:
         """Derivatives in hyperparameters and inducing inputs, and what `Whitening.pull_factor` wants."""
         of_theta, of_inducing, product = self._ask(lambda part: part.slopes(posterior)).added
         return of_theta, of_inducing, product
 
 
-def _begin(number: int, what: Begin, posterior: WhitenedPosterior | None = None) -> Task:
+def _begin(number: int, what: Begin, posterior: Whitened | None = None) -> Task:
     return lambda part: part.begin(number, what, posterior)

@@ -16,14 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.coupled_sites import relative_location
+from pymc_gpep.solvers.common_shift import CommonShift
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_precision, coupled_whitened
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
-from pymc_gpep.solvers.sparse_contract import LeftOut, Pull
-from pymc_gpep.solvers.sparse_sweeps import parts
+from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import Whitened
 
@@ -71,7 +70,7 @@ class _Rows(NamedTuple):
     """Log of the sites at x = 0, where the inner variable u is integrated out."""
 
 
-class CoupledSparseSweeps:
+class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
     """What an iteration is made of, for one prior.
 
     Parameters
@@ -83,32 +82,25 @@ class CoupledSparseSweeps:
     """
 
     def __init__(self, features: RowFeatures, factors: CoupledFactors, team: Team = ALONE) -> None:
-        self._features = features
+        super().__init__(features, team)
         self._factors = factors
-        self._team = team
-        self._owner = features.owner
 
-    def posterior(self, sites: Array) -> CoupledWhitened:
-        """The posterior that inner sites (2, n, c − 1) imply. See `coupled_whitened` for what it raises."""
-        return self._posterior(sites)[0]
-
-    def _posterior(self, sites: Array) -> tuple[CoupledWhitened, float]:
-        """The same, and the log of all sites at x = 0."""
+    def natural(self, sites: Array) -> tuple[Array, Array]:
+        """S (cM, cM), whose lower triangle counts, and h (c, M)."""
         c, size = len(self._owner), self._features.whitening.size
-        precision, location, constant = np.zeros((c * size, c * size)), np.zeros((c, size)), 0.0
+        precision, location = np.zeros((c * size, c * size)), np.zeros((c, size))
 
-        def part(at: _Rows) -> tuple[Array, Array, float]:
-            return (
-                coupled_precision(at.w, at.pi),
-                np.stack([w @ nu for w, nu in zip(at.w, at.nu, strict=True)]),
-                at.constant,
-            )
+        def part(at: _Rows) -> tuple[Array, Array]:
+            return coupled_precision(at.w, at.pi), np.stack([w @ nu for w, nu in zip(at.w, at.nu, strict=True)])
 
-        for of_precision, of_location, of_constant in self._each(sites, part):
+        for of_precision, of_location in self._each(sites, part):
             precision += of_precision
             location += of_location
-            constant += of_constant
-        return coupled_whitened(precision, location), constant
+        return precision, location
+
+    def implied(self, precision: Array, location: Array) -> CoupledWhitened:
+        """See `coupled_whitened`."""
+        return coupled_whitened(precision, location)
 
     def _each[R](self, sites: Array, work: Callable[[_Rows], R]) -> Iterator[R]:
         """What `work` makes of all rows, part by part in their order."""
@@ -123,28 +115,31 @@ class CoupledSparseSweeps:
                 w = [features.w[own] for own in self._owner]
                 return work(_Rows(rows, features, w, rest, pi, nu, constant))
 
-        for rows, features in self._features.blocks():
-            yield from self._team.each(one, parts(rows, features))
+        return self._by_parts(one)
 
-    def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
-        try:
-            posterior, evidence = self._posterior(sites)
-        except LinAlgError:  # and nothing else: rows may be such that they cannot be read
-            return False, np.nan, np.nan
+    def over_blocks[R](self, sites: Array, work: Callable[[Any], R]) -> Iterator[R]:
+        """What a function makes of every block."""
+        return self._each(sites, work)
+
+    def match(
+        self, sites: Array, posterior: CoupledWhitened, shift: CommonShift | None, target: Array, scale: Array
+    ) -> tuple[float, float]:
+        """See `SiteSweeps`. A change to what is no number is an infinite one: an iteration then begins from nothing."""
 
         def part(at: _Rows) -> tuple[float, float]:
             rows, (mean, cov) = at.rows, posterior.moments(at.w)
             mean += at.features.mean
             given: Any = self._factors.labels[rows], at.rest, *sites[:, rows], 1, 0.0
-            return self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
+            terms, residual = self._factors.update(mean, cov, *given, *target[:, rows], scale[rows])
+            # A site without a cavity is NaN, which the largest change of a loop of comparisons passes over.
+            return terms + at.constant, residual if np.isfinite(terms + residual) else np.inf
 
         terms, residuals = np.array(list(self._each(sites, part))).T
-        return True, posterior.log_normaliser + evidence + float(terms.sum()), float(residuals.max())
+        return float(terms.sum()), float(residuals.max())
 
-    def derivatives(self, sites: Array, pull: Pull) -> Array:
-        """Give derivatives of the evidence to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
-        posterior, whitening = self.posterior(sites), self._features.whitening
+    def pulled(self, sites: Array, posterior: CoupledWhitened, pull: Pull) -> Array:
+        """Give derivatives to `pull`, block by block, and return what `Whitening.pull_factor` wants of all rows."""
+        whitening = self._features.whitening
         product = np.zeros_like(whitening.factor)
 
         def part(at: _Rows) -> tuple[slice, Block, Array]:
@@ -162,7 +157,7 @@ class CoupledSparseSweeps:
         for rows, bars, of_factor in self._each(sites, part):
             product += of_factor
             pull(rows, bars)
-        return whitening.pull_factor(product)
+        return product
 
     def left_out(self, sites: Array, posterior: Whitened) -> Iterator[LeftOut]:
         """All points in their order, part by part, each without its own site, which is in the posterior.

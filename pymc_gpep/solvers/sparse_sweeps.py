@@ -8,25 +8,21 @@ between sweeps are the sites.
 Derivatives are those with the sites held as natural parameters of v, whose prior N(0, I) has no hyperparameters.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_shift, shared_features_shift
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
-from pymc_gpep.solvers.sparse_contract import LeftOut, Pull
+from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import Whitened, WhitenedPosterior, whitened_posterior
 
-__all__ = ["Matched", "Slopes", "SparseSweeps", "parts"]
-
-_PART = 1024  # rows at least that are handed to a thread
-_PARTS = 8  # of a block
+__all__ = ["Matched", "Slopes", "SparseSweeps"]
 
 
 class Matched(NamedTuple):
@@ -53,7 +49,7 @@ class Slopes(NamedTuple):
     """In s, (c, B)."""
 
 
-class SparseSweeps(ABC):
+class SparseSweeps(SiteSweeps[WhitenedPosterior]):
     """What an iteration is made of, for one prior.
 
     Parameters
@@ -68,11 +64,9 @@ class SparseSweeps(ABC):
     """
 
     def __init__(self, features: RowFeatures, functions: NDArray[np.int64], shifts: bool, team: Team = ALONE) -> None:
-        self._features = features
+        super().__init__(features, team)
         self._functions = functions
         self._shifts = shifts
-        self._team = team
-        self._owner = features.owner
 
     @abstractmethod
     def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
@@ -82,17 +76,9 @@ class SparseSweeps(ABC):
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         """Derivatives at some rows."""
 
-    def of_posterior(self, posterior: WhitenedPosterior) -> float:
-        """What the posterior itself adds to the number that is computed."""
-        return posterior.log_normaliser
-
     def _projected(self, sums: SiteSums) -> SiteSums:
         """The sites on each function as sites on its projection, which they are if nothing else is said."""
         return sums
-
-    def posterior(self, sites: Array) -> WhitenedPosterior:
-        """The posterior that sites (2, n, d) imply. See `whitened_posterior` for what it raises."""
-        return whitened_posterior(*self.natural(sites))
 
     def natural(self, sites: Array) -> tuple[Array, Array]:
         """S (c, M, M) and h (c, M)."""
@@ -120,17 +106,17 @@ class SparseSweeps(ABC):
                 sums = SiteSums(features, *(self._by_function(rows, values[rows]) for values in sites))
                 return work(rows, self._projected(sums))
 
-        for rows, features in self._features.blocks():
-            yield from self._team.each(one, parts(rows, features))
+        return self._by_parts(one)
+
+    def implied(self, precision: Array, location: Array) -> WhitenedPosterior:
+        """See `whitened_posterior`."""
+        return whitened_posterior(precision, location)
 
     def shifted(
         self, precision: Array, location: Array, each: Callable[[Callable[[SiteSums], Any]], Iterable[Any]]
     ) -> tuple[WhitenedPosterior, CommonShift | None]:
-        """The posterior of sites that have moved with the best function common to all, and that function.
-
-        `precision` and `location` are those of `natural`, and `each` yields what a function makes of every block.
-        """
-        posterior = whitened_posterior(precision, location)
+        """The posterior of sites that have moved with the best function common to all, and that function."""
+        posterior = self.implied(precision, location)
         if not self._shifts:
             return posterior, None
         if max(self._owner) == 0:
@@ -138,17 +124,8 @@ class SparseSweeps(ABC):
         return own_features_shift(posterior, each)
 
     def over_blocks[R](self, sites: Array, work: Callable[[SiteSums], R]) -> Iterator[R]:
-        """What a function makes of every block."""
+        """What a function makes of every block, of its `SiteSums`."""
         return self._each(sites, lambda _, block: work(block))
-
-    def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        """One parallel sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
-        try:
-            posterior, shift = self.shifted(*self.natural(sites), lambda work: self.over_blocks(sites, work))
-        except LinAlgError:  # and nothing else: rows may be such that they cannot be read
-            return False, np.nan, np.nan
-        terms, residual = self.match(sites, posterior, shift, target, scale)
-        return not np.isnan(residual), self.of_posterior(posterior) + terms, residual
 
     def match(
         self, sites: Array, posterior: WhitenedPosterior, shift: CommonShift | None, target: Array, scale: Array
@@ -172,10 +149,6 @@ class SparseSweeps(ABC):
 
         terms, residuals = np.array(list(self._each(sites, part))).T
         return (np.nan, np.nan) if np.isnan(residuals).any() else (float(terms.sum()), float(residuals.max()))
-
-    def derivatives(self, sites: Array, pull: Pull) -> Array:
-        """Give derivatives to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
-        return self._features.whitening.pull_factor(self.pulled(sites, self.posterior(sites), pull))
 
     def pulled(self, sites: Array, posterior: WhitenedPosterior, pull: Pull) -> Array:
         """Give derivatives to `pull`, block by block, and return what `Whitening.pull_factor` wants of all rows."""
@@ -234,15 +207,3 @@ class SparseSweeps(ABC):
         """Sums (c, B) of values (B, d) of the sites on each function."""
         functions = self._functions[rows]
         return np.array([np.where(functions == k, values, 0.0).sum(axis=1) for k in range(len(self._owner))])
-
-
-def parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:
-    """A block in parts that can be worked on side by side."""
-    count = rows.stop - rows.start
-    size = max(_PART, -(-count // _PARTS))
-    for start in range(0, count, size):
-        part = slice(start, min(start + size, count))
-        yield (
-            slice(rows.start + part.start, rows.start + part.stop),
-            Features(features.w[..., part], features.rest[:, part], features.mean[:, part]),
-        )

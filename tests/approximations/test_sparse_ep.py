@@ -14,7 +14,7 @@ from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from pymc_gpep.solvers import coupled_whitened as coupled_whitened_module
 from pymc_gpep.solvers import inducing as inducing_module
-from pymc_gpep.solvers import sparse_sweeps as sparse_sweeps_module
+from pymc_gpep.solvers import sparse_contract as sparse_contract_module
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.team import Team
 from tests.approximations.sparse import random_sparse
@@ -203,8 +203,8 @@ def test_rows_may_come_in_blocks_and_threads(sites, own, monkeypatch):
     whole, slopes = solved(problem, sites=sites)
     monkeypatch.setattr(inducing_module, "_ENTRIES", 120)
     monkeypatch.setattr(inducing_module, "_KEPT", 0)
-    monkeypatch.setattr(sparse_sweeps_module, "_PART", 3)
-    monkeypatch.setattr(sparse_sweeps_module, "_PARTS", 2)
+    monkeypatch.setattr(sparse_contract_module, "_PART", 3)
+    monkeypatch.setattr(sparse_contract_module, "_PARTS", 2)
     monkeypatch.setattr(coupled_whitened_module, "_ENTRIES", 80)
     monkeypatch.setattr("pymc_gpep.approximations.sparse.gather", lambda n: Team(2))
     solution, in_blocks = solved(problem, sites=sites)

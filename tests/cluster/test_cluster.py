@@ -66,6 +66,9 @@ def check_same(found, expected):
         (1, models.shared, True, "quadrature"),
         (2, models.per_class, False, "quadrature"),
         (4, models.shared, True, "pairwise"),
+        (1, models.per_class, False, "nested"),
+        (2, models.shared, True, "nested"),
+        (4, models.per_class, False, "nested"),
     ],
 )
 def test_it_is_one_process(count, build, shared, sites):
@@ -90,9 +93,9 @@ def test_sums_of_many_parts_are_added_in_a_tree():
         check_same(ClusterLogPosterior(*args, client, parts=10)(theta), expected)
 
 
-@pytest.mark.parametrize("sweep", [1, 9])
-def test_a_worker_that_goes_changes_nothing(sweep):
-    args = given(models.shared, True)
+@pytest.mark.parametrize(("sweep", "sites"), [(1, "quadrature"), (9, "quadrature"), (1, "nested"), (9, "nested")])
+def test_a_worker_that_goes_changes_nothing(sweep, sites):
+    args = given(models.shared, True, sites=sites)
     theta, expected = alone(*args)
     with workers(3) as (cluster, client):
         posterior = ClusterLogPosterior(*args, client)
@@ -109,8 +112,9 @@ def test_a_worker_that_goes_changes_nothing(sweep):
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_changes_nothing():
-    args = given(models.shared, True)
+@pytest.mark.parametrize("sites", ["quadrature", "nested"])
+def test_a_process_that_is_killed_changes_nothing(sites):
+    args = given(models.shared, True, sites=sites)
     theta, expected = alone(*args)
     with workers(2, processes=True) as (_, client):
         posterior = ClusterLogPosterior(*args, client)
@@ -187,8 +191,11 @@ def test_a_row_that_cannot_be_used_is_named_by_the_worker_that_reads_it(tmp_path
 
 
 def test_what_is_not_there_yet_is_refused():
-    args = given(models.shared, True, sites="nested")
-    with pytest.raises(NotImplementedError, match=r"client=\.\.\. is for scalar sites .* not for sites='nested' yet"):
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=models.data()[0], n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=models.data()[1])
+    args = given(lambda: (model, None), True)
+    with pytest.raises(NotImplementedError, match=r"not for sparse_ep of a noisy_multinomial_probit likelihood yet"):
         ClusterLogPosterior(*args, None)
 
 
