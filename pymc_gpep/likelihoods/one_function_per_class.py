@@ -26,7 +26,8 @@ class OneFunctionPerClass(Likelihood, ABC):
         if n_functions < 2:
             raise ValueError(
                 f"A {self.name} of c classes needs c ≥ 2 latent functions, gp.prior(..., n_outputs=c), and a prior "
-                f"mean (c, n), but there is {n_functions}."
+                f"mean (c, n), but there is {n_functions}. Two classes by one function are pm.Bernoulli(logit_p=f) or "
+                "gpep.Probit."
             )
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:

@@ -183,7 +183,10 @@ def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVa
     wanted = 2 if likelihood.function_axis else 1
     if argument.ndim != wanted:
         expected, advice = (
-            ("two axes, (points, classes)", "Give it f.T, where f has one row per class.")
+            (
+                "two axes, (points, classes)",
+                "Give it f.T, where f has one row per class. Two classes by one function are pm.Bernoulli(logit_p=f).",
+            )
             if likelihood.function_axis
             else ("one axis, over points", "Give it the latent values of gp.prior(...) as they are, (n,).")
         )

@@ -487,6 +487,19 @@ def _one_output():
     MultinomialProbit("y", f, observed=pm.Data("labels", np.zeros(N, int)))
 
 
+def _categorical_of_one_function(column=False):
+    f = process().prior("f", X)
+    pm.Categorical("y", logit_p=f[:, None] if column else f, observed=Y % 2)
+
+
+def _categorical_of_one_column():
+    _categorical_of_one_function(column=True)
+
+
+def _categorical_of_one_axis():
+    pm.Categorical("y", logit_p=process().prior("f", X), observed=2)
+
+
 def _classes_first():
     f = shared_prior()
     MultinomialProbit("y", f, observed=np.zeros(C, int))
@@ -597,6 +610,9 @@ REFUSED = [
     (_unused_output, ["Output 3 of 'f' feeds no class", "3 classes for 4 latent functions"]),
     (_output_twice, ["'f_a' feeds the classes 0, 2", "3 classes for 2 latent functions"]),
     (_one_output, ["'y' has one latent function only", "n_outputs"]),
+    (_categorical_of_one_function, ["'y' (Categorical)", "two classes by one", "pm.Bernoulli('y', logit_p=f)"]),
+    (_categorical_of_one_column, ["'y' has one latent function only", "Two classes by one", "pm.Bernoulli(logit_p=f)"]),
+    (_categorical_of_one_axis, ["two axes", "Two classes by one", "pm.Bernoulli(logit_p=f)"]),
     (_classes_first, ["classes first, (3, 7)", "f.T"]),
     (_one_axis, ["two axes", "is 1", "f.T"]),
     (_some_points, ["6 points", "have 7", "give X to the prior only"]),

@@ -64,6 +64,16 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
         return Reading(cast(TensorVariable, argument)) if over_classes else None
 
+    def why_not(self, variable: TensorVariable) -> str | None:
+        if not isinstance(variable.owner.op, CategoricalRV):
+            return None
+        name = variable.name
+        return (
+            f"{name!r} is a Categorical, but not of a softmax over classes at each point. Write "
+            f"pm.Categorical({name!r}, logit_p=f.T), where f has one row per class, or for two classes by one latent "
+            f"function pm.Bernoulli({name!r}, logit_p=f)."
+        )
+
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
         log_p: Array = log_softmax(f, axis=-2)[..., observed, np.arange(len(observed))].sum(axis=-1)
         return log_p
