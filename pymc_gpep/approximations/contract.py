@@ -139,7 +139,7 @@ class Approximator(ABC):
         ----------
         k : array (n, n) or (c, n, n)
             Prior covariance, shared by the latent functions or one for each.
-        mean : array (c, n)
+        mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
             What was observed: classes, counted from 0.

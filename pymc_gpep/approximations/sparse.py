@@ -86,7 +86,7 @@ class InducedArrays:
         Between inducing values and the latent values.
     variance : array (n,), (1, n) or (c, n)
         Of the latent values.
-    mean : array (c, n)
+    mean : array (c, n), or (n,) of one function
         Of the latent values.
 
     Raises
@@ -96,7 +96,7 @@ class InducedArrays:
     """
 
     def __init__(self, inducing: ArrayLike, cross: ArrayLike, variance: ArrayLike, mean: ArrayLike) -> None:
-        k, m = np.asarray(inducing, np.float64), np.asarray(mean, np.float64)
+        k, m = np.asarray(inducing, np.float64), np.atleast_2d(np.asarray(mean, np.float64))
         self._inducing = k[None] if k.ndim == 2 else k
         across, variances = np.asarray(cross, np.float64), np.asarray(variance, np.float64)
         self._block = Block(

@@ -39,7 +39,7 @@ class DensePrior(Prior):
         Parameters
         ----------
         k : array_like (n, n), (1, n, n) or (c, n, n)
-        mean : array_like (c, n)
+        mean : array_like (c, n), or (n,) of one function
 
         Raises
         ------
@@ -48,10 +48,12 @@ class DensePrior(Prior):
             has a negative diagonal.
         """
         means = np.ascontiguousarray(mean, dtype=np.float64)
-        if means.ndim != 2 or 0 in means.shape:
+        if means.ndim not in (1, 2) or 0 in means.shape:
             raise ValueError(
-                f"mean must be (c, n) with c ≥ 1 latent functions and n ≥ 1 points, but has shape {means.shape}."
+                "mean must be (c, n) with c ≥ 1 latent functions and n ≥ 1 points, or (n,) for one function, but has "
+                f"shape {means.shape}."
             )
+        means = np.atleast_2d(means)
         c, n = means.shape
         covariance = np.ascontiguousarray(k, dtype=np.float64)
         if covariance.shape not in ((n, n), (1, n, n), (c, n, n)):

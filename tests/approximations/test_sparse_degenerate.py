@@ -72,7 +72,7 @@ def test_latent_values_that_are_known(approximation, likelihood):
     problem = random_sparse(9, N, c, 6, classes=max(c, 2))
     inducing, cross, variance, mean = problem._replace(z=problem.x[None, :8]).moments
     variance = variance - 0.1
-    prior = InducedArrays(inducing, cross, variance, mean)
+    prior = InducedArrays(inducing, cross, variance, mean if c > 1 else mean[0])
     solution = approximation.solve(prior, problem.y, likelihood=likelihood)
     assert np.isfinite(solution.evidence) or not solution.convergence.converged
     assert not np.isnan(solution.convergence.evidence[0])

@@ -32,6 +32,10 @@ def test_gives_what_kernels_want(k, shape):
     assert (covariance == K).all()
 
 
+def test_one_function_needs_no_axis():
+    assert_allclose(check_prior(K, np.arange(N))[1], np.arange(N)[None])
+
+
 def test_one_point_zero_covariance_and_rounding_are_fine():
     assert check_prior([[0.0]], np.zeros((2, 1)))[0].shape == (1, 1, 1)
     rounded = 1e6 * K
@@ -48,7 +52,7 @@ def replace(array, value, *index):
 @pytest.mark.parametrize(
     ("k", "mean", "message"),
     [
-        (K, MEAN[0], r"mean must be \(c, n\).*has shape \(4,\)"),
+        (K, MEAN[None], r"mean must be \(c, n\).*has shape \(1, 3, 4\)"),
         (K, MEAN[:0], "c ≥ 1"),
         (np.empty((0, 0)), np.empty((3, 0)), "n ≥ 1"),
         (K[:3], MEAN, r"k must be \(4, 4\) or \(3, 4, 4\).*has shape \(3, 4\)"),
