@@ -143,7 +143,7 @@ class ClusterLogPosterior(SparseLogPosterior):
             evidence=evidence,
             number=self.approximator.number(likelihood, prior.n_functions, self._inducing.shape[1]),
             posterior=posterior,
-            labels=self._labels,
+            labels=self.labels,
             likelihood=likelihood,
             start=np.array([float(self._solved)]),
             convergence=Convergence(

@@ -56,7 +56,8 @@ class SparseLogPosterior:
         self._units = np.where(deviations > 0.0, deviations, 1.0)
         self._count = len(hyperparameters.parameters)
         classifier = hyperparameters.classifier
-        self._labels = self._read_labels()
+        self.labels = self._read_labels()
+        """Of all rows; none where workers read their own."""
         # What a likelihood with sites is given is the same at all rows, of which the data may have more than the model.
         (parameters,) = evaluate([classifier.parameters])
         every_row = len(parameters), blocks.rows.n_rows
@@ -127,7 +128,7 @@ class SparseLogPosterior:
 
         def swept(prior: PriorAt, pull: Callable[[slice, Block], None]) -> SparseSolution:
             return self.approximator.one_sweep().solve(
-                prior, self._labels, start, likelihood=self._likelihood, pull=pull, pull_anyway=True
+                prior, self.labels, start, likelihood=self._likelihood, pull=pull, pull_anyway=True
             )
 
         return self._evaluation(theta, swept)
@@ -172,7 +173,7 @@ class SparseLogPosterior:
     ) -> SparseSolution:
         """From a start, and where that does not converge from none."""
         for begin in (None,) if start is None else (start, None):
-            solution = self.approximator.solve(prior, self._labels, begin, likelihood=self._likelihood, pull=pull)
+            solution = self.approximator.solve(prior, self.labels, begin, likelihood=self._likelihood, pull=pull)
             if solution.convergence.converged:
                 break
         return solution

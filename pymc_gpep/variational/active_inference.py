@@ -31,6 +31,7 @@ from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.argument_checks import check_there, check_whole, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["ACTIVE_METHODS", "ActiveInference"]
 
@@ -172,6 +173,7 @@ class ActiveInference(Inference):
             classifier = self._space.classifier
             blocks = InducingBlocks(classifier, self._gps, self._space.data, kwargs, self._rows)
             labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
+            warn_of_single_class(classifier, labels)
             rows = RowInputs.of(classifier, blocks)
             log_posterior = ActiveLogPosterior(self._space, self._approximator, rows, labels, self._seed)
             progress.stage("choosing rows")

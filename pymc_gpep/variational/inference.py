@@ -22,11 +22,13 @@ from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
 from pymc_gpep.variational.argument_checks import check_whole, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["GPInference"]
 
@@ -165,6 +167,7 @@ class GPInference(Inference):
         self._include_transformed = include_transformed
         self._kwargs = compile_options(backend, compile_kwargs)
         self._log_posterior = None  # the model may have other data than in an earlier fit
+        warn_of_single_class(self._classifier, *evaluate([self._classifier.labels]))
         return self._run(n, callbacks or (), progressbar, progressbar_theme)
 
     def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:

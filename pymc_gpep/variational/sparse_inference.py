@@ -38,6 +38,7 @@ from pymc_gpep.variational.argument_checks import (
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
 
@@ -226,6 +227,7 @@ class SparseInference(Inference):
                 self._space.classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
             )
             log_posterior = self._log_posterior(approximator, blocks, inducing)
+            warn_of_single_class(self._space.classifier, log_posterior.labels)
             first = log_posterior.flat(self._first)
             progress.stage("first solve")
 
