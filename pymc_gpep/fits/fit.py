@@ -20,6 +20,8 @@ from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps
 
 __all__ = ["Fit"]
 
+_CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Fit:
@@ -105,11 +107,14 @@ class Fit:
         """Method, evidence and how the fit ended."""
         hyper, integrated = self.hyper_posterior, ""
         if len(hyper) > 1:
-            evidence = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
-            integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){evidence}."
-        bound = "" if np.isnan(self.lower_bound) else f", lower bound {self.lower_bound:.4f}"
+            whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
+            integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
+        lower, evidence = self.lower_bound, self.log_evidence
+        bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
+        if lower - evidence > _CLEARLY:  # a bound of the method's own, or an approximation that is too low
+            bound += " (the exact log evidence is above both)"
         return (
-            f"{self.approximator.name}: log evidence {self.log_evidence:.4f}{bound}, "
+            f"{self.approximator.name}: log evidence {evidence:.4f}{bound}, "
             f"{'converged' if self.converged else 'NOT converged'}. {self.message}{integrated}"
         )
 

@@ -41,6 +41,12 @@ def test_hyperparameters_are_at_the_maximum(fitted):
         assert found.fit.log_posterior(theta + step).log_posterior < found.fit.optimum.best.log_posterior
 
 
+def test_a_bound_above_the_evidence_is_explained(fitted):
+    _, found = fitted
+    explained = "the exact log evidence is above both" in str(found.fit)
+    assert explained == (found.fit.lower_bound > found.fit.log_evidence + 1e-3)
+
+
 def test_gradient(fitted):
     case, found = fitted
     error = INEXACT.get(case.approximator, 1e-4)
