@@ -85,8 +85,9 @@ def compare_methods(
           method less those of the reference, with their intervals. For ordered classes `ranked_probability` besides,
           the ranked probability score, 0 at best; for counts `squared_error`, that of the predictive mean, instead of
           `accuracy`;
-        - `information`, bits for each label beyond the frequencies of classes in training, `mlpd` on another scale
-          (Nickisch and Rasmussen 2008);
+        - `information`, what predictions tell of a held-out label beyond the frequencies of classes in training, in
+          bits: 0 for these frequencies alone, negative where predictions are worse than that, and at most log₂ c for c
+          balanced classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008);
         - `effective_size` and `pareto_k`, what weighted draws of a fit are worth, and `probability_shift` and `known`,
           what is known about the fit point by point, of the `checks` that are given;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
