@@ -19,17 +19,51 @@ MEMORIES = [Stateless(), Stochastic(), Variational()]
 
 @pytest.mark.parametrize(
     ("memory", "batch_size"),
-    [(Stateless(), 13), (Stochastic(), 10), (Variational(), 8)],
-    ids=["stateless", "stochastic", "variational"],
+    [(Stateless(), 13), (Stochastic(), 10), (Variational(), 8), (Stored(), 8)],
+    ids=["stateless", "stochastic", "variational", "sites"],
 )
 def test_the_mean_over_an_epoch_is_what_all_rows_give(memory, batch_size):
     of_all = small(models.shared, memory, "pairwise", 30)
     parts = small(models.shared, memory, "pairwise", batch_size)
-    estimates, order = parts.estimates(), parts.batches.after(0)
-    found = [estimates(*next(order)) for _ in range(parts.batches.per_epoch)]
-    whole = of_all.estimates()(*of_all.all_rows())
-    for one, each in zip(whole, zip(*found, strict=True), strict=True):
+    functions = [each.estimates() for each in (of_all, parts)]
+    for each in (of_all, parts):
+        keep_sites(each)
+    order = parts.batches.after(0)
+    found = [functions[1](*next(order)) for _ in range(parts.batches.per_epoch)]
+    whole = functions[0](*of_all.all_rows())
+    # Kept sites are replaced and not averaged: of what a batch does to S and h all rows do the sum.
+    compared = 3 if of_all.state.sites else None
+    for one, each in zip(whole[:compared], list(zip(*found, strict=True))[:compared], strict=True):
         assert_allclose(np.mean(each, axis=0), one, rtol=1e-10, atol=1e-10 * np.abs(one).max())
+
+
+def keep_sites(problem):
+    """Sites of all rows, small ones, so that none are at zero."""
+    if problem.state.sites:
+        rng = np.random.default_rng(4)
+        t, _, w = problem.state.sites.of(np.arange(30))
+        functions = rng.integers(3, size=t.shape)
+        problem.state.sites.put(
+            np.arange(30),
+            rng.uniform(0.0, 0.05, t.shape),
+            rng.normal(size=t.shape),
+            rng.normal(size=w.shape),
+            functions,
+        )
+
+
+@pytest.mark.slow
+def test_random_batches_scatter_about_what_all_rows_give():
+    """Of each epoch one, at a random place: two of an epoch are not independent, and the last one has fewer rows."""
+    of_all = small(models.shared, Stochastic(), "pairwise", 30).estimates()
+    parts = small(models.shared, Stochastic(), "pairwise", 8)
+    estimates, per_epoch, draws = parts.estimates(), parts.batches.per_epoch, 2000
+    places = np.arange(draws) * per_epoch + np.random.default_rng(0).integers(per_epoch, size=draws)
+    drawn = [estimates(*next(parts.batches.after(int(place)))) for place in places]
+    found = [np.array(each) for each in zip(*drawn, strict=True)]
+    for one, each in zip(of_all(*parts.all_rows()), found, strict=True):
+        error = each.std(axis=0, ddof=1) / np.sqrt(draws)
+        assert (np.abs(each.mean(axis=0) - one) <= 4.0 * error + 1e-10 * np.abs(one).max()).all()
 
 
 @pytest.mark.parametrize("build", [models.per_class, models.bernoulli_logit])
