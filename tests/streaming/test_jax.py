@@ -1,4 +1,4 @@
-"""One graph for the step: JAX runs it as the interpreter does."""
+"""One graph for the step: JAX runs it as the interpreter does, for as long as steps build on each other."""
 
 import numpy as np
 import pytest
@@ -15,16 +15,22 @@ from tests.streaming.problems import small
 pytest.importorskip("jax")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "sites"),
-    [(Stateless(), "quadrature"), (Stochastic(), "pairwise"), (Variational(), "pairwise"), (Stored(), "pairwise")],
+    [
+        (Stateless(local_iterations=2), "quadrature"),
+        (Stochastic(), "pairwise"),
+        (Variational(), "pairwise"),
+        (Stored(), "pairwise"),
+    ],
     ids=["stateless", "stochastic", "variational", "stored"],
 )
 def test_steps_are_the_same(memory, sites):
     def taken(mode):
         problem = small(models.shared, memory, sites, 10)
         step, order = problem.step(mode=mode), problem.batches.after(0)
-        values = [float(step(*next(order), 0.5, True)[0]) for _ in range(3)]
+        values = [float(step(*next(order), 0.5, True)[0]) for _ in range(20)]
         return values, problem.state.values()
 
     (values, state), (others, other) = taken(INTERPRETED), taken("JAX")
