@@ -1,10 +1,11 @@
 """Fits with inducing inputs: seconds of a step beside other packages, and what the number of rows costs.
 
 `steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
-learned), rows and columns as a step of the variational bound of others, with Adam in double precision. `rows`: a step
-and a sweep over all rows against the number of rows, with the memory that a process came to. `predict`: class
-probabilities. `active`: a choice of active rows, and a round of ten steps of the optimiser with another choice.
-`ways`: fits with hyperparameters by all rows, active ones, inducing inputs and batches: seconds and log score.
+learned), rows and columns as a step of the variational bound of others, with Adam in double precision. `rows`: a
+step, with data in memory and in files, and a sweep over all rows against the number of rows, with the memory that a
+process came to and the power of their number that a sweep grows with. `predict`: class probabilities. `active`: a
+choice of active rows, and a round of ten steps of the optimiser with another choice. `ways`: fits with hyperparameters
+by all rows, active ones, inducing inputs and batches: seconds and log score.
 Each measurement has a process of its own; all use as many threads as they are given.
 """
 
@@ -14,8 +15,10 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,8 @@ WAYS: dict[str, dict[str, Any]] = {
 MOST = {"all rows": 2000}
 """Rows that a way is tried with."""
 MEMORIES = "stateless", "sites"
+SITES = {"sparse_ep": "pairwise", "gfitc": "latent_pairs"}
+"""Of the methods for all rows at once."""
 BACKENDS = ("", "numba", "jax")
 
 
@@ -97,14 +102,14 @@ def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
     return _of_steps(PEERS[peer](*data(10 * b, d, c), c, m, b, count, threads))
 
 
-def all_rows(n: int, m: int) -> dict[str, float]:
+def all_rows(n: int, m: int, method: str) -> dict[str, float]:
     """Sweeps over all rows, at hyperparameters that are known."""
     import pymc as pm
 
     X, y = data(n, 8, 3)
     with model_of(8, 3, shared=True, fixed=True):
         fit = pm.fit(
-            method="sparse_ep", inducing=m, shared_inducing=True, learn_inducing=False, sites="pairwise", data=(X, y),
+            method=method, inducing=m, shared_inducing=True, learn_inducing=False, sites=SITES[method], data=(X, y),
             progressbar=False, random_seed=1,
         )  # fmt: skip
         first = int(fit.optimum.best.iterations)
@@ -128,6 +133,26 @@ def by_batches(n: int, m: int, memory: str) -> dict[str, float]:
             callbacks=[lambda fit, losses, step: times.append(time.perf_counter())],
         )  # fmt: skip
     return {"step": float(np.median(np.diff(times))), "MB of the data": before, "MB": _megabytes()}
+
+
+def from_files(n: int, m: int) -> dict[str, float]:
+    """Steps of `"sparse_sep"` with data that are mapped from files: two hundred of 200 rows."""
+    import pymc as pm
+
+    with tempfile.TemporaryDirectory() as folder:
+        inputs, labels = Path(folder) / "inputs", Path(folder) / "labels"
+        with inputs.open("wb") as of_inputs, labels.open("wb") as of_labels:
+            for first in range(0, n, 10_000):  # never all of them in memory, which is what is measured
+                X, y = data(min(10_000, n - first), 8, 3)
+                X.tofile(of_inputs)
+                y.tofile(of_labels)
+        mapped = np.memmap(inputs, np.float64, "r", shape=(n, 8)), np.memmap(labels, np.int64, "r", shape=(n,))
+        with model_of(8, 3, shared=True):
+            fit = pm.fit(
+                200, method="sparse_sep", inducing=m, shared_inducing=True, batch_size=200, sites="pairwise", warmup=0,
+                data=mapped, progressbar=False, random_seed=1,
+            )  # fmt: skip
+    return {"loss at the end": float(fit.hist[-1]), "MB": _megabytes()}
 
 
 def active_rows(n: int, active: int, rows: int) -> dict[str, float]:
@@ -244,8 +269,10 @@ def _megabytes() -> float:
 
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
-    each.__name__: each for each in (ours, theirs, all_rows, by_batches, active_rows, predictions, by_way, volume)
-}
+    each.__name__: each for each in (
+        ours, theirs, all_rows, by_batches, from_files, active_rows, predictions, by_way, volume,
+    )
+}  # fmt: skip
 
 
 def measured(python: str, seconds: float, threads: int, name: str, *values: Any) -> dict[str, float] | str:
@@ -272,6 +299,7 @@ def main() -> None:
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
     parser.add_argument("--count", type=int, default=20, help="steps")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
+    parser.add_argument("--methods", nargs="*", default=list(SITES), choices=list(SITES), help="for all rows at once")
     parser.add_argument("--inducing", type=int, default=20)
     parser.add_argument("--active", type=int, default=200, help="active rows")
     parser.add_argument("--gpflow", metavar="PYTHON", help="the Python of an environment that has GPflow")
@@ -305,7 +333,17 @@ def main() -> None:
         for n in arguments.sizes:
             for memory in MEMORIES:
                 report(f"{n} rows, by batches, {memory}", measured(*here, "by_batches", n, arguments.inducing, memory))
-            report(f"{n} rows, all at once", measured(*here, "all_rows", n, arguments.inducing))
+            report(f"{n} rows, by batches, from files", measured(*here, "from_files", n, arguments.inducing))
+        for method in arguments.methods:
+            sweeps = []
+            for n in arguments.sizes:
+                found = measured(*here, "all_rows", n, arguments.inducing, method)
+                report(f"{n} rows, all at once, {method}", found)
+                if not isinstance(found, str):
+                    sweeps.append((n, found["CPU"]))
+            for (n, spent), (n_next, spent_next) in pairwise(sweeps):
+                power = np.log(spent_next / spent) / np.log(n_next / n)
+                report(f"{n} to {n_next} rows, {method}", {"power of their number": power})
     elif arguments.what == "active":
         for n in arguments.sizes:
             most = min(n, 20_000)
