@@ -11,13 +11,14 @@ __all__ = ["Sparse", "random_sparse"]
 
 
 class Sparse(NamedTuple):
-    """Inputs, inducing inputs (q, M, d) and hyperparameters (q, 2): log variance, log length scale."""
+    """Inputs, inducing inputs (q, M, d), hyperparameters (q, 2): log variance, log length scale; the rows' own noise."""
 
     x: np.ndarray
     z: np.ndarray
     log_scales: np.ndarray
     mean: np.ndarray
     y: np.ndarray
+    noise: float = 0.1
 
     def k(self, a: np.ndarray, b: np.ndarray, q: int) -> np.ndarray:
         variance, lengthscale = np.exp(self.log_scales[q])
@@ -30,7 +31,7 @@ class Sparse(NamedTuple):
         return (
             np.stack([self.k(self.z[q], self.z[q], q) for q in sets]),
             np.stack([self.k(self.z[q], self.x, q) for q in sets]),
-            np.stack([np.full(len(self.x), np.exp(self.log_scales[q, 0]) + 0.1) for q in sets]),
+            np.stack([np.full(len(self.x), np.exp(self.log_scales[q, 0]) + self.noise) for q in sets]),
             self.mean,
         )
 

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pymc_gpep.approximations import GFITC, SparseEP, SparseVI
-from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
@@ -43,6 +42,8 @@ CHANGES = {
     "a constant column": lambda p: p._replace(x=p.x * [1.0, 0.0], z=p.z * [1.0, 0.0]),
     "a long scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e6]])),
     "a short scale": lambda p: p._replace(log_scales=np.log([[3.0, 1e-3]])),
+    "no noise": lambda p: p._replace(noise=0.0),
+    "much noise": lambda p: p._replace(noise=1e4),
     "a tiny magnitude": lambda p: p._replace(log_scales=np.log([[1e-8, 1.0]])),
 }
 
@@ -70,9 +71,25 @@ def test_latent_values_that_are_known(approximation, likelihood):
     """Rows at the inducing inputs, without noise: nothing is left unsaid there."""
     c = 3 if likelihood.function_axis else 1
     problem = random_sparse(9, N, c, 6, classes=max(c, 2))
-    inducing, cross, variance, mean = problem._replace(z=problem.x[None, :8]).moments
-    variance = variance - 0.1
+    inducing, cross, variance, mean = problem._replace(z=problem.x[None, :8], noise=0.0).moments
     prior = InducedArrays(inducing, cross, variance, mean if c > 1 else mean[0])
     solution = approximation.solve(prior, problem.y, likelihood=likelihood)
     assert np.isfinite(solution.evidence) or not solution.convergence.converged
     assert not np.isnan(solution.convergence.evidence[0])
+
+
+@pytest.mark.parametrize("way", ["ep of the noisy probit", "ep of the step", "vi of the step"])
+def test_where_noise_drowns_all_each_class_is_as_likely_as_any(way):
+    """What labels then say of the functions is nothing: the prior stays, and the evidence is that of guesses."""
+    approximation, likelihood = WAYS[way]
+    problem = random_sparse(9, N, 3, 6)._replace(noise=1e6)
+    prior = problem.prior
+    solution = approximation.solve(prior, problem.y, likelihood=likelihood)
+    chances = np.full(N, 1.0 / 3)
+    if isinstance(approximation, SparseVI):  # a bound: of the mean of the logarithm, not the logarithm of the mean
+        expected = (chances * np.log(0.99 + 0.01 / 3) + (1 - chances) * np.log(0.01 / 3)).sum()
+    else:
+        expected = np.log(chances).sum()
+    assert solution.evidence == pytest.approx(expected, rel=1e-2)
+    mean, _ = solution.posterior.predict(prior.block(slice(None)))
+    assert np.abs(mean - problem.mean).max() < 0.05
