@@ -1,0 +1,34 @@
+"""Batch by batch at the edge: half the labels of a step likelihood are noise, or none."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from tests.variational.test_streaming_inference import NEW, X, Y, fit
+
+WAYS = [("sparse_ep", {}), ("sparse_ep", {"memory": "sites"}), ("sparse_sep", {})]
+
+
+def noisy(epsilon):
+    def build():
+        with pm.Model() as model:
+            ls = pm.InverseGamma("ls", 3, 3)
+            gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(2, ls=ls) + pm.gp.cov.WhiteNoise(1e-2))
+            gpep.RobustMax("y", gp.prior("f", X=X, n_outputs=3).T, epsilon=epsilon, observed=Y)
+        return model, gp
+
+    return build
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "options"), WAYS, ids=["stateless", "sites", "stochastic"])
+@pytest.mark.parametrize("epsilon", [0.5, 0.0])
+def test_labels_may_be_noise(epsilon, method, options):
+    _, found = fit(12, method, noisy(epsilon), sites="quadrature", inducing=4, **options)
+    assert found.message.startswith("Ended after 12 steps")
+    assert np.isfinite(found.hist).all()
+    p = found.predict(NEW)["p"].values
+    assert_allclose(p.sum(axis=1), 1.0, atol=1e-9)
+    assert (p >= epsilon / 3 - 1e-12).all()
