@@ -11,7 +11,7 @@ __all__ = ["Sparse", "random_sparse"]
 
 
 class Sparse(NamedTuple):
-    """Inputs, inducing inputs (q, M, d) and hyperparameters (q, 2), log variance and log length scale; noise of rows."""
+    """Inputs, inducing inputs (q, M, d), hyperparameters (q, 2), log variance and log length scale; noise of rows."""
 
     x: np.ndarray
     z: np.ndarray
