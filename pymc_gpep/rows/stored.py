@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 
 __all__ = ["ENTRIES", "Stored", "StoredKind", "rows_together"]
 
-ENTRIES = 1_000_000
-"""Numbers that are read together where nothing else says how many: 8 MB."""
+ENTRIES = 250_000
+"""Numbers that are read together where nothing else says how many: 2 MB, of which batches hold some at a time."""
 
 
 class Stored(Protocol):

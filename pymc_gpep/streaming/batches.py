@@ -82,10 +82,14 @@ class Batches:
             yield self._joined(held)
 
     def _read(self, buffer: list[slice]) -> tuple[Array, NDArray[np.int64]]:
-        parts = [(self._rows.inputs(chunk), self._rows.labels(chunk)) for chunk in buffer]
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+        if len(buffer) == 1:
+            return self._rows.inputs(buffer[0]), self._rows.labels(buffer[0])
+        ends = np.cumsum([chunk.stop - chunk.start for chunk in buffer])
+        inputs, labels = np.empty((ends[-1], self._rows.n_inputs)), np.empty(ends[-1], np.int64)
+        for chunk, end in zip(buffer, ends, strict=True):  # one at a time, so that no chunk is there twice
+            here = slice(end - (chunk.stop - chunk.start), end)
+            inputs[here], labels[here] = self._rows.inputs(chunk), self._rows.labels(chunk)
+        return inputs, labels
 
     def _parts(self, shuffled: NDArray[np.int64], held: int) -> Iterator[NDArray[np.int64]]:
         """What fills the batch that is begun, then whole batches, then the rest."""

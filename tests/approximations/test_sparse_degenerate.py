@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_gpep.approximations import GFITC, SparseEP, SparseVI
+from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
