@@ -103,7 +103,9 @@ class InducedArrays:
             across[None] if across.ndim == 2 else across, variances[None] if variances.ndim == 1 else variances, m
         )
         if m.ndim != 2:
-            raise ValueError(f"mean must be (functions, points), but has shape {m.shape}.")
+            raise ValueError(
+                f"mean must be (functions, points), or (points,) for one function, but has shape {m.shape}."
+            )
         self.n_functions, self.n_points = m.shape
         sets, size = self._inducing.shape[0], self._inducing.shape[-1]
         expected = {

@@ -288,7 +288,7 @@ def test_too_few_iterations_are_told():
         (lambda m: (np.repeat(m[0], 2, axis=0), *m[1:]), "inducing must be one matrix or 3, but there are 2"),
         (lambda m: (m[0], m[1][..., 1:], *m[2:]), r"cross must have the shape \(1, 4, 10\)"),
         (lambda m: (*m[:2], m[2][:, 1:], m[3]), r"variance must have the shape \(1, 10\)"),
-        (lambda m: (*m[:3], m[3][0]), "mean must be"),
+        (lambda m: (*m[:3], m[3][None]), "mean must be"),
         (lambda m: (m[0] * np.nan, *m[1:]), "inducing must be finite, but has 16 values"),
         (lambda m: (*m[:3], m[3] * np.inf), "mean must be finite"),
     ],
