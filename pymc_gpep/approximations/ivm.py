@@ -91,7 +91,7 @@ class IVM:
     Parameters
     ----------
     active : int
-        How many rows are active, d; all if there are no more.
+        How many rows are active, d; all if there are no more, without scores.
     sites : {"coupled", "independent", "utility"}, optional
         `"coupled"` sites couple the functions of a row: those of `"nested_ep"`, or of `"qep"` for a softmax.
         `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
@@ -160,7 +160,7 @@ class IVM:
         n, c = prior.n_points, prior.n_functions
         active = min(self.active, n)
         liquid = min(self.liquid, active)
-        if self.score == RANDOM:
+        if self.score == RANDOM or active == n:  # there is nothing to choose
             rows = rng.permutation(n)[:active]
             return include_rows(prior, labels, likelihood, rule, rows, liquid, self.passes).selection
         coupled = rule.form is SiteForm.COUPLED

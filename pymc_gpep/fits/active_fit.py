@@ -165,7 +165,9 @@ class ActiveFit(InducingFit):
             return f"Nothing to learn; {sites}."
         if len(self.optimum.history) == 1 and self.optimum.converged:
             return f"Hyperparameters stay where they began; {sites}."
-        return f"Hyperparameters {self.optimum.outcome}; {sites}."
+        first = self.optimum.history[0].theta
+        back = "; no choice was better than the first, where they began" if np.array_equal(self.theta, first) else ""
+        return f"Hyperparameters {self.optimum.outcome}{back}; {sites}."
 
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""

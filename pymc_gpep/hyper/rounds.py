@@ -27,7 +27,8 @@ _HOW = {
     "held": "Hyperparameters were not to be learned.",
     "settled": "Rounds no longer move hyperparameters.",
     "stopped": "Interrupted.",
-    "limit": "The limit on rounds or iterations was reached.",
+    "rounds": "The limit of majors={rounds} rounds was reached.",
+    "iterations": "The limit of n={iterations} iterations was reached.",
 }
 _WELL = ("nothing", "held", "settled")
 
@@ -95,7 +96,8 @@ def climb_in_rounds(
     if not theta.size or not rounds:
         ended = "nothing" if not theta.size else "held"
     else:
-        ended = "settled" if still == _QUIET else "stopped" if stopped or interrupted else "limit"
+        limit = "rounds" if major == rounds else "iterations"
+        ended = "settled" if still == _QUIET else "stopped" if stopped or interrupted else limit
     settled = ended in _WELL
-    message = _HOW[ended]
+    message = _HOW[ended].format(rounds=rounds, iterations=max_iterations)
     return Optimum(evaluation, settled, message, history or (evaluation,), interrupted), solution

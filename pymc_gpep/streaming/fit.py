@@ -137,8 +137,9 @@ class StreamedFit(InducingFit):
 
     @property
     def lower_bound(self) -> float:
-        """The same for `"sparse_vi"`, whose objective is an estimate of a lower bound; NaN for others."""
-        return np.nan if self._of_ep or not self.steps else self.objective
+        """The same for `"sparse_vi"`, whose objective is an estimate of a lower bound; NaN for others, and in the first
+        epoch, when q is still on its way."""
+        return np.nan if self._of_ep or self.steps < int(self.settings["per_epoch"]) else self.objective
 
     @cached_property
     def log_evidence(self) -> float:
@@ -201,8 +202,12 @@ class StreamedFit(InducingFit):
         """How the fit ended, in words."""
         epochs = self.steps / self.settings["per_epoch"]
         plural = "" if self.steps == 1 else "s"
+        warmup = int(self.settings["warmup"])
+        stayed = bool(self.theta.size) and epochs <= warmup
+        still = f" Hyperparameters have not moved yet (warmup={warmup} epochs)." if stayed else ""
         return (
             f"{self.ended} after {self.steps} step{plural} of {self.settings['batch_size']} rows, {epochs:.3g} epochs."
+            f"{still}"
         )
 
     def __str__(self) -> str:
@@ -211,8 +216,9 @@ class StreamedFit(InducingFit):
         held_back = float(self.floored[-int(self.settings["per_epoch"]) :].mean()) if self.steps else 0.0
         floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
         evidence = "; fit.log_evidence computes that" if self._has_evidence else ""
+        averaged = "the last epoch" if self.steps >= int(self.settings["per_epoch"]) else "all steps"
         return (
-            f"{self.method} (sites={self.rule.expresses.name!r}, {self._size}): {number}, averaged over the last epoch "
+            f"{self.method} (sites={self.rule.expresses.name!r}, {self._size}): {number}, averaged over {averaged} "
             f"(no evidence{evidence}{floored}). {self.message}"
         )
 

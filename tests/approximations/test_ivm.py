@@ -21,6 +21,7 @@ def test_with_all_rows_active_it_is_the_dense_method(case):
         k, problem.m, problem.y, likelihood=case.likelihood
     )
     assert found.converged
+    assert np.isnan(found.selection.scores).all()  # there was nothing to choose
     assert_allclose(found.active_evidence, dense.evidence, atol=1e-8)
     moments = Block(k[:, found.selection.rows], k.diagonal(axis1=1, axis2=2), problem.m)
     mean, cov = ActivePosterior(found.posterior).predict(moments)

@@ -152,6 +152,8 @@ def test_callbacks_see_each_step_and_may_stop():
     seen = []
 
     def watch(so_far, losses, i):
+        assert ("have not moved yet (warmup=1" in so_far.message) == (i <= 3)
+        assert ("averaged over all steps" in str(so_far)) == (i < 3)
         seen.append((so_far.steps, losses.shape[0], i, float(so_far.hyperparameters["eta"])))
         if i == 5:
             raise StopIteration
@@ -159,6 +161,7 @@ def test_callbacks_see_each_step_and_may_stop():
     _, stopped = fit(20, callbacks=[watch])
     assert [row[:3] for row in seen] == [(i, i, i) for i in range(1, 6)]
     assert "Stopped by a callback after 5 steps" in stopped.message
+    assert "not moved" not in stopped.message
     assert len({row[3] for row in seen[:3]}) == 1  # the first epoch is for q
     assert len({row[3] for row in seen}) == 3
     assert stopped.predict(NEW).p.notnull().all()
