@@ -137,8 +137,9 @@ class StreamedFit(InducingFit):
 
     @property
     def lower_bound(self) -> float:
-        """The same for `"sparse_vi"`, whose objective is an estimate of a lower bound; NaN for others, and in the first
-        epoch, when q is still on its way.
+        """The same for `"sparse_vi"`, whose objective is an estimate of a lower bound; NaN for others.
+
+        NaN in the first epoch as well, when q is still on its way.
         """
         return np.nan if self._of_ep or self.steps < int(self.settings["per_epoch"]) else self.objective
 
