@@ -20,6 +20,8 @@ class GFITC(SparseEP):
     part of a latent value that the inducing values leave unsaid is integrated out of each factor first. Label noise is
     left out.
 
+    `pm.fit` has more options than these, see `SparseEP`; batches are not among them.
+
     Parameters
     ----------
     sites : {"latent_pairs"}

@@ -88,6 +88,9 @@ class IVM:
     method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
     rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
+    `pm.fit` has more options than these, `majors`, `gp` and `data`: see "Options" on the page "Fit many rows" of the
+    documentation, or `pymc_gpep.variational.active_inference`.
+
     Parameters
     ----------
     active : int

@@ -34,6 +34,10 @@ class SparseEP(SparseApproximation):
     Time is O(c n M²) an iteration for n points, c functions and M inducing inputs each, and O(c² n M² + c³ M³) with
     `sites="nested"`; no matrix has two axes over points. The posterior leaves the functions independent otherwise.
 
+    `pm.fit` has more options than these, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`
+    and `client`, and with `batch_size` others: see "Options" on the page "Fit many rows" of the documentation, or
+    `pymc_gpep.variational.sparse_inference` and `streaming_inference`.
+
     Parameters
     ----------
     sites : {"nested", "quadrature", "pairwise"}, optional

@@ -41,6 +41,8 @@ class SparseVI(SparseApproximation):
 
     Steps are along the natural gradient, accelerated, and never downwards.
 
+    `pm.fit` has more options than these, see `SparseEP`.
+
     Parameters
     ----------
     tolerance : float
