@@ -31,11 +31,16 @@ class Saved(NamedTuple):
     losses: Array
     floored: Array
 
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise a ValueError if a fit with these settings cannot go on from here."""
-        differ = [name for name in self.settings if self.settings[name] != settings.get(name)]
-        if differ:
-            each = ", ".join(f"{name} was {self.settings[name]!r} and is {settings.get(name)!r}" for name in differ)
+    def check(self, settings: Mapping[str, Any], inducing: Array) -> None:
+        """Raise a ValueError if a fit with these settings and inducing inputs (1 or c, M, d) cannot go on from here."""
+        pairs = {name: (was, settings.get(name)) for name, was in self.settings.items()}
+        if "inducing" in self.values:
+            (sets, size, _), (own_sets, own_size, _) = self.values["inducing"].shape, inducing.shape
+            pairs["inducing"] = size, own_size
+            if sets != own_sets:
+                pairs["shared_inducing"] = sets == 1, own_sets == 1
+        if differ := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
+            each = ", ".join(f"{name} was {was!r} and is {now!r}" for name, (was, now) in differ.items())
             raise ValueError(f"start is of another fit: {each}. Ask for the same, or begin anew.")
 
 

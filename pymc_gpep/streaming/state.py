@@ -112,7 +112,14 @@ class State:
         found = {name: np.shape(each) for name, each in values.items()}
         wanted = {name: each.shape for name, each in own.items()}
         if found != wanted:
-            raise ValueError(f"The state has {wanted}, but what is to take its place {found}.")
+            differ = sorted(name for name in {*found, *wanted} if found.get(name) != wanted.get(name))
+            if all(name.startswith("optimiser_") for name in differ):
+                raise ValueError(
+                    "start is of a fit with another optimiser, which remembers something else from step to step. Give "
+                    "the obj_optimizer that it had, or begin anew."
+                )
+            each = ", ".join(f"{name} was {_shape(found, name)} and is {_shape(wanted, name)}" for name in differ)
+            raise ValueError(f"start is of another fit: of its state {each}. Ask for the same, or begin anew.")
         if not np.array_equal(values["units"], self.units):
             raise ValueError("The data are not those that the state was learned from: their columns spread otherwise.")
         for name, variable in self._variables.items():
@@ -135,3 +142,7 @@ class State:
             pt.specify_shape(places[v.name], v.type.shape) if None not in v.type.shape else places[v.name]
             for v in space.value_vars
         ]
+
+
+def _shape(shapes: Mapping[str, tuple[int, ...]], name: str) -> str:
+    return f"an array {shapes[name]}" if name in shapes else "not there"

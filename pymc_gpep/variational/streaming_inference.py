@@ -248,11 +248,6 @@ class StreamingInference(Inference):
             prior = InducingBlocks(self._space.classifier, self._gps, self._space.data, rows=self._rows)
             warn_of_free_magnitude(self._space, prior, self._first)
             problem, state, batches = self._prepare(prior)
-            progress.stage("making the graph of a step")
-            step = make_step(problem, state, obj_optimizer or adam(learning_rate=1e-3), kwargs)
-            before = self._go_on(state, prior)
-            schedule = self._memory.schedule(batches.per_epoch, self._decay)
-            run = Run(step, state, batches, schedule, self._warmup * batches.per_epoch, len(before.losses))
             settings = {
                 "batch_size": batches.size,
                 "per_epoch": batches.per_epoch,
@@ -265,9 +260,17 @@ class StreamingInference(Inference):
                 "sites": self._rule.expresses.name,
                 "warmup": self._warmup,
                 "decay": self._decay,
+                "learn_inducing": self._learn,
                 "parameters": ", ".join(self._space.parameters),
             }
-            before.check(settings)
+            before = self._saved or Saved({}, {}, np.empty(0), np.empty(0))
+            before.check(settings, state.inducing_inputs())
+            progress.stage("making the graph of a step")
+            step = make_step(problem, state, obj_optimizer or adam(learning_rate=1e-3), kwargs)
+            if self._saved is not None:
+                state.set_values(self._saved.values)
+            schedule = self._memory.schedule(batches.per_epoch, self._decay)
+            run = Run(step, state, batches, schedule, self._warmup * batches.per_epoch, len(before.losses))
             record = np.concatenate([np.stack([before.losses, before.floored]), np.empty((2, n))], axis=1)
 
             def fit_now(
@@ -344,13 +347,6 @@ class StreamingInference(Inference):
             rows.n_rows,
         )
         return problem, state, batches
-
-    def _go_on(self, state: State, prior: InducingBlocks) -> Saved:
-        """Where a checkpoint left off, or the beginning."""
-        if self._saved is None:
-            return Saved({}, {}, np.empty(0), np.empty(0))
-        state.set_values(self._saved.values)
-        return self._saved
 
 
 def _left_off(

@@ -237,6 +237,25 @@ def test_other_rows_are_no_way_to_go_on(learned):
         fit(1, start=learned, data=(X, 2 - Y))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inducing": 4}, "inducing was 6 and is 4"),
+        ({"shared_inducing": True}, "shared_inducing was False and is True"),
+        ({"learn_inducing": False}, "learn_inducing was True and is False"),
+    ],
+)
+def test_other_inducing_inputs_are_no_way_to_go_on(learned, options, message, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", None)
+    with pytest.raises(ValueError, match=f"start is of another fit: {message}"):
+        fit(1, start=learned, **options)
+
+
+def test_another_optimiser_is_no_way_to_go_on(learned):
+    with pytest.raises(ValueError, match=r"start is of a fit with another optimiser.* Give the obj_optimizer"):
+        fit(1, start=learned, obj_optimizer=pm.sgd(learning_rate=0.01))
+
+
 def test_sites_of_rows_may_be_kept():
     """Batches of 18 rows of 53: some rows of the last ones are there to make up the number."""
     rng = np.random.default_rng(1)
