@@ -131,6 +131,7 @@ class SparseInference(Inference):
         check_there(method, options, _NOT_YET)
         if "batch_size" in options:  # of a method that has them this is another inference
             raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
+        _check_memory(method, options.get("memory"))
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         self._approximator = with_options(kind, options, _OF_FIT, {*taken(type(self)), "batch_size", "warmup", "decay"})
         classifier = read_classifier(pm.modelcontext(model), likelihood)
@@ -286,4 +287,15 @@ class SparseInference(Inference):
             seconds,
             compile_seconds,
             self._rows,
+        )
+
+
+def _check_memory(method: str, memory: Any) -> None:
+    """Raise a TypeError if `memory` is what the option of this name is of fits by batches."""
+    from pymc_gpep.streaming.methods import STREAMING_METHODS  # needed for this message alone
+
+    if isinstance(memory, str) and any(memory == each.name for each in STREAMING_METHODS.get(method, ())):
+        raise TypeError(
+            f"memory={memory!r} is for fits by batches: give batch_size. Without batches memory is a number, of past "
+            "steps that are combined."
         )
