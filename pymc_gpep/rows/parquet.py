@@ -28,7 +28,7 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
 
 
 def column_names(files: Sequence[str]) -> list[str]:
-    """Names of the columns of the first of some files."""
+    """Names of the columns of the first of some files; a ValueError if that is no Parquet file."""
     return list(_open(files[0]).schema_arrow.names)
 
 
@@ -45,7 +45,7 @@ class ParquetColumns:
 
     def __init__(self, files: Sequence[str], columns: Sequence[str], flat: bool = False) -> None:
         self._given = tuple(files), tuple(columns), flat
-        self._files, self._columns, self._flat = self._given
+        self._files, self.columns, self._flat = self._given
         groups = [
             (place, group, metadata.row_group(group).num_rows)
             for place, file in enumerate(files)
@@ -79,15 +79,21 @@ class ParquetColumns:
         if place not in self._opened:
             self._opened.clear()  # one open file at a time
             self._opened[place] = _open(self._files[place])
-        table = self._opened[place].read_row_group(group, columns=list(self._columns))
-        return np.column_stack([self._numbers(table, name) for name in self._columns])
+        table = self._opened[place].read_row_group(group, columns=list(self.columns))
+        return np.column_stack([self._numbers(table, name) for name in self.columns])
 
     def _numbers(self, table: Any, name: str) -> NDArray[Any]:
         values: NDArray[Any] = table.column(name).to_numpy()
         if values.dtype.kind not in "biuf":
+            kind = table.schema.field(name).type
+            if self._flat:
+                raise TypeError(
+                    f"{self.name}: column {name!r}, the labels, must be of whole numbers 0 ... c−1, but is {kind}. "
+                    "Store such numbers in its place, for example those of pandas.factorize(labels, sort=True)."
+                )
             raise TypeError(
-                f"{self.name}: column {name!r} must be of numbers, but is {table.schema.field(name).type}. Leave it "
-                "out with columns=..., or store numbers in its place."
+                f"{self.name}: column {name!r} must be of numbers, but is {kind}. Leave it out with "
+                "data=gpep.rows_of(path, label, columns=[...]), or store numbers in its place."
             )
         return values
 
@@ -97,7 +103,14 @@ class ParquetColumns:
 
 def _open(file: str) -> Any:
     try:
+        from pyarrow import ArrowInvalid
         from pyarrow.parquet import ParquetFile
     except ImportError as missing:
         raise ImportError('Parquet files are read by pyarrow: pip install "pymc-gpep[pyarrow]".') from missing
-    return ParquetFile(file)
+    try:
+        return ParquetFile(file)
+    except ArrowInvalid as error:
+        raise ValueError(
+            f"{file} is no Parquet file, as the path of all data must be, or a damaged one: {str(error).rstrip('.')}. "
+            'Arrays in files of NumPy\'s are two paths, data=("X.npy", "y.npy").'
+        ) from None

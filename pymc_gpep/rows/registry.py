@@ -51,8 +51,10 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     ------
     TypeError
         If `data` are nothing of this.
+    FileNotFoundError
+        If there is no file at a path.
     ValueError
-        If shapes do not agree, if there are no rows, or if a file has no such column; a `RowError` for a row whose
+        If shapes do not agree, if there are no rows, or if a file is no Parquet or has no such column; a `RowError` for a row whose
         inputs are not finite, or whose label is no whole number, when it is read.
     """
     if isinstance(data, tuple | list) and len(data) == 2:
@@ -87,7 +89,7 @@ def _mapped(path: str | PathLike[str]) -> np.ndarray:
     try:
         return np.load(path, mmap_mode="r")
     except FileNotFoundError:
-        raise ValueError(f"data have the path {str(path)!r}, but there is no such file.") from None
+        raise FileNotFoundError(f"data have the path {str(path)!r}, but there is no such file.") from None
 
 
 def _is_path(data: Any) -> bool:

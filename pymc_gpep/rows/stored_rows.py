@@ -46,6 +46,11 @@ class StoredRows:
         """Where the inputs are stored; empty if nothing says it."""
         return self._inputs.stored.name
 
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns of the inputs; none where they have no names."""
+        return tuple(getattr(self._inputs.stored, "columns", ()))
+
     def inputs(self, rows: slice) -> Array:
         """Inputs (B, d) of rows start to stop."""
         values: Array = np.asarray(self._inputs.read(rows), dtype=np.float64)

@@ -72,7 +72,7 @@ class InducingBlocks:
         if self.rows.n_inputs != inputs.shape[1]:
             raise ValueError(
                 f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
-                f"{self.rows.n_inputs}."
+                f"{self.rows.n_inputs}{_which_columns(self.rows)}."
             )
         self._moments = moment_functions(classifier, matched, data, inputs.shape[1], compile_kwargs or {})
         self._of = {  # the prior that each function has, and which of its outputs that is
@@ -182,6 +182,13 @@ class PriorAt:
     def inducing_slopes(self, bar: Array) -> tuple[Array, Array]:
         """The same from those in the covariance of the inducing values."""
         return self._blocks.inducing_slopes(self.point, self.z, bar)
+
+
+def _which_columns(rows: Rows) -> str:
+    """The names of the columns of rows that have such, and how to choose among them."""
+    names = getattr(rows, "columns", ())
+    chosen = "Choose those of the inputs with data=gpep.rows_of(path, label, columns=[...])"
+    return f": {', '.join(map(repr, names))}. {chosen}" if names else ""
 
 
 def _rows_of_model(inputs: Array, labels: Array) -> InMemory:

@@ -132,7 +132,7 @@ def test_a_value_that_is_not_finite_is_named(kind, tmp_path):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ValueError, match=r"data have the path '.*none\.npy', but there is no such file"):
+    with pytest.raises(FileNotFoundError, match=r"data have the path '.*none\.npy', but there is no such file"):
         rows_of((str(tmp_path / "none.npy"), Y))
     np.save(tmp_path / "x.npy", X)
     assert_array_equal(rows_of((tmp_path / "x.npy", Y)).labels(slice(0, N)), Y)
@@ -211,8 +211,13 @@ def test_columns_of_parquet(tmp_path):
     with pytest.raises(ValueError, match="has no column 'class', but"):
         rows_of((path, "class"))
     pq.write_table(pa.table({"x": list("ab"), "y": [0, 1]}), tmp_path / "words.parquet")
-    with pytest.raises(TypeError, match="column 'x' must be of numbers, but is string"):
+    with pytest.raises(TypeError, match=r"column 'x' must be of numbers, but is string.*columns="):
         rows_of((tmp_path / "words.parquet", "y")).inputs(slice(0, 2))
+    with pytest.raises(TypeError, match=r"column 'x', the labels, must be of whole numbers .*pandas\.factorize"):
+        rows_of((tmp_path / "words.parquet", "x")).labels(slice(0, 2))
+    (tmp_path / "text.csv").write_text("x,y\n1,0\n")
+    with pytest.raises(ValueError, match=r"text\.csv is no Parquet file"):
+        rows_of((tmp_path / "text.csv", "y"))
 
 
 def test_rows_are_rows():

@@ -42,8 +42,8 @@ def stored(folder):
     return np.load(folder / "x.npy", mmap_mode="r"), np.load(folder / "y.npy", mmap_mode="r")
 
 
-def parquet(folder):
-    frame = pd.DataFrame(X, columns=["length", "width"]).assign(species=Y)
+def parquet(folder, **more):
+    frame = pd.DataFrame(X, columns=["length", "width"]).assign(species=Y, **more)
     frame.to_parquet(folder / "flowers.parquet", row_group_size=7)
     return folder / "flowers.parquet", "species"
 
@@ -109,13 +109,16 @@ def test_what_was_learned_is_kept_when_a_row_goes_bad(tmp_path):
     assert float(raised.value.fit.hyperparameters["ls"]) > 0.0
 
 
-def test_rows_that_do_not_fit_the_model_are_refused():
+def test_rows_that_do_not_fit_the_model_are_refused(tmp_path):
     model, gp = declared(3)
     with (
         model,
         pytest.raises(ValueError, match="data must have inputs of 2 columns, as the model has them, but have 3"),
     ):
         pm.fit(gp=gp, data=(np.ones((4, 3)), np.zeros(4)), **OPTIONS)
+    path, label = parquet(tmp_path, id=np.arange(len(Y)))
+    with model, pytest.raises(ValueError, match=r"but have 3: .*'id'\. Choose .*rows_of\(path, label, columns="):
+        pm.fit(gp=gp, data=(path, label), **OPTIONS)
     model, gp = declared(0)
     with model, pytest.raises(gpep.StructureError, match=r"'y' have no points. .* data=\(inputs, labels\)"):
         pm.fit(gp=gp, data=(X, Y), **OPTIONS)
