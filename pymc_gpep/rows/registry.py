@@ -54,8 +54,8 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     FileNotFoundError
         If there is no file at a path.
     ValueError
-        If shapes do not agree, if there are no rows, or if a file is no Parquet or has no such column; a `RowError` for a row whose
-        inputs are not finite, or whose label is no whole number, when it is read.
+        If shapes do not agree, if there are no rows, or if a file is no Parquet file or has no such column; a
+        `RowError` for a row whose inputs are not finite, or whose label is no whole number, when it is read.
     """
     if isinstance(data, tuple | list) and len(data) == 2:
         data = tuple(_mapped(each) if _is_path(each) and Path(each).suffix == ".npy" else each for each in data)
