@@ -1,5 +1,7 @@
 """Labels of rows, looked at before any work is done with them."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -8,7 +10,7 @@ from pymc_gpep.rows.chunks import chunks
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.errors import RowError
 
-__all__ = ["checked_labels"]
+__all__ = ["checked_chunks", "checked_labels"]
 
 
 def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArray[np.int64]:
@@ -19,16 +21,32 @@ def checked_labels(rows: Rows, likelihood: Likelihood, functions: int) -> NDArra
     RowError
         For the first label that the likelihood, of so many functions, does not have.
     """
-    found, first = np.empty(rows.n_rows, np.int64), int(getattr(rows, "first", 0))
+    found = np.empty(rows.n_rows, np.int64)
+    for chunk, labels in checked_chunks(rows, likelihood, functions):
+        found[chunk] = labels
+    return found
+
+
+def checked_chunks(rows: Rows, likelihood: Likelihood, functions: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:
+    """Chunk by chunk the labels of all rows; raises what `checked_labels` does."""
+    first = int(getattr(rows, "first", 0))
     for chunk in chunks(rows):
-        found[chunk] = here = rows.labels(chunk)
-        try:
-            likelihood.check(here, functions, len(here))
-        except ValueError:
+        here = rows.labels(chunk)
+        if _why(here, likelihood, functions):
             row = _first_bad(here, likelihood, functions)
-            raise RowError(
-                _why(here[row : row + 1], likelihood, functions), first + chunk.start + row, _name(rows)
-            ) from None
+            of_all = _why(_different(rows), likelihood, functions) or _why(here, likelihood, functions)
+            raise RowError(f"has the label {here[row]}: {of_all}", first + chunk.start + row, _name(rows))
+        yield chunk, here
+
+
+def _different(rows: Rows) -> NDArray[np.int64]:
+    """The labels that there are, of which the advice in a message is; none where some cannot be read."""
+    found = np.empty(0, np.int64)
+    try:
+        for chunk in chunks(rows):
+            found = np.union1d(found, rows.labels(chunk))
+    except (TypeError, ValueError):
+        return np.empty(0, np.int64)
     return found
 
 
@@ -41,10 +59,12 @@ def _first_bad(labels: NDArray[np.int64], likelihood: Likelihood, functions: int
 
 
 def _why(labels: NDArray[np.int64], likelihood: Likelihood, functions: int) -> str:
+    """What is wrong with some labels; empty if nothing is."""
     try:
-        likelihood.check(labels, functions, len(labels))
+        if labels.size:
+            likelihood.check(labels, functions, len(labels))
     except ValueError as error:
-        return f"has the label {', '.join(map(str, labels))}: {error}"
+        return str(error)
     return ""
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.observed_classes import recoding
 
 __all__ = ["OneFunctionPerClass"]
 
@@ -39,8 +40,8 @@ class OneFunctionPerClass(Likelihood, ABC):
         if given.dtype.kind not in "biuf":
             raise ValueError(f"{classes}, but are of type {given.dtype}.")
         if not ((given >= 0) & (given < n_functions)).all() or (given.astype(np.int64) != given).any():
-            raise ValueError(
-                f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0, or give "
-                "the prior as many outputs (n_outputs=c) as there are classes."
-            )
+            found = f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0"
+            if how := recoding(given, n_functions):
+                raise ValueError(f"{found}: {how} does so.")
+            raise ValueError(f"{found}, or give the prior as many outputs (n_outputs=c) as there are classes.")
         return np.ascontiguousarray(given, np.int64)

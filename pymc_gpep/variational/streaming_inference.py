@@ -17,7 +17,8 @@ from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.rows.chunks import chunks, column_deviations
+from pymc_gpep.hyper.row_labels import checked_chunks
+from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
@@ -362,8 +363,7 @@ def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:
     """How many rows have each label, (number of labels,)."""
     likelihood, c = classifier.likelihood_model, classifier.n_functions
     counts = np.zeros(likelihood.n_classes(c))
-    for chunk in chunks(rows):
-        observed = likelihood.check(rows.labels(chunk), c, chunk.stop - chunk.start)
+    for _, observed in checked_chunks(rows, likelihood, c):
         counts += np.bincount(observed, minlength=len(counts))
     return counts
 

@@ -95,6 +95,15 @@ def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path):
     assert raised.value.row == 23
 
 
+@pytest.mark.parametrize("batches", [{}, {"method": "sparse_ep", "batch_size": 10}], ids=["all", "batches"])
+def test_labels_from_1_are_answered_by_how_to_code_them(batches, tmp_path):
+    model, gp = declared(3)
+    first = int(np.flatnonzero(Y == 2)[0])
+    message = rf"row {first} has the label 3: labels must be integers 0…2, but run from 1 to 3\. .*: labels - 1 does so"
+    with model, pytest.raises(RowError, match=message):
+        pm.fit(1, gp=gp, data=(stored(tmp_path)[0], Y + 1), **OPTIONS | batches)
+
+
 def test_what_was_learned_is_kept_when_a_row_goes_bad(tmp_path):
     data = stored(tmp_path)
     model, gp = declared(3)
