@@ -111,8 +111,19 @@ def plot_learning_curve(
     -------
     array (2,) of matplotlib.axes.Axes
         Of the mean log predictive density and of the accuracy.
+
+    Raises
+    ------
+    TypeError
+        If a curve is something else.
     """
-    named = {"": curves} if isinstance(curves, xr.Dataset) else dict(curves)
+    named = dict(curves) if isinstance(curves, Mapping) and not isinstance(curves, xr.Dataset) else {"": curves}
+    for name, curve in named.items():
+        if not isinstance(curve, xr.Dataset):
+            raise TypeError(
+                f"{repr(name) if name else 'curves'} must be what gpep.learning_curve(fit, Xtest, ytest) returned, but "
+                f"is of type {type(curve).__name__}."
+            )
     row = panels(axes, 1, 2, (4.2, 3.2))[0]
     for i, ((name, curve), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):
         style = LINE_STYLES[i % len(LINE_STYLES)]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Convergence, Solution
+from pymc_gpep.fits.inducing_fit import InducingFit
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
 from pymc_gpep.variational.approximation import GPApproximation
@@ -65,7 +66,7 @@ def plot_convergence(
             start, evidence = 0, result.history["evidence"].values
             distance = np.array([np.abs(each.gradient).max(initial=0.0) for each in result.optimum.history])
         else:
-            raise TypeError(f"{name!r} must be what pm.fit returned, not a {type(result).__name__}.")
+            raise _refusal(name, result, "pm.fit returned")
         style = {
             "color": colour, "linestyle": LINE_STYLES[i % len(LINE_STYLES)], "marker": MARKERS[i % len(MARKERS)],
             "markersize": 4, "label": name,
@@ -95,7 +96,14 @@ def _convergence(name: str, result: Any) -> Convergence:
         return result.convergence
     if isinstance(result, Convergence):
         return result
-    raise TypeError(
-        f"{name!r} must be what pm.fit or an approximation's solve returned, or the convergence of either, not a "
-        f"{type(result).__name__}."
-    )
+    raise _refusal(name, result, "pm.fit or an approximation's solve returned, or the convergence of either")
+
+
+def _refusal(name: str, result: Any, wanted: str) -> TypeError:
+    which = repr(name) if name else "results"
+    if isinstance(result, InducingFit):
+        return TypeError(
+            f"{which} must be what pm.fit returned of a method that works on all latent values together, not a "
+            f"{type(result).__name__}: fit.history has the iterations of this one."
+        )
+    return TypeError(f"{which} must be what {wanted}, not a {type(result).__name__}.")

@@ -10,9 +10,11 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.inducing_fit import InducingFit
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.inputs import column_names, input_grid, regular, varying
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours, label_of
+from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ _ROW = 0.045  # height of a row of data, in units of probability
 
 
 def plot_probabilities(
-    source: GPApproximation | xr.DataArray | xr.Dataset | ArrayLike,
+    source: GPApproximation | InducingFit | xr.DataArray | xr.Dataset | ArrayLike,
     gp: Any = None,
     Xnew: Any = None,
     *,
@@ -41,10 +43,11 @@ def plot_probabilities(
 
     Parameters
     ----------
-    source : GPApproximation, DataArray, Dataset or array (m, c)
+    source : GPApproximation, InducingFit, DataArray, Dataset or array (m, c)
         A fit, or class probabilities at `Xnew`: from `fit.predict`, from `gpep.predict_draws`, or any others.
     gp : pm.gp.Latent or sequence of them, optional
-        With a fit: what made the latent values of the model.
+        With a fit: what made the latent values of the model. A fit by inducing inputs or active rows does without it
+        where the covariance can be read from the graph of the model.
     Xnew : array (m, d), optional
         New inputs of which one or two vary; two on a regular grid, see `input_grid`. With a fit the default is a grid
         around its data.
@@ -77,6 +80,12 @@ def plot_probabilities(
             raise ValueError("Predictions of a fit need gp, the pm.gp.Latent that made the latent values of its model.")
         if X is None:
             X, y = source.fitted_inputs(gp), source.solution.labels
+        if Xnew is None:
+            Xnew = input_grid(X)
+        p = source.predict(gp, Xnew)["p"]
+    elif isinstance(source, InducingFit):
+        if X is None and (Xnew is None or not isinstance(source.rows, FormerRows)):
+            X, y = source.fitted_inputs(gp), source.labels(gp)
         if Xnew is None:
             Xnew = input_grid(X)
         p = source.predict(gp, Xnew)["p"]

@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.plots import input_grid, plot_active, plot_learning_curve
+from pymc_gpep.plots import input_grid, plot_active, plot_convergence, plot_learning_curve, plot_probabilities
 from tests import models
 
 X, Y = models.data()
@@ -48,6 +48,27 @@ def test_a_learning_curve_ends_with_the_fit(fit, given):
         assert_allclose(ax.lines[0].get_xydata(), np.column_stack([curve.active, curve[score]]))
         assert ax.get_xlabel() == "active rows"
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["one", "two"]
+
+
+def test_probabilities_are_drawn_around_the_data_of_the_fit(fit, given):
+    ax = plot_probabilities(fit, ax=given())
+    points = np.concatenate([np.asarray(each.get_offsets()) for each in ax.collections if len(each.get_offsets())])
+    assert {tuple(each) for each in X} <= {tuple(each) for each in points}
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (
+            lambda fit: plot_convergence({"ivm": fit}),
+            r"'ivm' must be .* all latent values .*ActiveFit: fit\.history has",
+        ),
+        (plot_learning_curve, r"curves must be what gpep\.learning_curve\(fit, .*is of type ActiveFit"),
+    ],
+)
+def test_a_fit_that_a_picture_is_not_of_is_refused(draw, message, fit):
+    with pytest.raises(TypeError, match=message):
+        draw(fit)
 
 
 @pytest.mark.parametrize(
