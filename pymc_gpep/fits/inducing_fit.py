@@ -297,7 +297,7 @@ class InducingFit(ABC):
         self._refuse("sample", "fit.predict(X) has moments and probabilities at the points of the data and others")
 
     @one_blas_thread()
-    def loo(self, *, gp: Gp = None, tolerance: float = 5e-5) -> "CavityELPD":
+    def loo(self, *, gp: Gp = None, tolerance: float = 5e-5, refit_above: float = np.inf) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit, as of `GPApproximation.loo`.
 
         The log predictive density of each label given all the others: latent values by the posterior without the site
@@ -312,6 +312,8 @@ class InducingFit(ABC):
             What made the latent values, where the graph of the model does not say what their prior is.
         tolerance : float
             Error to begin with in probabilities that have to be integrated by sampling.
+        refit_above : float
+            Taken for compatibility: nothing is fitted once more, and a limit is refused.
 
         Returns
         -------
@@ -322,10 +324,13 @@ class InducingFit(ABC):
         ------
         NotImplementedError
             If sites leave several functions independent. Without the site of a point its functions do not move as
-            they would without its label: where it was tried, the sum was off by a tenth and more.
+            they would without its label: where it was tried, the sum was off by a tenth and more. If there is a
+            `refit_above`.
         ValueError
             If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none.
         """
+        if refit_above < np.inf:
+            self._refuse("loo(refit_above=...)", "leave it out, or hold out rows, and score fit.predict(Xtest) on them")
         if self.classifier.n_functions > 1 and not self._coupled:
             raise NotImplementedError(
                 "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by "

@@ -234,6 +234,11 @@ def test_labels_are_left_out_where_sites_couple_the_functions(whole, nested):
         whole[2].loo()
 
 
+def test_leaving_one_out_fits_nothing_once_more(pairwise):
+    with pytest.raises(NotImplementedError, match=r"has no loo\(refit_above=\.\.\.\) yet, .*: leave it out"):
+        pairwise[2].loo(refit_above=0.3)
+
+
 @pytest.mark.parametrize("what", ["sample", "importance", "corrected_evidence"])
 def test_what_there_is_not_yet_says_what_to_do(what, pairwise):
     with pytest.raises(NotImplementedError, match=f"has no {what} yet, .*: "):
