@@ -1,8 +1,10 @@
 """Limits of options, stated beside each as the metadata of its field: `field(default=4, metadata=at_least(0))`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, NamedTuple
+
+from pymc_gpep.approximations.suggestion import did_you_mean
 
 __all__ = ["at_least", "check_limits", "fraction", "one_of", "positive"]
 
@@ -13,6 +15,8 @@ class _Limit(NamedTuple):
     holds: Callable[[Any], bool]
     must: str
     """What the value must be, in words."""
+    suggestion: Callable[[Any], str] = lambda _: ""
+    """For the end of a message about a value."""
 
 
 type Metadata = dict[str, _Limit]
@@ -33,9 +37,14 @@ def fraction() -> Metadata:
     return {_KEY: _Limit(lambda value: 0 < value <= 1, "in (0, 1]")}
 
 
-def one_of(*names: str) -> Metadata:
-    """For an option that is one of some names."""
-    return {_KEY: _Limit(lambda value: value in names, f"one of {', '.join(map(repr, names))}")}
+def one_of(*names: str, elsewhere: Mapping[str, str] | None = None) -> Metadata:
+    """For an option that is one of some names; `elsewhere` has what other methods call the same, and its name here."""
+    others = elsewhere or {}
+
+    def suggestion(value: Any) -> str:
+        return did_you_mean([others.get(value, value)], names) if isinstance(value, str) else ""
+
+    return {_KEY: _Limit(lambda value: value in names, f"one of {', '.join(map(repr, names))}", suggestion)}
 
 
 def check_limits(options: Any) -> None:
@@ -53,7 +62,7 @@ def check_limits(options: Any) -> None:
         value = getattr(options, option.name)
         if limit is None or (value is None and option.default is None):
             continue
-        refusal = f"{option.name} must be {limit.must}, but is {value!r}."
+        refusal = f"{option.name} must be {limit.must}, but is {value!r}.{limit.suggestion(value)}"
         try:
             holds = bool(limit.holds(value))
         except (TypeError, ValueError):

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations.limits import fraction, one_of
 from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
 from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, RULES, chosen_rule, site_rule
 from pymc_gpep.approximations.sparse import Iterated, SparseApproximation
 from pymc_gpep.array_types import Array
@@ -23,6 +24,8 @@ from pymc_gpep.solvers.team import Team
 
 __all__ = ["SparseEP"]
 
+_SITES = tuple(name for name in RULE_NAMES if name != LatentPairs.name)  # those are what makes GFITC another method
+_ELSEWHERE = {"coupled": "nested", "independent": "quadrature"}  # what the IVM calls them
 _SHORT = 0.4  # of steps with sites that widen, in units of others
 _PATIENCE = 40  # sweeps without progress that these may take
 
@@ -64,7 +67,7 @@ class SparseEP(SparseApproximation):
         hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
     """
 
-    sites: str | None = field(default=None, metadata=one_of(*RULE_NAMES))
+    sites: str | None = field(default=None, metadata=one_of(*_SITES, elsewhere=_ELSEWHERE))
     damping: float = field(default=0.7, metadata=fraction())
     ladder: bool = True
 

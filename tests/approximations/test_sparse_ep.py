@@ -298,8 +298,16 @@ def test_arrays_that_do_not_go_together_are_refused(change, message):
         InducedArrays(*change(random_sparse(12, 10, 3, 4).moments))
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"), [("coupled", "nested"), ("independent", "quadrature"), ("pairwize", "pairwise")]
+)
+def test_a_name_of_sites_that_was_meant_is_suggested(name, meant):
+    with pytest.raises(ValueError, match=rf"but is '{name}'\. Did you mean '{meant}'\?$"):
+        SparseEP(sites=name)
+
+
 def test_options_are_checked():
-    with pytest.raises(ValueError, match="sites must be one of 'nested', 'quadrature', 'pairwise'"):
+    with pytest.raises(ValueError, match=r"sites must be one of 'nested', 'quadrature', 'pairwise', but is 'none'\.$"):
         SparseEP(sites="none")
     with pytest.raises(ValueError, match="jitter must be positive"):
         SparseEP(jitter=0.0)
