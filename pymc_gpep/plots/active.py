@@ -117,7 +117,8 @@ def plot_learning_curve(
     TypeError
         If a curve is something else.
     """
-    named = dict(curves) if isinstance(curves, Mapping) and not isinstance(curves, xr.Dataset) else {"": curves}
+    several: Any = curves if not isinstance(curves, xr.Dataset) else {"": curves}
+    named = dict(several) if isinstance(several, Mapping) else {"": several}
     for name, curve in named.items():
         if not isinstance(curve, xr.Dataset):
             raise TypeError(
