@@ -22,6 +22,7 @@ from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.registry import rows_of
 from pymc_gpep.solvers.history import watching
+from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -292,8 +293,6 @@ class SparseInference(Inference):
 
 def _check_memory(method: str, memory: Any) -> None:
     """Raise a TypeError if `memory` is what the option of this name is of fits by batches."""
-    from pymc_gpep.streaming.methods import STREAMING_METHODS  # needed for this message alone
-
     if isinstance(memory, str) and any(memory == each.name for each in STREAMING_METHODS.get(method, ())):
         raise TypeError(
             f"memory={memory!r} is for fits by batches: give batch_size. Without batches memory is a number, of past "
