@@ -424,7 +424,7 @@ def test_model_with_copies_constant_columns_and_a_class_never_observed():
 def test_model_with_one_class_only():
     X, y = models.data()
     model, _ = classifier(X, 0 * y, 2, fixed)
-    with model:
+    with model, pytest.warns(UserWarning, match="All 30 labels of 'y' are of the class 0"):
         fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
     assert fit.converged
     k = squared_exponential(X, variance=9.0, lengthscale=1.0) + 1e-6 * np.eye(30)
