@@ -98,6 +98,13 @@ class CoupledSites(Sites):
         """1ᵀπ_i, (n,)."""
         return np.asarray(self.precision.sum(0))
 
+    @cached_property
+    def roots(self) -> Array:
+        """R_i (n, c, c) with Π_i = R_i R_iᵀ: D^½ (I − uuᵀ), u ∝ D^½1, a projection that is its own square."""
+        root = np.sqrt(self.precision).T
+        unit = root / np.linalg.norm(root, axis=1, keepdims=True)
+        return np.asarray(root[:, :, None] * (np.eye(len(self.precision)) - unit[:, :, None] * unit[:, None, :]))
+
     def product(self, f: Array) -> Array:
         pull = self.precision * f
         pull -= self.precision * (pull.sum(-2, keepdims=True) / self._total)
@@ -132,6 +139,11 @@ class IndependentSites(Sites):
     """Sites with π ≥ 0 in `precision` (c, n)."""
 
     form = SiteForm.INDEPENDENT
+
+    @cached_property
+    def roots(self) -> Array:
+        """R_i (n, c, c) with Π_i = R_i R_iᵀ, diagonal."""
+        return np.asarray(np.sqrt(self.precision).T[:, :, None] * np.eye(len(self.precision)))
 
     def product(self, f: Array) -> Array:
         return np.asarray(self.precision * f)

@@ -6,12 +6,13 @@ with the active rows.
 """
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.sites import FLOOR
+from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, IndependentSites
 from pymc_gpep.kernels.gaussians.coupled_growth import append_coupled
 from pymc_gpep.selection.contract import Places
 
@@ -41,6 +42,8 @@ class Growth(ABC):
         Candidates that must stay where they are: none.
     """
 
+    sites_class: ClassVar[type[CoupledSites | IndependentSites]]
+    """Of what a row gets."""
     held: Places = np.empty(0, np.int64)
 
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
@@ -57,11 +60,6 @@ class Growth(ABC):
         """π and ν of the active rows, (c, size) each."""
         precision, location = self._sites[:, :, : self.size]
         return precision, location
-
-    @staticmethod
-    @abstractmethod
-    def site_roots(precision: Array) -> Array:
-        """R (s, c, c) with Π = R Rᵀ of s sites, from π (c, s)."""
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
@@ -123,8 +121,8 @@ class Growth(ABC):
         """
         size, n_stubs = self.size, len(self._stubs)
         self._sites[:, :, size] = precision, location
-        own_root = self.site_roots(precision[:, None])[0]
-        pull = location - own_root @ (own_root.T @ prior_mean)
+        site = self.sites_class(precision[:, None], location[:, None])
+        pull = site.slope(prior_mean[:, None])[:, 0]
         root = np.sqrt(np.maximum(precision[:n_stubs], FLOOR))
         own = self._stubs[:, :size, place]
         column = np.broadcast_to(column, (n_stubs, column.shape[1]))
@@ -149,13 +147,11 @@ class Growth(ABC):
 class IndependentGrowth(Growth):
     """Sites that leave functions independent (Seeger and Jordan 2004, appendix B)."""
 
+    sites_class = IndependentSites
+
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
         super().__init__(n_functions, n_stubs, capacity, candidates)
         self._variance = np.zeros((n_stubs, candidates))
-
-    @staticmethod
-    def site_roots(precision: Array) -> Array:
-        return np.asarray(np.sqrt(precision).T[:, :, None] * np.eye(len(precision)))
 
     @property
     def variance(self) -> Array:
@@ -179,19 +175,14 @@ class IndependentGrowth(Growth):
 class CoupledGrowth(Growth):
     """Sites that couple the functions of a row (Seeger and Jordan 2004, section 4.2)."""
 
+    sites_class = CoupledSites
+
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
         super().__init__(n_functions, n_functions, capacity, candidates)
         self._lower = np.zeros((capacity, capacity))
         self._shared = np.zeros((n_functions, capacity, candidates))
         self._common = np.zeros(capacity)
         self._covariance = np.zeros((candidates, n_functions, n_functions))
-
-    @staticmethod
-    def site_roots(precision: Array) -> Array:
-        # Π = D − D11ᵀD / 1ᵀD1, and the projection I − uuᵀ, u ∝ D^½1, is its own square.
-        root = np.sqrt(precision).T
-        unit = root / np.linalg.norm(root, axis=1, keepdims=True)
-        return np.asarray(root[:, :, None] * (np.eye(len(precision)) - unit[:, :, None] * unit[:, None, :]))
 
     def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
         own = self._shared[:, : self.size, place]

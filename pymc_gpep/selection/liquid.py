@@ -125,7 +125,7 @@ class LiquidGrowth:
         k, c = len(self.held), self._frozen.n_functions
         roots = np.zeros((k, c, k, c))
         precision, location = self._own[:, :, :k]
-        roots[range(k), :, range(k)] = self._frozen.site_roots(precision)
+        roots[range(k), :, range(k)] = self._frozen.sites_class(precision, location).roots
         root = roots.reshape(k * c, k * c)
         prior = self._cross[:k][:, :, self.held].reshape(k * c, k * c)
         stretch = root.T @ prior @ root
@@ -142,7 +142,7 @@ class LiquidGrowth:
         good = np.ones(k, bool)
         without, spread = mean, cov
         if self._from_cavity:
-            roots = self._frozen.site_roots(precision)
+            roots = self._frozen.sites_class(precision, location).roots
             inner = np.eye(c) - cov @ roots @ roots.swapaxes(1, 2)
             right = np.concatenate([(mean.T - np.einsum("kae,ek->ka", cov, location))[:, :, None], cov], axis=2)
             try:
@@ -168,7 +168,7 @@ class LiquidGrowth:
         """Give the oldest of the rows that move to the frozen ones."""
         k, place = len(self.held), int(self.held[0])
         precision, location = self._own[:, :, 0].copy()
-        root = self._frozen.site_roots(precision[:, None])[0]
+        root = self._frozen.sites_class(precision[:, None], location[:, None]).roots[0]
         first = self._cross[0].copy()
         own = first[:, place]
         gain = root @ np.linalg.solve(np.eye(len(root)) + root.T @ own @ root, root.T)
