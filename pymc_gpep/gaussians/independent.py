@@ -155,7 +155,7 @@ class IndependentPosterior(DensePosterior):
         unit = np.eye(len(self.precision))
         own = b.diagonal(axis1=1, axis2=2) / np.maximum(self.precision, FLOOR)
         kept = np.where(self.precision > FLOOR, own, 1.0)
-        return self.sites.roots, kept.T[:, :, None] * unit
+        return np.sqrt(self.precision).T[:, :, None] * unit, kept.T[:, :, None] * unit
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         c, n = self.precision.shape
