@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib.util import find_spec
 from typing import Any, ClassVar
 
 import numpy as np
@@ -40,7 +41,9 @@ def learn(
     model = batch_model(split, shared)
     first = inducing_rows(split.X, split.classes, inducing, 0)
     follow = Follow(split, scored)
-    kwargs = {} if compiled else {"compile_kwargs": {"mode": INTERPRETED}}
+    kwargs: dict[str, Any] = {"compile_kwargs": {"mode": INTERPRETED}}
+    if compiled:
+        kwargs = {"backend": "jax"} if find_spec("jax") else {}
     with model:
         fit = pm.fit(
             steps, inducing=first[0] if shared else first, shared_inducing=shared, batch_size=batch, callbacks=[follow],

@@ -36,14 +36,15 @@ PAPERS = {
     "gfitc": Method("GFITC", step_model, {"method": "gfitc"}),
     "ep": Method("EP", step_model, {"method": "sparse_ep", "sites": "pairwise", "update": "inner"}),
     "sep": Method("SEP", step_model, {"method": "sparse_sep", "sites": "pairwise", **_SEP}),
-    "vi": Method("VI", step_model, {"method": "sparse_vi"}),
+    "vi": Method("VI", step_model, {"method": "sparse_vi", "update": "inner"}),
 }
-"""As the paper has them: GFITC and VI by L-BFGS, EP and SEP a sweep and a step of the hyperparameters in turns."""
+"""As the paper has them, GFITC by L-BFGS, EP and SEP a sweep and a step of the hyperparameters in turns; but VI with
+natural gradients in turns with such steps, where the paper has L-BFGS for all parameters."""
 
 BEYOND = {
     "exact": Method("EP, exact factor", step_model, {"method": "sparse_ep", "sites": "quadrature", "update": "inner"}),
     "nested": Method("EP, nested", probit_model, {"method": "sparse_ep", "sites": "nested", "update": "inner"}),
-    "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi"}),
+    "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi", "update": "inner"}),
     "full": Method("nested EP, all rows", probit_model, {"method": "nested_ep"}, sparse=False),
 }
 """What it lacks: the likelihood of a point as it is, not as the product (6); sites that couple classes; VI of a

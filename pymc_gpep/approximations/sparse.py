@@ -210,15 +210,9 @@ class SparseApproximation(ABC):
     ) -> Iterated:
         """Iterate from sites (2, n, d), which are overwritten."""
 
-    def one_sweep(self) -> Self:
-        """The same for a single sweep, after which sites are further on.
-
-        Raises
-        ------
-        NotImplementedError
-            If its iteration cannot be cut up like that.
-        """
-        raise NotImplementedError(f'{self.name} has no update="inner": take update="outer", each solve to its end.')
+    @abstractmethod
+    def one_sweep(self) -> "SparseApproximation":
+        """The same for a single sweep, after which sites are further on."""
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """A start from those of neighbouring problems, see `Approximator.between`."""

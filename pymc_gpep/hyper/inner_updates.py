@@ -1,7 +1,8 @@
 """Hyperparameters and inducing inputs learned while EP runs: one sweep, then one step along the gradient.
 
 Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence with the sites held, as
-natural parameters of whitened inducing values, which is exact wherever the iteration has got to.
+natural parameters of whitened inducing values, which is exact wherever the iteration has got to. A variational bound is
+learned by in the same way, with a step along its natural gradient for a sweep.
 """
 
 from collections.abc import Callable, Sequence
@@ -137,7 +138,7 @@ def climb(
                 direction.shorten()
                 step = _SHORTER * step
                 if np.abs(step).max() < _LEAST:
-                    message = "EP cannot go on from here."
+                    message = "No step leads on from here."
                     break
                 history.append(history[-1])
             callback(tuple(history))

@@ -90,7 +90,7 @@ class SparseInference(Inference):
         Name of the likelihood, if the model has several.
     update : {"outer", "inner"}
         When hyperparameters and inducing inputs move: after EP has converged, by L-BFGS, or after each of its sweeps,
-        by `obj_optimizer` of `fit`, as in the paper.
+        by `obj_optimizer` of `fit`, as in the paper; of `"sparse_vi"` after each step along the natural gradient.
     data : pair of array_like, or path, or Rows, optional
         Rows to fit in place of those of the model, which may then have few or none; as `rows_of` takes them. They are
         read block by block, in every sweep, and never held together.
@@ -148,8 +148,6 @@ class SparseInference(Inference):
             )
         if update not in _UPDATES:
             raise ValueError(f"update is {update!r}, but must be {' or '.join(map(repr, _UPDATES))}.")
-        if update == "inner":
-            self._approximator.one_sweep()  # which not all have
         self._update = update
         if client is not None and update == "inner":
             raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')

@@ -201,3 +201,18 @@ def test_large_functions_converge(likelihood, own):
     large = problem._replace(log_scales=problem.log_scales * [0.0, 1.0] + [np.log(1e2), 0.0])
     solution = SparseVI().solve(large.prior, large.y, likelihood=bound_to(likelihood, 200))
     assert solution.convergence.converged
+
+
+@several
+def test_single_steps_never_lower_the_bound_and_end_at_its_maximum(likelihood):
+    problem = problem_for(likelihood, 8, 30, 5)
+    given = bound_to(likelihood, 30)
+    step = SparseVI(**EXACT).one_sweep()
+    start, bounds = None, []
+    for _ in range(120):
+        solution = step.solve(problem.prior, problem.y, start, likelihood=given)
+        start = solution.start
+        bounds.append(solution.evidence)
+        assert solution.convergence.iterations == 1
+    assert (np.diff(bounds) >= 0.0).all()
+    assert_allclose(bounds[-1], SparseVI(**EXACT).solve(problem.prior, problem.y, likelihood=given).evidence, rtol=1e-7)

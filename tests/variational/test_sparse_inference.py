@@ -187,12 +187,6 @@ def test_the_variational_bound(build):
     assert again.lower_bound == fit.lower_bound
 
 
-def test_a_bound_has_no_inner_updates():
-    model, gp = models.shared()
-    with model, pytest.raises(NotImplementedError, match='sparse_vi has no update="inner": take update="outer"'):
-        pm.fit(method="sparse_vi", gp=gp, update="inner")
-
-
 def test_without_hyperparameters_there_may_be_nothing_to_learn():
     model, gp = models.fixed()
     with model:
