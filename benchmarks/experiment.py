@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -31,7 +32,8 @@ class Cell:
 
     The function must be one of a module, so that another process finds it. Arguments must be JSON's: those that are
     stored with a result say whether it is still the result of this cell. With `resumes`, the function also gets
-    `checkpoint`, a path that belongs to the cell alone, to keep there what it needs to go on after a break.
+    `checkpoint`, the path of a file or folder that belongs to the cell alone, to keep there what it needs to go on
+    after a break.
     """
 
     name: str
@@ -145,6 +147,8 @@ def _run(cell: Cell, folder: Path) -> Arrays:
     with unfinished.open("wb") as file:
         np.savez_compressed(file, __cell__=cell.identity, **result)
     unfinished.replace(folder / f"{cell.name}.npz")
+    if checkpoint.is_dir():
+        shutil.rmtree(checkpoint)
     checkpoint.unlink(missing_ok=True)
     return result
 

@@ -1,9 +1,11 @@
 """Fits batch by batch: held-out scores against time, beside methods that are no Gaussian process."""
 
+import resource
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +17,8 @@ from matplotlib.figure import Figure
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
+from benchmarks.scalable_paper.drawn import Truth
+from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import inducing_rows, typical_distance
 from pymc_gpep.plots.style import LINE_STYLES, colours
 from pymc_gpep.structure.interpreted import INTERPRETED
@@ -31,27 +35,36 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 SHARED = ("exact",)
 BATCH, RATE = 200, 1e-3  # the paper's, Adam's default
 PREDICTED = 1000  # held-out points at once
+MINUTES = 5.0  # between two fits that are kept
+_KNOWN = "scores.npz"
 
 
 def learn(
-    split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], compiled: bool
-) -> dict[str, Any]:
+    split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], warmup: int,
+    compiled: bool, checkpoint: Path,
+) -> dict[str, Any]:  # fmt: skip
     """Held-out scores after some of the steps, and at the end."""
     shared = method in SHARED
     model = batch_model(split, shared)
     first = inducing_rows(split.X, split.classes, inducing, 0)
-    follow = Follow(split, scored)
+    follow = Follow(split, scored, checkpoint)
     kwargs: dict[str, Any] = {"compile_kwargs": {"mode": INTERPRETED}}
     if compiled:
         kwargs = {"backend": "jax"} if find_spec("jax") else {}
     with model:
         fit = pm.fit(
-            steps, inducing=first[0] if shared else first, shared_inducing=shared, batch_size=batch, callbacks=[follow],
-            data=(split.X, split.y), obj_optimizer=pm.adam(learning_rate=RATE), progressbar=False,
-            **METHODS[method][1], **kwargs,
+            steps - follow.done, start=follow.left_off, inducing=first[0] if shared else first, shared_inducing=shared,
+            batch_size=batch, callbacks=[follow], data=(split.X, split.y), warmup=warmup, progressbar=False,
+            obj_optimizer=pm.adam(learning_rate=RATE), **METHODS[method][1], **kwargs,
         )  # fmt: skip
     follow.note(fit, steps)
-    return {"scores": np.array(follow.scores), "losses": fit.hist, "rows": split.y.size, "message": str(fit)}
+    return {
+        "scores": np.array(follow.scores),
+        "losses": fit.hist,
+        "rows": split.y.size,
+        "message": str(fit),
+        "megabytes": most_memory(),
+    }
 
 
 def batch_model(split: Split, shared: bool) -> pm.Model:
@@ -78,16 +91,34 @@ def batch_model(split: Split, shared: bool) -> pm.Model:
 
 
 class Follow:
-    """A callback that scores held-out points after some steps; rows are seconds, steps, log likelihood, error."""
+    """A callback that scores held-out points after some steps; rows are seconds, steps, log likelihood, error.
 
-    def __init__(self, split: Split, scored: Sequence[int]) -> None:
-        self._split, self._scored = split, set(scored)
+    Every few minutes it writes where the fit stands, and the scores, into a folder, from which another goes on.
+    """
+
+    def __init__(self, split: Split, scored: Sequence[int], folder: Path) -> None:
+        self._split, self._scored, self._folder = split, set(scored), folder
+        self._written = time.monotonic()
         self._began, self._own = time.process_time(), 0.0
         self.scores: list[tuple[float, int, float, float]] = []
+        self.done = 0
+        """Steps that had been taken."""
+        self.left_off: Path | None = None
+        """The fit after these."""
+        folder.mkdir(parents=True, exist_ok=True)
+        if (known := folder / _KNOWN).exists():
+            with np.load(known) as stored:
+                self.done, self.left_off = int(stored["done"]), _file(folder, int(stored["done"]))
+                self.scores = [(row[0], int(row[1]), row[2], row[3]) for row in stored["scores"].tolist()]
+                self._began -= float(stored["seconds"])
 
     def __call__(self, fit: Any, losses: Array, step: int) -> None:
         if step in self._scored:
             self.note(fit, step)
+        if time.monotonic() - self._written > 60.0 * MINUTES:
+            entered = time.process_time()
+            self._write(fit, step, entered - self._began - self._own)
+            self._own += time.process_time() - entered
 
     def note(self, fit: Any, step: int) -> None:
         """Score a fit after so many steps, unless that has been done."""
@@ -100,6 +131,21 @@ class Follow:
         ])  # fmt: skip
         self.scores.append((entered - self._began - self._own, step, *scores(p, self._split.ynew)))
         self._own += time.process_time() - entered
+
+    def _write(self, fit: Any, step: int, seconds: float) -> None:
+        """The fit first, then what names it, so that there is always one that is whole."""
+        fit.to_datatree().to_netcdf(_file(self._folder, step))
+        unfinished = self._folder / "unfinished.npz"
+        np.savez(unfinished, done=step, scores=np.array(self.scores), seconds=seconds)
+        unfinished.replace(self._folder / _KNOWN)
+        for other in self._folder.glob("*.nc"):
+            if other != _file(self._folder, step):
+                other.unlink()
+        self._written = time.monotonic()
+
+
+def _file(folder: Path, step: int) -> Path:
+    return folder / f"{step}.nc"
 
 
 def scores(p: Array, labels: Array) -> tuple[float, float]:
@@ -116,30 +162,51 @@ def rival(split: Split, which: str) -> dict[str, Any]:
     classifier = {
         "logistic": partial(LogisticRegression, max_iter=1000),
         "boosting": HistGradientBoostingClassifier,
+        "truth": Truth,
     }[which]()
     began = time.process_time()
     classifier.fit(split.X, split.y)
     row = (time.process_time() - began, 0, *scores(classifier.predict_proba(split.Xnew), split.ynew))
-    return {"scores": np.array([row]), "rows": split.y.size, "losses": np.empty(0), "message": which}
+    return {
+        "scores": np.array([row]),
+        "rows": split.y.size,
+        "losses": np.empty(0),
+        "message": which,
+        "megabytes": most_memory(),
+    }
 
 
-RIVALS = {"logistic": "logistic regression", "boosting": "gradient boosting"}
+def most_memory() -> float:
+    """Most memory that this process has had, in megabytes of 10⁶ bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+
+
+RIVALS = {"logistic": "logistic regression", "boosting": "gradient boosting", "truth": "the truth"}
 
 
 def load_and_learn(
     data: str, source: str, points: int | None, held_out: int | None, method: str, **settings: Any
 ) -> dict[str, Any]:
-    """What `learn` or `rival` says of a data set, or of some of its rows."""
-    from benchmarks.scalable_paper import large_data
+    """What `learn` says of a data set, or of some of its rows."""
+    return learn(load(data, source, points, held_out), method, **settings)
 
-    split = large_data.SOURCES[source](data)
+
+def load_and_compare(data: str, source: str, points: int | None, held_out: int | None, method: str) -> dict[str, Any]:
+    """The same by `rival`."""
+    return rival(load(data, source, points, held_out), method)
+
+
+def load(data: str, source: str, points: int | None, held_out: int | None) -> Split:
+    """A data set, or some of its rows, in their order."""
+    split = SOURCES[source](data)
+    if points is None and held_out is None:
+        return split
     rng = np.random.default_rng(0)
     train, test = (
         np.arange(size) if many is None else np.sort(rng.permutation(size)[:many])
         for size, many in ((split.y.size, points), (split.ynew.size, held_out))
     )
-    split = Split(split.X[train], split.y[train], split.Xnew[test], split.ynew[test])
-    return rival(split, method) if method in RIVALS else learn(split, method, **settings)
+    return Split(split.X[train], split.y[train], split.Xnew[test], split.ynew[test])
 
 
 class Batched(Experiment):
@@ -152,6 +219,7 @@ class Batched(Experiment):
     rivals: ClassVar[Sequence[str]]
     inducing: ClassVar[int] = 200
     epochs: ClassVar[int]
+    warmup: ClassVar[int] = 1
     printed: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str]
     rows: ClassVar[int]
@@ -160,33 +228,36 @@ class Batched(Experiment):
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         place = {"data": data, "source": self.source}
         if quick:
-            few = {"inducing": 4, "steps": 4, "batch": 20, "scored": [2], "compiled": False}
+            few = {"inducing": 4, "steps": 4, "batch": 20, "scored": [2], "warmup": self.warmup, "compiled": False}
             given = {**place, "points": 60, "held_out": 20, "method": self.quick_method}
-            return [Cell(self.quick_method, load_and_learn, {**given, **few})]
+            return [Cell(self.quick_method, load_and_learn, {**given, **few}, resumes=True)]
         points, rows = self.size or None, self.size or self.rows
         steps = self.epochs * -(-rows // BATCH)
         scored = sorted({round(at) for at in np.geomspace(10, steps, 25)})
         settings = {"inducing": min(self.inducing, rows), "steps": steps, "batch": BATCH, "scored": scored,
-                    "compiled": True}  # fmt: skip
+                    "warmup": self.warmup, "compiled": True}  # fmt: skip
         held_out = min(10_000, max(self.size, 1000)) if self.size else None
         given = {**place, "points": points, "held_out": held_out}
-        return [Cell(which, load_and_learn, {**given, "method": which}) for which in self.rivals] + [
-            Cell(method, load_and_learn, {**given, "method": method, **settings}) for method in METHODS
+        return [Cell(which, load_and_compare, {**given, "method": which}) for which in self.rivals] + [
+            Cell(method, load_and_learn, {**given, "method": method, **settings}, resumes=True) for method in METHODS
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
-            "| method | rows | steps | processor, s | error | negative log likelihood | paper: error, likelihood |",
-            "| --- " * 7 + "|",
+            "| method | rows | steps | processor, s | memory, MB | error | negative log likelihood "
+            "| paper: error, likelihood |",
+            "| --- " * 8 + "|",
         ]
         record: dict[str, Any] = {}
         for method, title in titles().items():
             if method not in found:
                 continue
-            record[method] = {"rows": int(found[method]["rows"]), "scores": found[method]["scores"].tolist()}
+            megabytes = float(found[method]["megabytes"])
+            record[method] = {"rows": int(found[method]["rows"]), "scores": found[method]["scores"].tolist(),
+                              "megabytes": megabytes}  # fmt: skip
             seconds, steps, score, error = found[method]["scores"][-1]
-            lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {error:.4f} "
-                         f"| {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
+            lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {megabytes:.0f} "
+                         f"| {error:.4f} | {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
         lines += ["", f"{self.note} M = {self.inducing} for each class, or as many as rows; batches of {BATCH}; Adam, "
                   f"rate {RATE:g}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
         return record, "\n".join(lines)

@@ -1,4 +1,4 @@
-"""MNIST, and the flights that stand in for the paper's Airline data."""
+"""MNIST, the flights that stand in for the paper's Airline data, and rows drawn from a model."""
 
 import gzip
 from collections.abc import Callable
@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.paper.data import Split, read_table, standardised
+from benchmarks.scalable_paper.drawn import drawn
 
 Array = np.ndarray
 
@@ -32,7 +33,7 @@ def flights(folder: str) -> Split:
     return Split(own, y[train], others, y[test])
 
 
-SOURCES: dict[str, Callable[[str], Split]] = {"mnist": mnist, "flights": flights}
+SOURCES: dict[str, Callable[[str], Split]] = {"mnist": mnist, "flights": flights, "drawn": drawn}
 
 
 def _idx(file: Path) -> Array:

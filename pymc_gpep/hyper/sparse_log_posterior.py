@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -171,9 +172,12 @@ class SparseLogPosterior:
     def _solve(
         self, prior: PriorAt, start: Array | None, pull: Callable[[slice, Block], None] | None = None
     ) -> SparseSolution:
-        """From a start, and where that does not converge from none."""
+        """From a start, and where that does not converge from none.
+
+        But a bound that has not got to its maximum is one, and higher than where an iteration from nothing would be.
+        """
         for begin in (None,) if start is None else (start, None):
             solution = self.approximator.solve(prior, self.labels, begin, likelihood=self._likelihood, pull=pull)
-            if solution.convergence.converged:
+            if solution.convergence.converged or (solution.number is Number.BOUND and np.isfinite(solution.evidence)):
                 break
         return solution

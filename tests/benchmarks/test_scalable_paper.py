@@ -9,8 +9,8 @@ import pytensor.tensor as pt
 import pytest
 
 from benchmarks.paper.data import Split
-from benchmarks.scalable_paper import figure1, figure3, figure4
-from benchmarks.scalable_paper.batches import batch_model, draw_curves, scores
+from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4
+from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn, scores
 from benchmarks.scalable_paper.data import FILE, fold
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
@@ -19,6 +19,7 @@ from benchmarks.scalable_paper.printed import TABLE2, TIMES
 from benchmarks.scalable_paper.signed_steps import signed_steps
 from benchmarks.scalable_paper.table2 import EXPERIMENT, FOLDS, PERCENTS, TITLES
 from pymc_gpep.hyper.inner_updates import SignedSteps
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.prior_functions import functions_of
 
@@ -204,13 +205,59 @@ def test_the_model_of_batches_takes_rows_with_columns_that_are_alike():
     assert len(functions_of(read_classifier(model), None)) == 3
 
 
+@pytest.mark.slow
+def test_fits_by_batches_go_on_where_they_were_broken_off(tmp_path, monkeypatch):
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(40, 2))
+    y = np.arange(40) % 3
+    split = Split(X, y, X[:6], y[:6])
+    settings = {"method": "exact", "inducing": 3, "steps": 9, "batch": 10, "scored": [2, 7], "warmup": 1,
+                "compiled": False}  # fmt: skip
+    whole = learn(split, **settings, checkpoint=tmp_path / "whole")
+    monkeypatch.setattr(batches, "MINUTES", 0.0)
+    note = Follow.note
+
+    def breaks_off(self, fit, step):
+        if step == 7:
+            raise OSError("the machine went away")
+        note(self, fit, step)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Follow, "note", breaks_off)
+        with pytest.raises(OSError, match="went away"):
+            learn(split, **settings, checkpoint=tmp_path / "broken")
+    assert [file.name for file in (tmp_path / "broken").glob("*.nc")] == ["6.nc"]
+    resumed = learn(split, **settings, checkpoint=tmp_path / "broken")
+    np.testing.assert_array_equal(resumed["scores"][:, 1:], whole["scores"][:, 1:])
+    np.testing.assert_array_equal(resumed["losses"], whole["losses"])
+    assert (np.diff(resumed["scores"][:, 0]) > 0.0).all()
+
+
+def test_drawn_rows_are_of_the_model_that_is_known(monkeypatch):
+    monkeypatch.setattr(drawn, "ROWS", 3000)
+    monkeypatch.setattr(drawn, "HELD_OUT", 2000)
+    split = drawn.drawn("")
+    assert split.X.shape == (3000, 8)
+    p = drawn.Truth().predict_proba(split.Xnew)
+    chosen = np.log(p[np.arange(2000), split.ynew])
+    entropy = -(p * np.log(p)).sum(axis=1)
+    assert abs(chosen.mean() + entropy.mean()) < 4 * chosen.std() / np.sqrt(2000)
+    f = np.random.default_rng(1).normal(size=(50, 3)) * 3.0
+    expected, _ = MultinomialProbitLikelihood().probabilities(f, np.zeros((50, 3, 3)))
+    np.testing.assert_allclose(drawn.probit_probabilities(f), expected, atol=1e-4)
+
+
 def test_report_of_batches():
     runs = {
-        "logistic": {"scores": np.array([[2.0, 0, 0.27, 0.075]]), "rows": np.array(600)},
-        "sep": {"scores": np.array([[1.0, 10, 0.9, 0.5], [9.0, 20, 0.1, 0.03]]), "rows": np.array(600)},
+        "logistic": {"scores": np.array([[2.0, 0, 0.27, 0.075]]), "rows": np.array(600), "megabytes": np.array(800.4)},
+        "sep": {
+            "scores": np.array([[1.0, 10, 0.9, 0.5], [9.0, 20, 0.1, 0.03]]),
+            "rows": np.array(600),
+            "megabytes": np.array(900.0),
+        },
     }
     record, text = MNIST.report(runs)
-    assert "| SEP | 600 | 20 | 9 | 0.0300 | 0.1000 | 0.0208, 0.0725 |" in text
+    assert "| SEP | 600 | 20 | 9 | 900 | 0.0300 | 0.1000 | 0.0208, 0.0725 |" in text
     assert list(record) == ["logistic", "sep"]
     figure = MNIST.draw(runs)
     assert figure is not None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.approximations import QIEP, NestedEP, SparseEP
+from pymc_gpep.approximations import QIEP, NestedEP, SparseEP, SparseVI
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -16,12 +16,12 @@ from pymc_gpep.structure.prior_functions import as_gps
 from tests import models
 
 
-def log_posterior(build, learn=True, inducing=4, shared=False, **options):
+def log_posterior(build, learn=True, inducing=4, shared=False, method=SparseEP, **options):
     model, gp = build()
     space = Hyperparameters(read_classifier(model))
     blocks = InducingBlocks(space.classifier, as_gps(gp), space.data)
     z = initial_inducing(inducing, blocks.rows, blocks.n_functions, shared, 1)
-    return SparseLogPosterior(space, SparseEP(tolerance=1e-11, **options), blocks, z, learn)
+    return SparseLogPosterior(space, method(**{"tolerance": 1e-11} | options), blocks, z, learn)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +57,15 @@ def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
     assert_allclose(ours.log_posterior, theirs.log_posterior, rtol=1e-5)
     assert_allclose(ours.gradient, theirs.gradient, rtol=1e-4)
     assert_allclose(ours.log_posterior - ours.evidence, theirs.log_posterior - theirs.evidence)
+
+
+def test_a_bound_that_is_not_at_its_maximum_is_not_looked_for_from_nothing():
+    posterior = log_posterior(models.shared, method=SparseVI, max_iterations=3)
+    theta = posterior.flat(posterior.hyperparameters.initial_point())
+    begun = posterior.solve(theta)
+    further = posterior.solve(theta, begun.start)
+    assert not further.convergence.converged
+    assert further.evidence > begun.evidence
 
 
 def test_where_the_covariance_is_none_there_is_a_status():
