@@ -20,6 +20,7 @@ from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.drawn import Truth
 from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import inducing_rows, typical_distance
+from benchmarks.scalable_paper.scoring import scores
 from pymc_gpep.plots.style import LINE_STYLES, colours
 from pymc_gpep.structure.interpreted import INTERPRETED
 
@@ -146,12 +147,6 @@ class Follow:
 
 def _file(folder: Path, step: int) -> Path:
     return folder / f"{step}.nc"
-
-
-def scores(p: Array, labels: Array) -> tuple[float, float]:
-    """Negative log likelihood and error of probabilities (m, c)."""
-    of_label = np.maximum(p[np.arange(labels.size), labels], 1e-300)
-    return -float(np.log(of_label).mean()), float((p.argmax(axis=1) != labels).mean())
 
 
 def rival(split: Split, which: str) -> dict[str, Any]:

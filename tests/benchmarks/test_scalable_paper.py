@@ -10,12 +10,13 @@ import pytest
 
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4
-from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn, scores
+from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn
 from benchmarks.scalable_paper.data import FILE, fold
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
 from benchmarks.scalable_paper.printed import TABLE2, TIMES
+from benchmarks.scalable_paper.scoring import scores
 from benchmarks.scalable_paper.signed_steps import signed_steps
 from benchmarks.scalable_paper.table2 import EXPERIMENT, FOLDS, PERCENTS, TITLES
 from pymc_gpep.hyper.inner_updates import SignedSteps

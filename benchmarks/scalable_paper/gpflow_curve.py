@@ -1,0 +1,83 @@
+"""GPflow's `SVGP` on MNIST or the flights, to set beside the curves of `mnist` and `airline`.
+
+    PYTHON -m benchmarks.scalable_paper.gpflow_curve mnist --data FOLDER --steps 3000
+
+with a Python that has GPflow and SciPy; this package is not needed there. Same batches, inducing inputs, first values,
+optimiser and scores; the likelihood is GPflow's own for classes, a step with label noise of 0.001.
+"""
+
+import argparse
+import os
+import time
+from typing import Any
+
+import numpy as np
+from scipy.spatial.distance import pdist
+
+from benchmarks.scalable_paper.large_data import SOURCES
+from benchmarks.scalable_paper.scoring import scores
+
+BATCH, RATE, INDUCING, PREDICTED = 200, 1e-3, 200, 1000
+
+
+def curve(source: str, data: str, steps: int, threads: int) -> None:
+    """Print processor seconds, seconds of the clock, steps, negative log likelihood and error, after some steps."""
+    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    import gpflow
+    import tensorflow as tf
+
+    tf.config.threading.set_intra_op_parallelism_threads(threads)
+    tf.config.threading.set_inter_op_parallelism_threads(threads)
+    split = SOURCES[source](data)
+    c, d, n = split.classes, split.X.shape[1], len(split.y)
+    rng = np.random.default_rng(0)
+    first = [split.X[rng.choice(n, INDUCING, replace=False)] for _ in range(c)]
+    distance = float(np.sqrt(np.median(pdist(split.X[:1000], "sqeuclidean"))))
+    began, clock = time.process_time(), time.perf_counter()
+    kernels = [gpflow.kernels.SquaredExponential(10.0, np.full(d, distance)) for _ in range(c)]
+    inputs = [gpflow.inducing_variables.InducingPoints(each) for each in first]
+    model = gpflow.models.SVGP(
+        gpflow.kernels.SeparateIndependent(kernels),
+        gpflow.likelihoods.MultiClass(c),
+        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(inputs),
+        num_latent_gps=c,
+        num_data=n,
+    )
+    optimiser = tf.keras.optimizers.legacy.Adam(RATE)
+
+    @tf.function
+    def step(x: Any, labels: Any) -> None:
+        with tf.GradientTape() as tape:
+            loss = model.training_loss((x, labels))
+        optimiser.apply_gradients(
+            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
+
+    predict = tf.function(lambda x: model.predict_y(x)[0])
+    scored = {round(at) for at in np.geomspace(10, steps, 25)}
+    own = own_clock = 0.0
+    order = np.empty(0, dtype=int)
+    for i in range(1, steps + 1):
+        if order.size < BATCH:
+            order = rng.permutation(n)
+        rows, order = order[:BATCH], order[BATCH:]
+        step(tf.constant(split.X[rows]), tf.constant(split.y[rows, None].astype(np.float64)))
+        if i in scored:
+            entered, entered_clock = time.process_time(), time.perf_counter()
+            parts = range(0, split.ynew.size, PREDICTED)
+            p = np.concatenate([predict(tf.constant(split.Xnew[at : at + PREDICTED])).numpy() for at in parts])
+            score, error = scores(p, split.ynew)
+            print(f"{entered - began - own:9.1f} {entered_clock - clock - own_clock:9.1f} {i:6d} {score:.4f} "
+                  f"{error:.4f}", flush=True)  # fmt: skip
+            own += time.process_time() - entered
+            own_clock += time.perf_counter() - entered_clock
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="GPflow's SVGP batch by batch: held-out scores against time.")
+    parser.add_argument("source", choices=SOURCES)
+    parser.add_argument("--data", required=True, metavar="FOLDER")
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--threads", type=int, default=2)
+    given = parser.parse_args()
+    curve(given.source, given.data, given.steps, given.threads)
