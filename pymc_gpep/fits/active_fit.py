@@ -10,9 +10,9 @@ import xarray as xr
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits import datasets
 from pymc_gpep.fits.active_saving import active_datatree
-from pymc_gpep.fits.inducing_fit import Gp, InducingFit
+from pymc_gpep.fits.inducing_fit import Gp
+from pymc_gpep.fits.optimised_fit import OptimisedFit
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -25,7 +25,7 @@ __all__ = ["ActiveFit"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ActiveFit(InducingFit):
+class ActiveFit(OptimisedFit):
     """What `pm.fit(method="ivm")` returns: the posterior given the labels of the active rows, at one θ.
 
     Nothing in it has two axes over all points. Latent functions are had by `predict`, at any inputs, those of the data
@@ -64,11 +64,6 @@ class ActiveFit(InducingFit):
     seconds: float = np.nan
     compile_seconds: float = np.nan
     rows: Rows | None = field(default=None, repr=False)
-
-    @property
-    def name(self) -> str:
-        """Of the method, for `pm.fit`."""
-        return self.approximator.name
 
     @cached_property
     def posterior(self) -> ActivePosterior:
@@ -142,19 +137,6 @@ class ActiveFit(InducingFit):
             here = (active >= rows.start) & (active < rows.stop)
             means[active[here] - rows.start], cov[active[here] - rows.start] = own_mean[here], own_cov[here]
             yield LeftOut(rows, means, cov)
-
-    @property
-    def hist(self) -> Array:
-        """Negative log posterior at each iteration of the optimiser, what other methods call the loss.
-
-        It may rise where active rows are chosen anew.
-        """
-        return -np.array([evaluation.log_posterior for evaluation in self.optimum.history])
-
-    @property
-    def history(self) -> xr.Dataset:
-        """Bound (as `evidence`) and log posterior at each iteration of the optimiser."""
-        return datasets.iterations(self.optimum.history)
 
     @property
     def message(self) -> str:

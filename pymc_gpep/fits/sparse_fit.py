@@ -11,8 +11,8 @@ from pymc_gpep.approximations import Convergence
 from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits import datasets
-from pymc_gpep.fits.inducing_fit import Gp, InducingFit
+from pymc_gpep.fits.inducing_fit import Gp
+from pymc_gpep.fits.optimised_fit import OptimisedFit
 from pymc_gpep.fits.sparse_saving import sparse_datatree
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -25,7 +25,7 @@ __all__ = ["SparseFit"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class SparseFit(InducingFit):
+class SparseFit(OptimisedFit):
     """What `pm.fit(method="sparse_ep")` returns: latent functions by way of inducing values, at one θ.
 
     Nothing in it has two axes over points. Latent functions are had by `predict`, at any inputs, those of the data
@@ -66,11 +66,6 @@ class SparseFit(InducingFit):
     def solution(self) -> SparseSolution:
         """The approximate posterior of the latent functions; computed when it is asked for."""
         return self.solve()
-
-    @property
-    def name(self) -> str:
-        """Of the method, for `pm.fit`."""
-        return self.approximator.name
 
     @property
     def posterior(self) -> InducingPosterior | None:
@@ -115,16 +110,6 @@ class SparseFit(InducingFit):
             labels = self.labels(gp)
             solution = self.approximator.solve(prior, labels, likelihood=self.likelihood_at(len(labels)))
         return self.approximator.left_out(prior, solution)
-
-    @property
-    def hist(self) -> Array:
-        """Negative log posterior at each iteration of the optimiser, what other methods call the loss."""
-        return -np.array([evaluation.log_posterior for evaluation in self.optimum.history])
-
-    @property
-    def history(self) -> xr.Dataset:
-        """Evidence (or objective), log posterior and iterations of EP at each iteration of the optimiser."""
-        return datasets.iterations(self.optimum.history)
 
     @property
     def message(self) -> str:
