@@ -1,4 +1,4 @@
-"""The eight data sets of the paper's table 1, one of them in two forms, in the folds that its first author published."""
+"""The eight data sets of the paper's table 1, one of them in two forms, in the folds of its first author."""
 
 import tarfile
 from io import BytesIO
