@@ -211,6 +211,8 @@ class Batched(Experiment):
     sizable: ClassVar[bool] = True
     size = 0  # all rows
     source: ClassVar[str]
+    quick_source: ClassVar[str] = ""
+    """Of the quick form, if not the same."""
     rivals: ClassVar[Sequence[str]]
     inducing: ClassVar[int] = 200
     epochs: ClassVar[int]
@@ -221,11 +223,12 @@ class Batched(Experiment):
     quick_method: ClassVar[str] = "sep"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
-        place = {"data": data, "source": self.source}
         if quick:
+            place = {"data": data, "source": self.quick_source or self.source}
             few = {"inducing": 4, "steps": 4, "batch": 20, "scored": [2], "warmup": self.warmup, "compiled": False}
             given = {**place, "points": 60, "held_out": 20, "method": self.quick_method}
             return [Cell(self.quick_method, load_and_learn, {**given, **few}, resumes=True)]
+        place = {"data": data, "source": self.source}
         points, rows = self.size or None, self.size or self.rows
         steps = self.epochs * -(-rows // BATCH)
         scored = sorted({round(at) for at in np.geomspace(10, steps, 25)})

@@ -17,13 +17,13 @@ LENGTHS = np.array([2.0, 2.0, 2.0, 2.0, 5.0, 5.0, np.inf, np.inf])
 _PART, _NODES = 20_000, 64
 
 
-def drawn(folder: str) -> Split:
+def drawn(folder: str, rows: int = ROWS, held_out: int = HELD_OUT) -> Split:
     """Normal inputs of eight columns, and three classes of a multinomial probit; `folder` is not used."""
     rng = np.random.default_rng(20261123)
-    X = rng.standard_normal((ROWS + HELD_OUT, len(LENGTHS)))
+    X = rng.standard_normal((rows + held_out, len(LENGTHS)))
     utilities = np.concatenate([part + rng.standard_normal(part.shape) for part in _parts(X)])
     y = utilities.argmax(axis=1)
-    return Split(X[:ROWS], y[:ROWS], X[ROWS:], y[ROWS:])
+    return Split(X[:rows], y[:rows], X[rows:], y[rows:])
 
 
 class Truth:

@@ -2,6 +2,7 @@
 
 import gzip
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,8 @@ def flights(folder: str) -> Split:
     return Split(own, y[train], others, y[test])
 
 
-SOURCES: dict[str, Callable[[str], Split]] = {"mnist": mnist, "flights": flights, "drawn": drawn}
+SOURCES: dict[str, Callable[[str], Split]] = {"mnist": mnist, "flights": flights, "drawn": drawn,
+                                               "few drawn": partial(drawn, rows=1000, held_out=100)}  # fmt: skip
 
 
 def _idx(file: Path) -> Array:

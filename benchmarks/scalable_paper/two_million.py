@@ -7,6 +7,7 @@ from benchmarks.scalable_paper.drawn import ROWS
 class TwoMillion(Batched):
     title = "Two million rows drawn from a multinomial probit"
     source = "drawn"
+    quick_source = "few drawn"
     rivals = ("logistic", "boosting", "truth")
     rows = ROWS
     epochs = 2

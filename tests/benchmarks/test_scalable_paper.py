@@ -244,10 +244,8 @@ def test_fits_by_batches_go_on_where_they_were_broken_off(tmp_path, monkeypatch)
     assert (np.diff(resumed["scores"][:, 0]) > 0.0).all()
 
 
-def test_drawn_rows_are_of_the_model_that_is_known(monkeypatch):
-    monkeypatch.setattr(drawn, "ROWS", 3000)
-    monkeypatch.setattr(drawn, "HELD_OUT", 2000)
-    split = drawn.drawn("")
+def test_drawn_rows_are_of_the_model_that_is_known():
+    split = drawn.drawn("", rows=3000, held_out=2000)
     assert split.X.shape == (3000, 8)
     p = drawn.Truth().predict_proba(split.Xnew)
     chosen = np.log(p[np.arange(2000), split.ynew])
