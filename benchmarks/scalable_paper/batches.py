@@ -34,14 +34,14 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Batches have no label noise, so that VI is that of the product (6) of probits; the last one is ours."""
 SHARED = ("exact",)
-BATCH, RATE = 200, 1e-3  # the paper's, Adam's default
+BATCH = 200  # the paper's
 PREDICTED = 1000  # held-out points at once
 MINUTES = 5.0  # between two fits that are kept
 _KNOWN = "scores.npz"
 
 
 def learn(
-    split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], warmup: int,
+    split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], warmup: int, rate: float,
     compiled: bool, checkpoint: Path,
 ) -> dict[str, Any]:  # fmt: skip
     """Held-out scores after some of the steps, and at the end."""
@@ -56,7 +56,7 @@ def learn(
         fit = pm.fit(
             steps - follow.done, start=follow.left_off, inducing=first[0] if shared else first, shared_inducing=shared,
             batch_size=batch, callbacks=[follow], data=(split.X, split.y), warmup=warmup, progressbar=False,
-            obj_optimizer=pm.adam(learning_rate=RATE), **METHODS[method][1], **kwargs,
+            obj_optimizer=pm.adam(learning_rate=rate), **METHODS[method][1], **kwargs,
         )  # fmt: skip
     follow.note(fit, steps)
     return {
@@ -217,6 +217,7 @@ class Batched(Experiment):
     inducing: ClassVar[int] = 200
     epochs: ClassVar[int]
     warmup: ClassVar[int] = 1
+    rate: ClassVar[float] = 1e-3  # Adam's default, and the paper's
     printed: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str]
     rows: ClassVar[int]
@@ -225,7 +226,15 @@ class Batched(Experiment):
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         if quick:
             place = {"data": data, "source": self.quick_source or self.source}
-            few = {"inducing": 4, "steps": 4, "batch": 20, "scored": [2], "warmup": self.warmup, "compiled": False}
+            few = {
+                "inducing": 4,
+                "steps": 4,
+                "batch": 20,
+                "scored": [2],
+                "warmup": self.warmup,
+                "rate": self.rate,
+                "compiled": False,
+            }
             given = {**place, "points": 60, "held_out": 20, "method": self.quick_method}
             return [Cell(self.quick_method, load_and_learn, {**given, **few}, resumes=True)]
         place = {"data": data, "source": self.source}
@@ -233,7 +242,7 @@ class Batched(Experiment):
         steps = self.epochs * -(-rows // BATCH)
         scored = sorted({round(at) for at in np.geomspace(10, steps, 25)})
         settings = {"inducing": min(self.inducing, rows), "steps": steps, "batch": BATCH, "scored": scored,
-                    "warmup": self.warmup, "compiled": True}  # fmt: skip
+                    "warmup": self.warmup, "rate": self.rate, "compiled": True}  # fmt: skip
         held_out = min(10_000, max(self.size, 1000)) if self.size else None
         given = {**place, "points": points, "held_out": held_out}
         return [Cell(which, load_and_compare, {**given, "method": which}) for which in self.rivals] + [
@@ -257,7 +266,7 @@ class Batched(Experiment):
             lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {megabytes:.0f} "
                          f"| {error:.4f} | {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
         lines += ["", f"{self.note} M = {self.inducing} for each class, or as many as rows; batches of {BATCH}; Adam, "
-                  f"rate {RATE:g}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
+                  f"rate {self.rate:g}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:

@@ -17,10 +17,10 @@ from scipy.spatial.distance import pdist
 from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.scoring import scores
 
-BATCH, RATE, INDUCING, PREDICTED = 200, 1e-3, 200, 1000
+BATCH, INDUCING, PREDICTED = 200, 200, 1000
 
 
-def curve(source: str, data: str, steps: int, threads: int) -> None:
+def curve(source: str, data: str, steps: int, rate: float, threads: int) -> None:
     """Print processor seconds, seconds of the clock, steps, negative log likelihood and error, after some steps."""
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
     import gpflow
@@ -43,7 +43,7 @@ def curve(source: str, data: str, steps: int, threads: int) -> None:
         num_latent_gps=c,
         num_data=n,
     )
-    optimiser = tf.keras.optimizers.legacy.Adam(RATE)
+    optimiser = tf.keras.optimizers.legacy.Adam(rate)
 
     @tf.function
     def step(x: Any, labels: Any) -> None:
@@ -78,6 +78,7 @@ if __name__ == "__main__":
     parser.add_argument("source", choices=SOURCES)
     parser.add_argument("--data", required=True, metavar="FOLDER")
     parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--rate", type=float, default=1e-3, help="of Adam")
     parser.add_argument("--threads", type=int, default=2)
     given = parser.parse_args()
-    curve(given.source, given.data, given.steps, given.threads)
+    curve(given.source, given.data, given.steps, given.rate, given.threads)

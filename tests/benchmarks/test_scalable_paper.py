@@ -222,7 +222,7 @@ def test_fits_by_batches_go_on_where_they_were_broken_off(tmp_path, monkeypatch)
     X = rng.normal(size=(40, 2))
     y = np.arange(40) % 3
     split = Split(X, y, X[:6], y[:6])
-    settings = {"method": "exact", "inducing": 3, "steps": 9, "batch": 10, "scored": [2, 7], "warmup": 1,
+    settings = {"method": "exact", "inducing": 3, "steps": 9, "batch": 10, "scored": [2, 7], "warmup": 1, "rate": 1e-3,
                 "compiled": False}  # fmt: skip
     whole = learn(split, **settings, checkpoint=tmp_path / "whole")
     monkeypatch.setattr(batches, "MINUTES", 0.0)
