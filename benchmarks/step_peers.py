@@ -14,27 +14,29 @@ import numpy as np
 Array = np.ndarray
 
 
-def gpflow_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
-    """GPflow's `SVGP` of a step with label noise, compiled by TensorFlow."""
+def gpflow_svgp(
+    inducing: list[Array], variance: float, lengthscales: Any, n: int, rate: float, threads: int
+) -> tuple[Any, Any]:
+    """GPflow's `SVGP` of a step with label noise, with inducing inputs (M, d) for each class, and a step of Adam.
+
+    A step takes tensors of rows and labels (B, 1), is compiled by TensorFlow, and returns the loss.
+    """
     os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
     import gpflow
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(threads)
     tf.config.threading.set_inter_op_parallelism_threads(threads)
-    d = X.shape[1]
-    parts = gpflow.inducing_variables.InducingPoints
-    kernel = gpflow.kernels.SquaredExponential
+    kernels = [gpflow.kernels.SquaredExponential(variance, lengthscales) for _ in inducing]
+    inputs = [gpflow.inducing_variables.InducingPoints(each) for each in inducing]
     model = gpflow.models.SVGP(
-        gpflow.kernels.SeparateIndependent([kernel(lengthscales=np.sqrt(d)) for _ in range(c)]),
-        gpflow.likelihoods.MultiClass(c),
-        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(
-            [parts(X[:m] + 0.01) for _ in range(c)]
-        ),
-        num_latent_gps=c,
-        num_data=len(X),
+        gpflow.kernels.SeparateIndependent(kernels),
+        gpflow.likelihoods.MultiClass(len(inducing)),
+        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(inputs),
+        num_latent_gps=len(inducing),
+        num_data=n,
     )
-    optimiser = tf.keras.optimizers.legacy.Adam(1e-3)
+    optimiser = tf.keras.optimizers.legacy.Adam(rate)
 
     @tf.function
     def step(x: Any, labels: Any) -> Any:
@@ -44,6 +46,14 @@ def gpflow_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads
             zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
         )
         return loss
+
+    return model, step
+
+
+def gpflow_steps(X: Array, y: Array, c: int, m: int, b: int, count: int, threads: int) -> list[float]:
+    """GPflow's `SVGP` of a step with label noise, compiled by TensorFlow."""
+    _, step = gpflow_svgp([X[:m] + 0.01] * c, 1.0, np.sqrt(X.shape[1]), len(X), 1e-3, threads)
+    import tensorflow as tf
 
     rng = np.random.default_rng(1)
     times = [time.perf_counter()]

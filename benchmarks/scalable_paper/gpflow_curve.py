@@ -7,51 +7,28 @@ optimiser and scores; the likelihood is GPflow's own for classes, a step with la
 """
 
 import argparse
-import os
 import time
-from typing import Any
 
 import numpy as np
 from scipy.spatial.distance import pdist
 
 from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.scoring import scores
+from benchmarks.step_peers import gpflow_svgp
 
 BATCH, INDUCING, PREDICTED = 200, 200, 1000
 
 
 def curve(source: str, data: str, steps: int, rate: float, threads: int) -> None:
     """Print processor seconds, seconds of the clock, steps, negative log likelihood and error, after some steps."""
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
-    import gpflow
-    import tensorflow as tf
-
-    tf.config.threading.set_intra_op_parallelism_threads(threads)
-    tf.config.threading.set_inter_op_parallelism_threads(threads)
     split = SOURCES[source](data)
     c, d, n = split.classes, split.X.shape[1], len(split.y)
     rng = np.random.default_rng(0)
     first = [split.X[rng.choice(n, INDUCING, replace=False)] for _ in range(c)]
     distance = float(np.sqrt(np.median(pdist(split.X[:1000], "sqeuclidean"))))
     began, clock = time.process_time(), time.perf_counter()
-    kernels = [gpflow.kernels.SquaredExponential(10.0, np.full(d, distance)) for _ in range(c)]
-    inputs = [gpflow.inducing_variables.InducingPoints(each) for each in first]
-    model = gpflow.models.SVGP(
-        gpflow.kernels.SeparateIndependent(kernels),
-        gpflow.likelihoods.MultiClass(c),
-        inducing_variable=gpflow.inducing_variables.SeparateIndependentInducingVariables(inputs),
-        num_latent_gps=c,
-        num_data=n,
-    )
-    optimiser = tf.keras.optimizers.legacy.Adam(rate)
-
-    @tf.function
-    def step(x: Any, labels: Any) -> None:
-        with tf.GradientTape() as tape:
-            loss = model.training_loss((x, labels))
-        optimiser.apply_gradients(
-            zip(tape.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
-        )
+    model, step = gpflow_svgp(first, 10.0, np.full(d, distance), n, rate, threads)
+    import tensorflow as tf
 
     predict = tf.function(lambda x: model.predict_y(x)[0])
     scored = {round(at) for at in np.geomspace(10, steps, 25)}

@@ -2,7 +2,7 @@
 
 Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence with the sites held, as
 natural parameters of whitened inducing values, which is exact wherever the iteration has got to. A variational bound is
-learned by in the same way, with a step along its natural gradient for a sweep.
+climbed in the same way, with a step along its natural gradient for a sweep.
 """
 
 from collections.abc import Callable, Sequence
