@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -18,6 +18,7 @@ import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.drawn import Truth
+from benchmarks.scalable_paper.falling_rate import falling_adam
 from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import inducing_rows, typical_distance
 from benchmarks.scalable_paper.scoring import scores
@@ -26,15 +27,29 @@ from pymc_gpep.structure.interpreted import INTERPRETED
 
 Array = np.ndarray
 
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    "ep": ("EP", {"method": "sparse_ep", "sites": "pairwise"}),
-    "sep": ("SEP", {"method": "sparse_sep", "sites": "pairwise"}),
-    "vi": ("VI", {"method": "sparse_vi", "sites": "pairwise"}),
-    "exact": ("EP, exact factor, shared covariance", {"method": "sparse_ep", "sites": "quadrature"}),
+INDUCING, BATCH = 200, 200  # the paper's
+
+
+class Method(NamedTuple):
+    """One of them, as `pm.fit` is asked for it."""
+
+    title: str
+    options: dict[str, Any]
+    shared: bool = False
+    """Whether classes share a covariance and inducing inputs."""
+    inducing: int = INDUCING
+    batch: int = BATCH
+
+
+_EXACT = {"method": "sparse_ep", "sites": "quadrature"}
+METHODS = {
+    "ep": Method("EP", {"method": "sparse_ep", "sites": "pairwise"}),
+    "sep": Method("SEP", {"method": "sparse_sep", "sites": "pairwise"}),
+    "vi": Method("VI", {"method": "sparse_vi", "sites": "pairwise"}),
+    "exact": Method("EP, exact factor, shared covariance", _EXACT, shared=True),
+    "exact-500": Method("the same, M = 500, batches of 500", _EXACT, shared=True, inducing=500, batch=500),
 }
-"""Batches have no label noise, so that VI is that of the product (6) of probits; the last one is ours."""
-SHARED = ("exact",)
-BATCH = 200  # the paper's
+"""Batches have no label noise, so that VI is that of the product (6) of probits; the last two are ours."""
 PREDICTED = 1000  # held-out points at once
 MINUTES = 5.0  # between two fits that are kept
 _KNOWN = "scores.npz"
@@ -42,11 +57,15 @@ _KNOWN = "scores.npz"
 
 def learn(
     split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], warmup: int, rate: float,
-    compiled: bool, checkpoint: Path,
+    falls: bool, compiled: bool, checkpoint: Path,
 ) -> dict[str, Any]:  # fmt: skip
     """Held-out scores after some of the steps, and at the end."""
-    shared = method in SHARED
+    shared = METHODS[method].shared
     model = batch_model(split, shared)
+    optimiser = pm.adam(learning_rate=rate)
+    if falls:
+        learning = steps - warmup * -(-split.y.size // batch)
+        optimiser = partial(falling_adam, rate=rate, steps=max(1, learning))
     first = inducing_rows(split.X, split.classes, inducing, 0)
     follow = Follow(split, scored, checkpoint)
     kwargs: dict[str, Any] = {"compile_kwargs": {"mode": INTERPRETED}}
@@ -56,7 +75,7 @@ def learn(
         fit = pm.fit(
             steps - follow.done, start=follow.left_off, inducing=first[0] if shared else first, shared_inducing=shared,
             batch_size=batch, callbacks=[follow], data=(split.X, split.y), warmup=warmup, progressbar=False,
-            obj_optimizer=pm.adam(learning_rate=rate), **METHODS[method][1], **kwargs,
+            obj_optimizer=optimiser, **METHODS[method].options, **kwargs,
         )  # fmt: skip
     follow.note(fit, steps)
     return {
@@ -214,10 +233,12 @@ class Batched(Experiment):
     quick_source: ClassVar[str] = ""
     """Of the quick form, if not the same."""
     rivals: ClassVar[Sequence[str]]
-    inducing: ClassVar[int] = 200
+    methods: ClassVar[Sequence[str]] = ("ep", "sep", "vi", "exact")
     epochs: ClassVar[int]
     warmup: ClassVar[int] = 1
     rate: ClassVar[float] = 1e-3  # Adam's default, and the paper's
+    falls: ClassVar[bool] = False
+    """Whether the rate falls to nothing at the end."""
     printed: ClassVar[Mapping[str, str]] = {}
     note: ClassVar[str]
     rows: ClassVar[int]
@@ -233,21 +254,34 @@ class Batched(Experiment):
                 "scored": [2],
                 "warmup": self.warmup,
                 "rate": self.rate,
+                "falls": self.falls,
                 "compiled": False,
             }
             given = {**place, "points": 60, "held_out": 20, "method": self.quick_method}
             return [Cell(self.quick_method, load_and_learn, {**given, **few}, resumes=True)]
         place = {"data": data, "source": self.source}
         points, rows = self.size or None, self.size or self.rows
-        steps = self.epochs * -(-rows // BATCH)
-        scored = sorted({round(at) for at in np.geomspace(10, steps, 25)})
-        settings = {"inducing": min(self.inducing, rows), "steps": steps, "batch": BATCH, "scored": scored,
-                    "warmup": self.warmup, "rate": self.rate, "compiled": True}  # fmt: skip
         held_out = min(10_000, max(self.size, 1000)) if self.size else None
         given = {**place, "points": points, "held_out": held_out}
         return [Cell(which, load_and_compare, {**given, "method": which}) for which in self.rivals] + [
-            Cell(method, load_and_learn, {**given, "method": method, **settings}, resumes=True) for method in METHODS
+            Cell(name, load_and_learn, {**given, "method": name, **self.settings(name, rows)}, resumes=True)
+            for name in self.methods
         ]
+
+    def settings(self, name: str, rows: int) -> dict[str, Any]:
+        """Arguments of `learn` for a method and so many rows."""
+        method = METHODS[name]
+        steps = self.epochs * -(-rows // method.batch)
+        return {
+            "inducing": min(method.inducing, rows),
+            "steps": steps,
+            "batch": method.batch,
+            "scored": sorted({round(at) for at in np.geomspace(10, steps, 25)}),
+            "warmup": self.warmup,
+            "rate": self.rate,
+            "falls": self.falls,
+            "compiled": True,
+        }
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
@@ -265,8 +299,9 @@ class Batched(Experiment):
             seconds, steps, score, error = found[method]["scores"][-1]
             lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {megabytes:.0f} "
                          f"| {error:.4f} | {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
-        lines += ["", f"{self.note} M = {self.inducing} for each class, or as many as rows; batches of {BATCH}; Adam, "
-                  f"rate {self.rate:g}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
+        rate = f"rate {self.rate:g}{', falling to 0' if self.falls else ''}"
+        lines += ["", f"{self.note} M = {INDUCING} for each class, or as many as rows; batches of {BATCH}; Adam, "
+                  f"{rate}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
@@ -296,4 +331,4 @@ def draw_curves(axes: Sequence[Axes], found: Mapping[str, Arrays]) -> None:
 
 def titles() -> dict[str, str]:
     """What methods are called."""
-    return RIVALS | {method: title for method, (title, _) in METHODS.items()}
+    return RIVALS | {name: method.title for name, method in METHODS.items()}

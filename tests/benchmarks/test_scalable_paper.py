@@ -12,6 +12,7 @@ from benchmarks.paper.data import Split
 from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4
 from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
+from benchmarks.scalable_paper.falling_rate import falling_adam
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
@@ -98,6 +99,14 @@ def test_signed_steps_are_those_of_inner_updates():
         step(each)
         at = at + ours(-each)
         np.testing.assert_allclose(place.get_value(), at, atol=1e-12)
+
+
+def test_the_rate_of_adam_falls_along_half_a_cosine():
+    """With a slope that stays the same a step of Adam is as long as its rate."""
+    place = pytensor.shared(np.zeros(1))
+    step = pytensor.function([], place, updates=falling_adam([pt.ones(1)], [place], 0.3, 4), mode="FAST_COMPILE")
+    at = np.array([step()[0] for _ in range(7)])
+    np.testing.assert_allclose(-np.diff(at), 0.15 * (1.0 + np.cos(np.pi * np.array([0, 1, 2, 3, 4, 4]) / 4)), atol=1e-7)
 
 
 def test_printed_numbers_are_where_the_paper_has_them():
@@ -223,7 +232,7 @@ def test_fits_by_batches_go_on_where_they_were_broken_off(tmp_path, monkeypatch)
     y = np.arange(40) % 3
     split = Split(X, y, X[:6], y[:6])
     settings = {"method": "exact", "inducing": 3, "steps": 9, "batch": 10, "scored": [2, 7], "warmup": 1, "rate": 1e-3,
-                "compiled": False}  # fmt: skip
+                "falls": True, "compiled": False}  # fmt: skip
     whole = learn(split, **settings, checkpoint=tmp_path / "whole")
     monkeypatch.setattr(batches, "MINUTES", 0.0)
     note = Follow.note
