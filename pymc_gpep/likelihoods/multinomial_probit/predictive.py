@@ -1,9 +1,10 @@
 """Class probabilities under a Gaussian posterior of the latent values."""
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, owens_t
+from scipy.special import log_ndtr, ndtr, owens_t
 from scipy.stats import qmc
 
 from pymc_gpep.array_types import Array
@@ -19,6 +20,11 @@ _SEED = 20_130_107  # the same input has the same answer
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
 _INNER_SWEEPS = 100
 _INNER_TOLERANCE = 1e-10
+_SMALL = 1e-8  # smaller probabilities have lost digits in the closed form for three classes
+_TAIL_NODES, _HALVINGS, _FALL = 64, 60, 40.0
+_TAILS = 10_000  # at once
+_LEAST_LOG = -740.0  # less is no number
+_LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
 def class_probabilities(
@@ -142,7 +148,55 @@ def _bivariate(b1: np.ndarray, b2: np.ndarray, s11: np.ndarray, s12: np.ndarray,
     value = 0.5 * (ndtr(h) + ndtr(k)) - 0.5 * ((b1 < 0.0) != (b2 < 0.0))
     value -= owens_t(h, (b2 * s11 - s12 * b1) / (b1 * root))
     value -= owens_t(k, (b1 * s22 - s12 * b2) / (b2 * root))
-    return np.maximum(value, 0.0)
+    small = np.flatnonzero(value < _SMALL)
+    for at in range(0, small.size, _TAILS):
+        i = small[at : at + _TAILS]
+        scale = np.sqrt(s11[i] * s22[i])
+        with np.errstate(all="ignore"):  # of probabilities that are no number
+            value[i] = _tail(h[i], k[i], s12[i] / scale, root[i] / scale)
+    return value
+
+
+def _tail(h: np.ndarray, k: np.ndarray, rho: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """P(x₁ < h, x₂ < k) of standard normal numbers with correlation ρ, r = √(1 − ρ²), by terms that are all positive.
+
+    The integral over s > 0 of φ(h − s) Φ((k − ρ h + ρ s) / r), whose logarithm is concave with a curvature of 1 or
+    more: Gauss-Legendre nodes on both sides of the mode, as far as there is anything.
+    """
+    at_zero, rate = (k - rho * h) / r, rho / r
+
+    def log_integrand(s: np.ndarray) -> np.ndarray:
+        return log_ndtr(at_zero + rate * s) - 0.5 * (h - s) ** 2
+
+    def rises(s: np.ndarray) -> np.ndarray:
+        z = at_zero + rate * s
+        return h - s + rate * np.exp(-0.5 * z * z - log_ndtr(z) - _LOG_ROOT_2PI) > 0.0
+
+    zero = np.zeros_like(h)
+    # A normal hazard φ / Φ at z is at most 1 + max(−z, 0).
+    furthest = np.maximum(h, 0.0) + np.maximum(rate, 0.0) * (1.0 + np.maximum(-at_zero, 0.0))
+    mode = _last(rises, zero, furthest)
+    top = log_integrand(mode)
+    reach = np.sqrt(2.0 * _FALL)
+    right = _last(lambda s: log_integrand(s) > top - _FALL, mode, mode + reach)
+    left = mode - _last(lambda s: log_integrand(mode - s) > top - _FALL, zero, np.minimum(mode, reach))
+    nodes, weights = np.polynomial.legendre.leggauss(_TAIL_NODES)
+    total = zero
+    for low, high in ((left, mode), (mode, right)):
+        half = 0.5 * (high - low)
+        points = low[:, None] + half[:, None] * (1.0 + nodes)
+        parts = log_ndtr(at_zero[:, None] + rate[:, None] * points) - 0.5 * (h[:, None] - points) ** 2
+        total = total + half * (np.exp(parts - top[:, None]) @ weights)
+    return np.where(top > _LEAST_LOG, np.exp(top - _LOG_ROOT_2PI) * total, 0.0)
+
+
+def _last(holds: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """The end of what holds from `low` on, or `high`, by halving."""
+    for _ in range(_HALVINGS):
+        middle = 0.5 * (low + high)
+        inside = holds(middle)
+        low, high = np.where(inside, middle, low), np.where(inside, high, middle)
+    return high
 
 
 @lru_cache(maxsize=4)
