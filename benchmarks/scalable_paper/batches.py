@@ -57,15 +57,18 @@ _KNOWN = "scores.npz"
 
 def learn(
     split: Split, method: str, inducing: int, steps: int, batch: int, scored: Sequence[int], warmup: int, rate: float,
-    falls: bool, compiled: bool, checkpoint: Path,
+    falls: bool, compiled: bool, checkpoint: Path, rise: int = 0,
 ) -> dict[str, Any]:  # fmt: skip
-    """Held-out scores after some of the steps, and at the end."""
+    """Held-out scores after some of the steps, and at the end.
+
+    `rise` is how many epochs a rate that falls goes up before.
+    """
     shared = METHODS[method].shared
     model = batch_model(split, shared)
     optimiser = pm.adam(learning_rate=rate)
     if falls:
-        learning = steps - warmup * -(-split.y.size // batch)
-        optimiser = partial(falling_adam, rate=rate, steps=max(1, learning))
+        epoch = batches(split.y.size, batch)
+        optimiser = partial(falling_adam, rate=rate, steps=max(1, steps - warmup * epoch), rise=rise * epoch)
     first = inducing_rows(split.X, split.classes, inducing, 0)
     follow = Follow(split, scored, checkpoint)
     kwargs: dict[str, Any] = {"compile_kwargs": {"mode": INTERPRETED}}
@@ -164,6 +167,11 @@ class Follow:
         self._written = time.monotonic()
 
 
+def batches(rows: int, batch: int) -> int:
+    """How many an epoch has."""
+    return -(-rows // batch)
+
+
 def _file(folder: Path, step: int) -> Path:
     return folder / f"{step}.nc"
 
@@ -246,19 +254,13 @@ class Batched(Experiment):
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         if quick:
-            place = {"data": data, "source": self.quick_source or self.source}
-            few = {
-                "inducing": 4,
-                "steps": 4,
-                "batch": 20,
-                "scored": [2],
-                "warmup": self.warmup,
-                "rate": self.rate,
-                "falls": self.falls,
-                "compiled": False,
-            }
-            given = {**place, "points": 60, "held_out": 20, "method": self.quick_method}
-            return [Cell(self.quick_method, load_and_learn, {**given, **few}, resumes=True)]
+            given = {"data": data, "source": self.quick_source or self.source, "points": 60, "held_out": 20}
+            few = self.settings(self.quick_method, 60) | {
+                "inducing": 4, "steps": 4, "batch": 20, "scored": [2], "compiled": False
+            }  # fmt: skip
+            return [
+                Cell(self.quick_method, load_and_learn, {**given, "method": self.quick_method, **few}, resumes=True)
+            ]
         place = {"data": data, "source": self.source}
         points, rows = self.size or None, self.size or self.rows
         held_out = min(10_000, max(self.size, 1000)) if self.size else None
@@ -271,7 +273,7 @@ class Batched(Experiment):
     def settings(self, name: str, rows: int) -> dict[str, Any]:
         """Arguments of `learn` for a method and so many rows."""
         method = METHODS[name]
-        steps = self.epochs * -(-rows // method.batch)
+        steps = self.epochs * batches(rows, method.batch)
         return {
             "inducing": min(method.inducing, rows),
             "steps": steps,
@@ -300,8 +302,8 @@ class Batched(Experiment):
             lines.append(f"| {title} | {int(found[method]['rows'])} | {steps:.0f} | {seconds:.0f} | {megabytes:.0f} "
                          f"| {error:.4f} | {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
         rate = f"rate {self.rate:g}{', falling to 0' if self.falls else ''}"
-        lines += ["", f"{self.note} M = {INDUCING} for each class, or as many as rows; batches of {BATCH}; Adam, "
-                  f"{rate}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
+        lines += ["", f"{self.note} M = {INDUCING} for each class, or as many as rows, and batches of {BATCH}, where "
+                  f"no others are named; Adam, {rate}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
