@@ -303,7 +303,8 @@ class Batched(Experiment):
                          f"| {error:.4f} | {score:.4f} | {self.printed.get(method, '')} |")  # fmt: skip
         rate = f"rate {self.rate:g}{', falling to 0' if self.falls else ''}"
         lines += ["", f"{self.note} M = {INDUCING} for each class, or as many as rows, and batches of {BATCH}, where "
-                  f"no others are named; Adam, {rate}. Seconds of the processor, compiling included, predictions not."]  # fmt: skip
+                  f"no others are named; Adam, {rate}. Seconds of the processor, compiling included, predictions "
+                  "not."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:

@@ -1,8 +1,9 @@
 import mpmath
 import numpy as np
 import pytest
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr, logsumexp, ndtr
 
+from pymc_gpep.kernels.special import bivariate as bivariate_kernels
 from pymc_gpep.kernels.special import orthant
 from pymc_gpep.kernels.special import trivariate as trivariate_kernels
 
@@ -39,14 +40,27 @@ def _steep(b, slope, spread):
 )
 def test_bivariate(correlation, b):
     s = np.array([[2.0, correlation * np.sqrt(6.0)], [correlation * np.sqrt(6.0), 3.0]])
-    value = trivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
+    value = bivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
     assert value == pytest.approx(given_first(b, s), abs=2e-13)
 
 
 def test_bivariate_at_zero_is_an_angle():
     for rho in np.linspace(-0.999, 0.999, 21):
-        value = trivariate_kernels.bivariate(0.0, 0.0, 1.0, rho, 1.0)
+        value = bivariate_kernels.bivariate(0.0, 0.0, 1.0, rho, 1.0)
         assert value == pytest.approx(0.25 + np.arcsin(rho) / (2 * np.pi), abs=1e-15)
+
+
+@pytest.mark.parametrize("correlation", [-0.9, -0.3, 0.0, 0.5, 0.99, 0.99999])
+@pytest.mark.parametrize("b", [(-8.0, -7.0), (-20.0, 3.0), (0.1, -12.0), (-30.0, -1.0), (-9.0, -9.0), (-6.0, -5.9)])
+def test_small_bivariate_is_right_relative_to_itself(correlation, b):
+    """By Gauss-Legendre rules on pieces of 0.01 of the first variable, with sums of logarithms."""
+    nodes, weights = np.polynomial.legendre.leggauss(20)
+    x = (b[0] - 0.01 * (np.arange(5000)[:, None] + 0.5 * (1.0 + nodes))).ravel()
+    spread = np.sqrt((1.0 - correlation) * (1.0 + correlation))
+    log_terms = -0.5 * x * x + log_ndtr((b[1] - correlation * x) / spread) + np.log(np.tile(weights, 5000))
+    expected = np.exp(logsumexp(log_terms) + np.log(0.005) - 0.5 * np.log(2.0 * np.pi))
+    value = bivariate_kernels.bivariate(2.0 * b[0], 3.0 * b[1], 4.0, 6.0 * correlation, 9.0)
+    assert value == pytest.approx(expected, rel=1e-8, abs=1e-300)
 
 
 def trivariate(b, s):
@@ -72,7 +86,7 @@ def test_trivariate_sums_over_signs_to_fewer_variables(scale):
         b = scale * rng.standard_normal(3)
         flip = np.diag([1.0, 1.0, -1.0])
         both = trivariate(b, s) + trivariate(flip @ b, flip @ s @ flip)
-        assert both == pytest.approx(trivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1]), abs=1e-10)
+        assert both == pytest.approx(bivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1]), abs=1e-10)
 
 
 @pytest.mark.parametrize("d", [4, 9, 25])

@@ -1,7 +1,7 @@
 """The probability that each of c jointly normal utilities is the largest: c orthant probabilities in c − 1 dimensions.
 
-Up to three utilities have a closed form (`pymc_gpep.likelihoods.multinomial_probit.predictive`), and for four one
-integral over it remains (`pymc_gpep.kernels.special.trivariate`). With more, where rules over what the classes have in
+Up to three utilities have a closed form (`pymc_gpep.kernels.special.bivariate`), and for four one integral over it
+remains (`pymc_gpep.kernels.special.trivariate`). With more, where rules over what the classes have in
 common do not reach (`pymc_gpep.kernels.special.common_factors`), Genz's separation of variables with the variables
 reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax
 exponential tilting (Botev 2017) makes nearly constant, and scrambled Sobol points in growing number estimate it. The
@@ -15,11 +15,12 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.bivariate import bivariate, ndtr
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
-from pymc_gpep.kernels.special.trivariate import STACK, ndtr, trivariate
+from pymc_gpep.kernels.special.trivariate import STACK, trivariate
 
-__all__ = ["BITS", "LAST_LEVEL", "SEQUENCES", "largest_of_four", "largest_probabilities"]
+__all__ = ["BITS", "LAST_LEVEL", "SEQUENCES", "largest_of_four", "largest_of_three", "largest_probabilities"]
 
 SEQUENCES = 8
 """Independent scrambles of the Sobol points, from whose spread their error is estimated."""
@@ -264,6 +265,18 @@ def _is_finite(mean, cov):
         for j in range(mean.shape[0]):
             total += cov[i, j]
     return math.isfinite(total)
+
+
+@kernel
+def largest_of_three(mean, cov, probabilities):
+    """`largest_probabilities` for three classes, each in closed form, and not made to sum to 1."""
+    s, b = np.empty((2, 2)), np.empty(2)
+    for i in range(mean.shape[0]):
+        for k in range(3):
+            probabilities[i, k] = np.nan
+            if _is_finite(mean[i], cov[i]):
+                _prepare(mean[i], cov[i], k, s, b)
+                probabilities[i, k] = bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1])
 
 
 @kernel

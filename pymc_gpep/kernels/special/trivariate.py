@@ -1,23 +1,18 @@
-"""Probabilities that two or three jointly normal variables are below bounds.
+"""The probability that three jointly normal variables are below bounds: P(x < b) of x ~ N(0, S).
 
-Two have a closed form in Owen's T function, and for three one integral over that form remains, done by adaptive
-Gauss-Legendre quadrature. The probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S).
+One integral over the closed form for two of them, by adaptive Gauss-Legendre quadrature.
 """
 
 import math
 
 import numpy as np
-from numba.core import types
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.external import scipy_function
+from pymc_gpep.kernels.special.bivariate import closed_form
 
-__all__ = ["STACK", "bivariate", "ndtr", "trivariate"]
+__all__ = ["STACK", "trivariate"]
 
-_SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
-
-_owens_t = scipy_function("special.cython_special", "owens_t", types.float64(types.float64, types.float64))
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(12)
 _RANGE = 9.0  # of a standard normal variable, to 1e-18
@@ -29,35 +24,12 @@ STACK = (_MAX_INTERVALS + 2, 3)
 
 
 @kernel
-def ndtr(x):
-    """Φ(x)."""
-    return 0.5 * math.erfc(-x * _SQRT_HALF)
-
-
-@kernel
-def bivariate(b1, b2, s11, s12, s22):
-    """P(x₁ < b₁, x₂ < b₂) by Owen (1956)."""
-    # The formula has a limit at a bound of 0; next to it the same formula gives it.
-    b1 = 1e-300 if b1 == 0.0 else b1
-    b2 = 1e-300 if b2 == 0.0 else b2
-    root = math.sqrt(s11 * (s22 - s12 * s12 / s11))
-    h = b1 / math.sqrt(s11)
-    k = b2 / math.sqrt(s22)
-    value = 0.5 * (ndtr(h) + ndtr(k))
-    value -= _owens_t(h, (b2 * s11 - s12 * b1) / (b1 * root))
-    value -= _owens_t(k, (b1 * s22 - s12 * b2) / (b2 * root))
-    if (b1 < 0.0) != (b2 < 0.0):
-        value -= 0.5
-    return 0.0 if value < 0.0 else value
-
-
-@kernel
 def _trivariate_piece(left, right, b, lower, s22, s23, s33):
     total = 0.0
     half = 0.5 * (right - left)
     for i in range(_NODES.shape[0]):
         z = left + half * (1.0 + _NODES[i])
-        inner = bivariate(b[1] - lower[1, 0] * z, b[2] - lower[2, 0] * z, s22, s23, s33)
+        inner = closed_form(b[1] - lower[1, 0] * z, b[2] - lower[2, 0] * z, s22, s23, s33)
         total += _WEIGHTS[i] * math.exp(-0.5 * z * z) * inner
     return half * _INV_SQRT_2PI * total
 
