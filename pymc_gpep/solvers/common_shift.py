@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
+from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features
@@ -19,8 +19,7 @@ __all__ = ["CommonShift", "SiteSums", "own_features_shift", "shared_features_shi
 
 _RIDGE = 1e-10
 
-
-type _Sums = tuple[list[Array], list[list[Array]]]
+type _Sums = tuple[Array, Array]
 
 
 class SiteSums(NamedTuple):
@@ -65,37 +64,35 @@ def own_features_shift(
     function makes of every block.
     """
     c, size = posterior.mean.shape
-    gram, pulled = np.zeros((c, size, c, size)), np.zeros((c, size))
+    gram, pulled = np.zeros((c * size, c * size)), np.zeros(c * size)
 
     def sums(block: SiteSums) -> _Sums:
-        halves = [posterior.root[k] @ block.features.w[k] for k in range(c)]
-        total, pull = _total(block), _pull(posterior, block)
-        weighted = [halves[k] * (block.precision[k] / total) for k in range(c)]
-        lower = [(halves[other] * block.precision[other]).T for other in range(c)]
-        return [one @ pull for one in weighted], [[weighted[k] @ lower[j] for j in range(k + 1)] for k in range(c)]
+        root_total = np.sqrt(_total(block))
+        halves = np.matmul(posterior.root, block.features.w)
+        scaled = (halves * (block.precision / root_total)[:, None]).reshape(c * size, -1)
+        return scaled @ (_pull(posterior, block) / root_total), scaled @ scaled.T  # which BLAS does by halves
 
     for of_pulled, of_gram in each(sums):
         pulled += of_pulled
-        for k, row in enumerate(of_gram):
-            for other, product in enumerate(row):
-                gram[k, :, other] += product
-    system = np.eye(c * size) - gram.reshape(c * size, c * size)  # of which the lower triangle counts
+        gram += of_gram
     try:
-        z = cho_solve(cho_factor(system, lower=True), pulled.ravel()).reshape(c, size)
+        z = cho_solve(cho_factor(np.eye(c * size) - gram, lower=True), pulled).reshape(c, size)
     except (LinAlgError, ValueError):
         z = np.zeros((c, size))
     # The location changes by −R⁻¹ z, and with μ = Rᵀ R h its norm is that of R h.
-    before = np.array(
-        [np.linalg.solve(root.T, mean) for root, mean in zip(posterior.root, posterior.mean, strict=True)]
-    )
+    before = np.array([
+        solve_triangular(root, mean, lower=True, trans="T")
+        for root, mean in zip(posterior.root, posterior.mean, strict=True)
+    ])  # fmt: skip
+    of_mean = np.einsum("kji,kj->ki", posterior.root, z)
     shifted = WhitenedPosterior(
-        posterior.mean - np.einsum("kji,kj->ki", posterior.root, z),
+        posterior.mean - of_mean,
         posterior.root,
         posterior.log_normaliser + float((0.5 * z * z - before * z).sum()),
     )
 
     def at(block: SiteSums) -> Array:
-        drawn = sum(block.precision[k] * (z[k] @ (posterior.root[k] @ block.features.w[k])) for k in range(c))
+        drawn = sum(block.precision[k] * (of_mean[k] @ block.features.w[k]) for k in range(c))
         return -(_pull(posterior, block) + drawn) / _total(block) if z.any() else np.zeros(block.precision.shape[1])
 
     return shifted, at

@@ -205,5 +205,6 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
 
     def _by_function(self, rows: slice, values: Array) -> Array:
         """Sums (c, B) of values (B, d) of the sites on each function."""
-        functions = self._functions[rows]
-        return np.array([np.where(functions == k, values, 0.0).sum(axis=1) for k in range(len(self._owner))])
+        functions, c = self._functions[rows], len(self._owner)
+        at = functions + c * np.arange(len(functions))[:, None]
+        return np.bincount(at.ravel(), values.ravel(), minlength=c * len(functions)).reshape(-1, c).T

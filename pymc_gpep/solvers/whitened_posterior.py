@@ -42,7 +42,7 @@ class WhitenedPosterior(NamedTuple):
     def marginals(self, k: int, w: Array) -> tuple[Array, Array]:
         """Mean and variance (B,) of wᵀv_k for features w (M, B)."""
         half = self.root[k] @ w
-        return self.mean[k] @ w, (half * half).sum(axis=0)
+        return self.mean[k] @ w, np.einsum("ib,ib->b", half, half)
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
         """Means (c, B) and covariances (B, c, c), which are diagonal; see `Whitened.moments`."""
