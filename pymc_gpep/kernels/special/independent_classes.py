@@ -4,6 +4,8 @@ p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx, with Φ_j and φ_j the distribution fu
 rules on pieces that are no wider than the narrowest utility that still varies there, from where the last of the Φ_j
 begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the sum's distance from 1 tells
 of the error.
+
+That is right to 1e-13 of the largest of them. Small ones have an integral each, relative to where it is largest.
 """
 
 import math
@@ -11,12 +13,19 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
+from pymc_gpep.kernels.special.log_largest import log_largest
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density
 
 __all__ = ["FINE", "largest_of_independent", "probabilities_of_independent"]
 
 FINE = (np.polynomial.legendre.leggauss(12), 8.3, 1.5)
 """Nodes and weights, standard deviations until a Φ is 0 or 1, width of a piece in them: to about 1e-13."""
+
+_SMALL = 1e-10  # smaller probabilities have an integral each
+_LEAST_LOG = -740.0  # of what is a number
+_UNEQUAL = 300.0  # ratio of variances, above which a trapezoid rule has too many nodes
+_NODES, _WEIGHTS = LEGENDRE
 
 
 @kernel
@@ -85,12 +94,14 @@ def probabilities_of_independent(mean, variance, nodes, weights, reach, width, p
     nodes, weights, reach, width
         As in `FINE`.
     probabilities : (m, c) array
-        Overwritten. They sum to 1; NaN where `mean` or `variance` are not finite or a variance is not positive.
+        Overwritten. They sum to 1, and are right to 1e-6 of themselves or better; NaN where `mean` or `variance` are
+        not finite or a variance is not positive.
     errors : (m,) array
         Overwritten with how far from 1 they summed before that.
     """
     m, c = mean.shape
-    sd, room = np.empty(c), np.empty((2, c))
+    sd, room = np.empty(c), np.empty((10, c))
+    slopes = np.empty((2, c))
     for i in range(m):
         valid = True
         for k in range(c):
@@ -104,3 +115,12 @@ def probabilities_of_independent(mean, variance, nodes, weights, reach, width, p
         total = np.sum(probabilities[i])
         errors[i] = abs(total - 1.0)
         probabilities[i] /= total
+        for k in range(c):
+            if probabilities[i, k] < _SMALL:
+                if variance[i, k] < _UNEQUAL * variance[i].min():
+                    log_p = log_largest(mean[i], variance[i], k, room)
+                else:
+                    log_p = log_largest_and_derivatives(
+                        mean[i], variance[i], k, _NODES, _WEIGHTS, slopes[0], slopes[1], room
+                    )
+                probabilities[i, k] = math.exp(log_p) if log_p > _LEAST_LOG else 0.0
