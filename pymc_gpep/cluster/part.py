@@ -175,10 +175,10 @@ class Part:
         """S and h."""
         return Sums(self.sweeps.natural(self._vector.sites))
 
-    def over_blocks(self, work: Callable[[Any], Any]) -> Sums:
+    def over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Sums:
         """What a function makes of all blocks, added."""
-        arrays = [_flat(each) for each in self.sweeps.over_blocks(self._vector.sites, work)]
-        return Sums(tuple(sum(column[1:], column[0]) for column in zip(*arrays, strict=True)))
+        found = self.sweeps.over_blocks(self._vector.sites, work)
+        return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 
     def match(self, posterior: Whitened, shift: CommonShift | None) -> Sums:
         """Where the sites are to go: what their points add to the evidence, squared norm, and the largest change."""
@@ -230,8 +230,3 @@ class Part:
         product = self.sweeps.pulled(self._vector.sites, posterior, pull)
         return Sums((*total, product))
 
-
-def _flat(nested: Any) -> list[Array]:
-    if isinstance(nested, np.ndarray):
-        return [nested]
-    return [array for each in nested for array in _flat(each)]

@@ -73,11 +73,9 @@ class SitesOnCluster:
         terms, self._norm = found.added
         return not np.isnan(found.largest), self._sweeps.of_posterior(posterior) + terms, found.largest
 
-    def _over_blocks(self, work: Callable[[Any], Any]) -> Iterable[Any]:
-        found = list(self._rounds.ask(lambda part: part.over_blocks(work)).added)
-        c = len(self._natural[1])
-        rest = iter(found[c:])
-        return [(found[:c], [[next(rest) for _ in range(k + 1)] for k in range(c)])]
+    def _over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Iterable[tuple[Array, ...]]:
+        """The sum over all blocks, which is one block for who adds."""
+        return [self._rounds.ask(lambda part: part.over_blocks(work)).added]
 
     def norm(self) -> float:
         """See `SiteSpace`."""
