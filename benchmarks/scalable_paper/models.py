@@ -9,11 +9,10 @@ import pytensor.tensor as pt
 from scipy.spatial.distance import pdist
 
 import pymc_gpep as gpep
+from benchmarks.scalable_paper.scoring import EPSILON
 
 Array = np.ndarray
 
-EPSILON = 1e-3
-"""Label noise of the step likelihood (equation 13)."""
 AMPLITUDE, NOISE = 1.0, 1e-2
 """Variances to begin with. Those of the paper are not printed."""
 

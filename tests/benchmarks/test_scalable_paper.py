@@ -17,7 +17,7 @@ from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
 from benchmarks.scalable_paper.printed import TABLE2, TIMES
-from benchmarks.scalable_paper.scoring import scores
+from benchmarks.scalable_paper.scoring import scores, with_label_noise
 from benchmarks.scalable_paper.signed_steps import signed_steps
 from benchmarks.scalable_paper.table2 import EXPERIMENT, FOLDS, PERCENTS, TITLES
 from pymc_gpep.hyper.inner_updates import SignedSteps
@@ -219,6 +219,9 @@ def test_scores_of_batches():
     score, error = scores(p, np.array([0, 2, 2]))
     assert score == pytest.approx(-np.log([0.5, 0.7, 0.1]).mean())
     assert error == pytest.approx(1 / 3)
+    noisy = with_label_noise(p)
+    np.testing.assert_allclose(noisy.sum(axis=1), 1.0)
+    assert noisy.min() == pytest.approx(1e-3 / 3)
 
 
 def test_the_model_of_batches_takes_rows_with_columns_that_are_alike():
@@ -271,15 +274,19 @@ def test_drawn_rows_are_of_the_model_that_is_known():
 
 def test_report_of_batches():
     runs = {
-        "logistic": {"scores": np.array([[2.0, 0, 0.27, 0.075]]), "rows": np.array(600), "megabytes": np.array(800.4)},
+        "logistic": {
+            "scores": np.array([[2.0, 0, 0.27, 0.075, 0.26]]),
+            "rows": np.array(600),
+            "megabytes": np.array(800.4),
+        },
         "sep": {
-            "scores": np.array([[1.0, 10, 0.9, 0.5], [9.0, 20, 0.1, 0.03]]),
+            "scores": np.array([[1.0, 10, 0.9, 0.5, 0.9], [9.0, 20, 0.1, 0.03, 0.09]]),
             "rows": np.array(600),
             "megabytes": np.array(900.0),
         },
     }
     record, text = MNIST.report(runs)
-    assert "| SEP | 600 | 20 | 9 | 900 | 0.0300 | 0.1000 | 0.0208, 0.0725 |" in text
+    assert "| SEP | 600 | 20 | 9 | 900 | 0.0300 | 0.1000 | 0.0900 | 0.0208, 0.0725 |" in text
     assert list(record) == ["logistic", "sep"]
     figure = MNIST.draw(runs)
     assert figure is not None
