@@ -11,6 +11,7 @@ EXPERIMENTS = (
     "table2",
     "figure8",
     "figures9_10",
+    "long_chains",
     "figure11",
 )
 

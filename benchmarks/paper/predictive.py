@@ -81,18 +81,24 @@ def approximate(
 
 def chain(
     folder: str, name: str, number: int, tune: int, draws: int, seed: int, hyper_moves: int,
-    predicted: int = 200, batches: int = 5, size: list[int] | None = None,
+    predicted: int = 200, batches: int = 5, size: list[int] | None = None, spread: float = 0.0,
 ) -> dict[str, Any]:  # fmt: skip
     """One Markov chain, latent values and hyperparameters, and the class probabilities that it gives.
 
     `predicted` of the draws are used for these. Their averages over `batches` consecutive parts of the chain are kept
-    apart, for their Monte Carlo error.
+    apart, for their Monte Carlo error. The chain starts where all fits do, or, with a `spread`, at hyperparameters
+    whose logarithms have this standard deviation around that.
     """
     split = load(folder, name, number, size)
     model, gp = classifier(split, name in data.CROSS_VALIDATED)
     with model:
+        first = {}
+        if spread:
+            rng = np.random.default_rng([seed, 2013])
+            first = {rv.name: value * np.exp(spread * rng.standard_normal(np.shape(value)))
+                     for rv, value in model.rvs_to_initial_values.items() if value is not None}  # fmt: skip
         idata = pm.sample(
-            draws, tune=tune, chains=1, step=gpep.GuidedHMC(hyper_moves=hyper_moves), random_seed=seed,
+            draws, tune=tune, chains=1, step=gpep.GuidedHMC(hyper_moves=hyper_moves), random_seed=seed, initvals=first,
             progressbar=False, compute_convergence_checks=False,
         )  # fmt: skip
     posterior, statistics = (idata[group].to_dataset() for group in ("posterior", "sample_stats"))

@@ -1,0 +1,133 @@
+"""Teaching and Glass: whether long chains of latent values and hyperparameters that start far apart come together."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import arviz as az
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.paper import predictive
+from benchmarks.paper.data import TITLES
+from benchmarks.paper.scores import ESS, R_HAT
+from pymc_gpep.plots.style import colours
+
+Array = np.ndarray
+
+CHAINS = {"teaching": (6, 1000, 10_000, 6), "glass": (4, 500, 4000, 12)}
+"""Chains, draws for tuning, draws, and proposals of hyperparameters in each."""
+SPREAD = 1.0  # standard deviation of the logarithms of the hyperparameters that chains start at
+SHARES = (0.125, 0.25, 0.5, 1.0)  # of a chain, from its beginning, that r-hat is taken of
+SHOWN = 1000  # draws of a chain in the picture
+SHORT = 0.15  # length scales below that tell points apart that are alike but in one input
+
+
+class LongChains(Experiment):
+    """One fold of each."""
+
+    title = "Long chains for Teaching and Glass, from several starts"
+
+    def cells(self, data: str, quick: bool) -> Sequence[Cell]:
+        chains = {"teaching": (2, 10, 20, 2)} if quick else CHAINS
+        return [
+            Cell(f"{name}.0.MCMC.{seed}", predictive.chain,
+                 {"folder": data, "name": name, "number": 0, "size": [40, 10] if quick else None, "tune": tune,
+                  "draws": draws, "seed": seed, "hyper_moves": moves, "spread": SPREAD})
+            for name, (count, tune, draws, moves) in chains.items()
+            for seed in range(count)
+        ]  # fmt: skip
+
+    def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
+        record: dict[str, Any] = {}
+        lines: list[str] = []
+        for name, chains in by_data(found).items():
+            theta = logs(chains)
+            if len(theta) < 2:
+                continue
+            agreed = {share: worst(theta[:, : max(4, int(share * theta.shape[1]))]) for share in SHARES}
+            record[name] = {"agreement": agreed, "chains": [of_chain(x) for x in chains]}
+            r_hat, effective = agreed[1.0]
+            verdict = "mixed" if r_hat <= R_HAT and effective >= ESS else "not mixed"
+            lines += [
+                f"## {TITLES[name]}", "",
+                f"{len(theta)} chains of {theta.shape[1]} draws: **{verdict}**.", "",
+                "| share of the draws | worst r-hat | least effective draws | of which hyperparameter |",
+                "| --- " * 4 + "|",
+                *(f"| {share:g} | {r:.3f} | {n:.0f} | {label(worst_of(theta, share))} |"
+                  for share, (r, n) in agreed.items()),
+                "", "| chain | mean log predictive density | accuracy | log σ² | inputs with a length scale below "
+                f"{SHORT} in more than half of the draws | share of draws with one |", "| --- " * 6 + "|",
+            ]  # fmt: skip
+            for seed, row in enumerate(record[name]["chains"]):
+                short = ", ".join(map(str, row["short"])) or "none"
+                lines.append(f"| {seed} | {row['mlpd']:.3f} | {row['accuracy']:.3f} | {row['log_magnitude']:.2f} "
+                             f"| {short} | {row['any_short']:.2f} |")  # fmt: skip
+            both = density(np.mean([x["p"] for x in chains], axis=(0, 1)), chains[0]["y"])
+            record[name]["mlpd"] = both
+            lines += ["", f"All chains together: {both:.3f}.", ""]
+        lines.append(f"Fold 0. Chains start at hyperparameters whose logarithms are spread by {SPREAD:g} around those "
+                     "that all fits start from.")  # fmt: skip
+        return record, "\n".join(lines)
+
+    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+        sets = {name: chains for name, chains in by_data(found).items() if len(chains) > 1}
+        if not sets:
+            return None
+        figure = Figure(figsize=(9, 2.8 * len(sets)), layout="constrained")
+        for ax, (name, chains) in zip(figure.subplots(len(sets), squeeze=False)[:, 0], sets.items(), strict=True):
+            theta = logs(chains)
+            which = worst_of(theta, 1.0)
+            for draws, colour in zip(theta[:, :, which], colours(len(theta)), strict=True):
+                every = max(1, draws.size // SHOWN)
+                ax.plot(np.arange(draws.size)[::every], draws[::every], color=colour, linewidth=0.6)
+            ax.set(title=TITLES[name], xlabel="draw", ylabel=f"log of {label(which)}")
+        return figure
+
+
+def by_data(found: Mapping[str, Arrays]) -> dict[str, list[Arrays]]:
+    """Chains of each data set, in their order."""
+    return {name: own for name in CHAINS if (own := [found[key] for key in sorted(found) if key.startswith(name)])}
+
+
+def logs(chains: Sequence[Arrays]) -> Array:
+    """Logarithms of the hyperparameters (chains, draws, 1 + d), the magnitude first."""
+    return np.log([np.column_stack([x["magnitude"], x["length_scale"]]) for x in chains])
+
+
+def worst(theta: Array) -> tuple[float, float]:
+    """The largest r-hat and the least effective size of logarithms (chains, draws, parameters)."""
+    each = np.moveaxis(theta, 2, 0)
+    return max(float(az.rhat(x)) for x in each), min(float(az.ess(x)) for x in each)
+
+
+def worst_of(theta: Array, share: float) -> int:
+    """Which of them has the largest r-hat in such a share of the draws."""
+    some = theta[:, : max(4, int(share * theta.shape[1]))]
+    return int(np.argmax([float(az.rhat(x)) for x in np.moveaxis(some, 2, 0)]))
+
+
+def label(parameter: int) -> str:
+    """What a column of `logs` is called."""
+    return f"length scale {parameter - 1}" if parameter else "σ²"
+
+
+def of_chain(chain: Arrays) -> dict[str, Any]:
+    """What one chain says of held-out labels, and where its length scales are."""
+    p = chain["p"].mean(axis=0)
+    short = chain["length_scale"] < SHORT
+    return {
+        "mlpd": density(p, chain["y"]),
+        "accuracy": float((p.argmax(axis=1) == chain["y"]).mean()),
+        "log_magnitude": float(np.log(chain["magnitude"]).mean()),
+        "short": np.flatnonzero(short.mean(axis=0) > 0.5).tolist(),
+        "any_short": float(short.any(axis=1).mean()),
+    }
+
+
+def density(p: Array, labels: Array) -> float:
+    """Mean log predictive density of labels."""
+    return float(np.log(p[np.arange(len(p)), labels]).mean())
+
+
+EXPERIMENT = LongChains()
