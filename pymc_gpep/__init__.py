@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pymc_gpep.streaming.fit import StreamedFit
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.variational.approximation import GPApproximation
+    from pymc_gpep.variational.falling_adam import falling_adam
     from pymc_gpep.variational.reading import from_datatree
 
 _HOME = {
@@ -117,6 +118,7 @@ _HOME = {
     "compare_methods": "comparison.table",
     "default_priors": "priors",
     "evidence_grid": "comparison.evidence_grid",
+    "falling_adam": "variational.falling_adam",
     "from_datatree": "variational.reading",
     "learning_curve": "fits.learning_curve",
     "marginalize": "graph.marginal_model",
@@ -179,6 +181,7 @@ __all__ = [
     "compare_methods",
     "default_priors",
     "evidence_grid",
+    "falling_adam",
     "from_datatree",
     "learning_curve",
     "marginalize",

@@ -18,7 +18,6 @@ import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split
 from benchmarks.scalable_paper.drawn import Truth
-from benchmarks.scalable_paper.falling_rate import falling_adam
 from benchmarks.scalable_paper.large_data import SOURCES
 from benchmarks.scalable_paper.models import inducing_rows, typical_distance
 from benchmarks.scalable_paper.scoring import EPSILON, scores, with_label_noise
@@ -76,7 +75,8 @@ def learn(
     optimiser = pm.adam(learning_rate=rate)
     if falls:
         epoch = batches(split.y.size, batch)
-        optimiser = partial(falling_adam, rate=rate, steps=max(1, steps - warmup * epoch), rise=rise * epoch)
+        learning = max(1, steps - warmup * epoch)
+        optimiser = gpep.falling_adam(learning, rate, min(rise * epoch, learning - 1))
     first = inducing_rows(split.X, split.classes, inducing, 0)
     follow = Follow(split, scored, checkpoint)
     kwargs: dict[str, Any] = {"compile_kwargs": {"mode": INTERPRETED}}

@@ -112,7 +112,8 @@ def run(
         fit = pm.fit(iterations, progressbar=False, callbacks=list(callbacks), **options)
     seconds = time.process_time() - began
     said = {str(each.message).splitlines()[0] for each in caught}
-    return Fitted(fit, seconds, "\n".join(sorted(line for line in said if "Limit of" not in line)))
+    limits = ("Limit of", "REACHED LIMIT")
+    return Fitted(fit, seconds, "\n".join(sorted(line for line in said if not any(limit in line for limit in limits))))
 
 
 def score(fit: Any, split: Split) -> tuple[Array, Array]:

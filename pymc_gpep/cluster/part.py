@@ -229,4 +229,3 @@ class Part:
 
         product = self.sweeps.pulled(self._vector.sites, posterior, pull)
         return Sums((*total, product))
-

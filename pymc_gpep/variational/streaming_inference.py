@@ -223,7 +223,7 @@ class StreamingInference(Inference):
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function, optional
-            One of PyMC's, `pm.adam(learning_rate=1e-3)` if not given.
+            One of PyMC's, `pm.adam(learning_rate=1e-3)` if not given, or `gpep.falling_adam(...)`.
         backend : str, optional
             PyTensor backend to compile a step with. If not given, and if `compile_kwargs` have no `mode`, its
             operations are worked off one after the other: nothing is compiled.

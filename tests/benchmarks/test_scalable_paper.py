@@ -12,7 +12,6 @@ from benchmarks.paper.data import Split
 from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4
 from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
-from benchmarks.scalable_paper.falling_rate import falling_adam
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
 from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
@@ -99,18 +98,6 @@ def test_signed_steps_are_those_of_inner_updates():
         step(each)
         at = at + ours(-each)
         np.testing.assert_allclose(place.get_value(), at, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("rise", "shares"), [(0, [1.0, 0.5, 0.0, 0.0]), (1, [1.0, 1.0, 0.0, 0.0]), (2, [0.5, 1.0, 1.0, 0.0])]
-)
-def test_the_rate_of_adam_rises_and_falls_along_half_a_cosine(rise, shares):
-    """With a slope that stays the same a step of Adam is as long as its rate."""
-    place = pytensor.shared(np.zeros(1))
-    updates = falling_adam([pt.ones(1)], [place], 0.3, 2 + (rise > 1), rise)
-    step = pytensor.function([], place, updates=updates, mode="FAST_COMPILE")
-    at = np.array([step()[0] for _ in range(5)])
-    np.testing.assert_allclose(-np.diff(at), 0.3 * np.array(shares), atol=1e-7)
 
 
 def test_printed_numbers_are_where_the_paper_has_them():

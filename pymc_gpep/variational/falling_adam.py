@@ -1,0 +1,62 @@
+"""Adam with a rate that rises, then falls to nothing, so that a fit by batches does not end in the noise of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from pymc.variational.updates import adam
+
+from pymc_gpep.variational.argument_checks import check_number, check_whole
+
+__all__ = ["falling_adam"]
+
+
+def falling_adam(
+    steps: int, learning_rate: float = 1e-2, rise: int = 0
+) -> Callable[[Sequence[Any], Sequence[Any]], dict[Any, Any]]:
+    """Adam whose rate falls along half a cosine to 0, for `pm.fit(obj_optimizer=...)` of a fit by batches.
+
+    Parameters
+    ----------
+    steps : int
+        Number of steps after which the rate is 0, of those in which hyperparameters move: without the first epochs of
+        the `warmup`.
+    learning_rate : float
+        The largest rate. Inducing inputs move by about so many standard deviations of their column a step, the
+        logarithms of hyperparameters by about so much.
+    rise : int
+        Number of steps at the beginning in which the rate goes up in a line, where the full one would undo what the
+        warm-up came to.
+
+    Returns
+    -------
+    function of (gradients, parameters)
+        What makes the updates, as `pm.adam(learning_rate=...)` does.
+
+    Raises
+    ------
+    TypeError
+        If a number of steps is not a whole one, or the rate is no number.
+    ValueError
+        If there are not more steps than those of the rise, or if the rate is not positive.
+
+    Notes
+    -----
+    How many steps were taken is one of the updates, so that a fit that goes on from a checkpoint has the rate that it
+    left off with. The fall is that of Loshchilov and Hutter (2017, equation 5), without restarts.
+    """
+    check_whole("rise", rise)
+    check_whole("steps", steps, rise + 1)
+    check_number("learning_rate", learning_rate)
+    if not 0.0 < learning_rate < np.inf:
+        raise ValueError(f"learning_rate must be positive, but is {learning_rate}.")
+
+    def updates(gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
+        taken = pytensor.shared(0.0, "steps taken")
+        fallen = pt.clip((taken - rise) / (steps - rise), 0.0, 1.0)
+        now = learning_rate * pt.minimum((taken + 1.0) / max(1, rise), 0.5 * (1.0 + pt.cos(np.pi * fallen)))
+        return dict(adam(gradients, parameters, learning_rate=now)) | {taken: taken + 1.0}
+
+    return updates
