@@ -40,6 +40,8 @@ class Method(NamedTuple):
     batch: int = BATCH
     epochs: int | None = None
     """If not those of the experiment."""
+    relevances: bool = True
+    """Whether each column has a length scale, and not all of them one."""
 
 
 _EXACT = {"method": "sparse_ep", "sites": "quadrature"}
@@ -54,9 +56,14 @@ METHODS = {
 SHORT = 12
 METHODS |= {
     f"{name}-short": METHODS[name]._replace(title=f"{METHODS[name].title}, {SHORT} epochs", epochs=SHORT)
-    for name in ("ep", "sep", "vi", "exact")
+    for name in ("ep", "sep", "vi", "exact", "exact-500")
 }
 """The same with less time: how methods compare at equal epochs, where an hour for each is too much."""
+METHODS |= {
+    f"{name}-one": METHODS[name]._replace(title=f"{METHODS[name].title}, one length scale", relevances=False)
+    for name in ("sep", "exact-500", "sep-short", "exact-500-short")
+}
+"""The same without relevances, of which pixels have hundreds for each class."""
 PREDICTED = 1000  # held-out points at once
 MINUTES = 5.0  # between two fits that are kept
 _KNOWN = "scores.npz"
@@ -71,7 +78,7 @@ def learn(
     `rise` is how many epochs a rate that falls goes up before.
     """
     shared = METHODS[method].shared
-    model = batch_model(split, shared)
+    model = batch_model(split, shared, METHODS[method].relevances)
     optimiser = pm.adam(learning_rate=rate)
     if falls:
         epoch = batches(split.y.size, batch)
@@ -98,8 +105,11 @@ def learn(
     }
 
 
-def batch_model(split: Split, shared: bool) -> pm.Model:
-    """A multinomial probit with relevances and an amplitude for each class, or for all; declared on a few rows."""
+def batch_model(split: Split, shared: bool, relevances: bool = True) -> pm.Model:
+    """A multinomial probit with an amplitude and relevances, or one length scale, for each class or for all.
+
+    It is declared on a few rows.
+    """
     few = split.X[:5]
     with pm.Model() as model:
         # As data, because columns of a few rows may be alike, and then the graph does not say which is which.
@@ -107,7 +117,8 @@ def batch_model(split: Split, shared: bool) -> pm.Model:
         c = split.classes
         sets = 1 if shared else c
         distance = np.log(typical_distance(split.X))
-        log_ls = pm.Flat("log_ls", shape=(sets, few.shape[1]), initval=np.full((sets, few.shape[1]), distance))
+        shape = (sets, few.shape[1] if relevances else 1)
+        log_ls = pm.Flat("log_ls", shape=shape, initval=np.full(shape, distance))
         log_amplitude = pm.Flat("log_amplitude", shape=sets, initval=np.full(sets, np.log(10.0)))
         gps = [
             pm.gp.Latent(cov_func=pt.exp(log_amplitude[k]) * pm.gp.cov.ExpQuad(few.shape[1], ls=pt.exp(log_ls[k])))

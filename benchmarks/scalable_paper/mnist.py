@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from benchmarks.scalable_paper.batches import Batched
+from benchmarks.scalable_paper.batches import METHODS, Batched
 
 
 class MNIST(Batched):
@@ -10,7 +10,7 @@ class MNIST(Batched):
     source = "mnist"
     rivals = ("logistic",)
     rows = 60_000
-    methods = (*Batched.methods, "exact-500", "sep-short", "ep-short", "vi-short", "exact-short")
+    methods = tuple(METHODS)
     epochs = 60
     # Inducing inputs are learned in units of the deviation of a column, which for pixels is 0.01 to 0.5. With Adam's
     # default 15 000 steps are not enough.
