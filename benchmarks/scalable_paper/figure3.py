@@ -25,7 +25,8 @@ SHOWN = ("gfitc", "ep", "sep", "vi")
 FULL = "full"
 INDUCING = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 POINTS, ITERATIONS = 1000, 2000
-SEP_RATE = 5e-3  # of Adam at first, in standard deviations of a column
+SEP_RATE, SEP_SLOW, MANY = 5e-3, 1e-3, 100
+"""Of Adam at first, in standard deviations of a column; with so many inducing inputs the second."""
 GRID = 60  # values in each direction
 SAME = 0.05  # of a length scale: inducing inputs so close count as one
 
@@ -78,7 +79,8 @@ def place(method: str, inducing: int, points: int, iterations: int) -> dict[str,
             if method == "sep":
                 # Its q is in coordinates that move with inducing inputs: longer steps, as EP takes, are too fast for it
                 # where many of these are close to each other.
-                options = options | {"obj_optimizer": gpep.falling_adam(iterations, SEP_RATE)}
+                rate = SEP_RATE if inducing < MANY else SEP_SLOW
+                options = options | {"obj_optimizer": gpep.falling_adam(iterations, rate)}
             fit = pm.fit(iterations, inducing=first, progressbar=False, **options)
         return {
             "first": first,
