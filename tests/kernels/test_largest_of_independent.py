@@ -65,6 +65,35 @@ def test_probabilities_of_all_classes_sum_to_one():
         assert_allclose(sum(np.exp(evaluate(mean, variance, y)[0]) for y in range(6)), 1.0, atol=1e-12)
 
 
+def furthest_tail(mean, variance):
+    """log P of class 0 where it is so small that the log integrand is quadratic wherever a Φ is not 1, by its mode."""
+    slopes, offsets = np.sqrt(variance[0] / variance[1:]), (mean[0] - mean[1:]) / np.sqrt(variance[1:])
+    x = 0.0
+    for _ in range(len(mean)):
+        low = slopes * x + offsets < 0.0
+        x = -(slopes * offsets)[low].sum() / (1.0 + (slopes[low] ** 2).sum())
+    return -0.5 * x**2 - 0.5 * (np.minimum(slopes * x + offsets, 0.0) ** 2).sum()
+
+
+def test_widths_that_have_nothing_in_common_in_the_furthest_tail():
+    """With hazards of 10⁸ a curvature by differences has no digit: the mode was not found, and pieces had no end."""
+    rng = np.random.default_rng(3)
+    reached = 0
+    for _ in range(2000):
+        variance = 10.0 ** rng.uniform(-8, 8, 6)
+        mean = 10.0 ** rng.uniform(0, 6) * rng.normal(size=6)
+        mean[0] = mean.min() - 1.0
+        expected = furthest_tail(mean, variance)
+        if not -1e15 < expected < -1e9:
+            continue
+        reached += 1
+        log_p, rho, gamma = evaluate(mean, variance)
+        assert_allclose(log_p, expected, rtol=1e-7)
+        assert np.isfinite(rho).all()
+        assert (gamma >= 0.0).all()
+    assert reached > 400
+
+
 @pytest.mark.parametrize("c", [2, 3, 26])
 @pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
 def test_the_rough_one_has_six_digits(c, spread):

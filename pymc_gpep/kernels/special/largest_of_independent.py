@@ -26,6 +26,7 @@ _WIDTH = 1.5  # of a piece, in standard deviations
 _REACH = 8.3  # standard deviations until a Φ is 1
 _LOOSE = 1.5 * LOWEST_LOG_WEIGHT  # the ends of the interval may be as far out as this
 _HALVINGS = 200
+_MOST_PIECES = 10_000  # dozens are wanted; where rounding hides the mode there is no end to them
 
 
 @kernel
@@ -125,7 +126,9 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
         narrowest = 1.0 / math.sqrt(curvature)
         x = _end(-1.0, slopes, offsets, y, mode, peak, narrowest, moments[5])
         end = _end(1.0, slopes, offsets, y, mode, peak, narrowest, moments[5])
-        while x < end:
+        for _ in range(_MOST_PIECES):
+            if not x < end:
+                break
             piece = min(_WIDTH, end - x)
             for j in range(c):
                 if j != y and slopes[j] * x + offsets[j] < _REACH:
@@ -136,6 +139,8 @@ def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, r
                 at = x + 0.5 * piece * (1.0 + nodes[q])
                 _add_node(at, 0.5 * piece * weights[q], slopes, offsets, y, mode, peak, at_mode, scales, moments)
             x += piece
+        if x < end or not moments[4, y] > 0.0:  # rounding is all that there is around the mode
+            moments[4, y] = np.nan
     total = moments[4, y]
     pull = 0.0
     bend = 0.0

@@ -14,7 +14,7 @@ values.
 import math
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, probit_moments
 
 __all__ = ["LOWEST_LOG_WEIGHT", "log_integrand", "near_mode", "trapezoid_rule"]
 
@@ -46,13 +46,15 @@ def near_mode(slopes, offsets, y, hazards):
     """
     x = 0.0
     for _ in range(_MAX_NEWTON_STEPS):
-        log_integrand(x, slopes, offsets, y, hazards)
         slope = -x
         curvature = 1.0
         for j in range(slopes.shape[0]):
+            hazards[j] = 0.0
             if j != y:
+                # Far in the tail h (h + t) is 1, but the sum of its parts has no digits.
+                _, hazards[j], bend, _ = probit_moments(slopes[j] * x + offsets[j])
                 slope += slopes[j] * hazards[j]
-                curvature += slopes[j] * slopes[j] * hazards[j] * (slopes[j] * x + offsets[j] + hazards[j])
+                curvature += slopes[j] * slopes[j] * bend
         x += slope / curvature
         if not slope * slope > 1e-4 * curvature:
             break
