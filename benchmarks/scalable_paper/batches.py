@@ -50,7 +50,9 @@ METHODS = {
     "sep": Method("SEP", {"method": "sparse_sep", "sites": "pairwise"}),
     "vi": Method("VI", {"method": "sparse_vi", "sites": "pairwise"}),
     "exact": Method("EP, exact factor, shared covariance", _EXACT, shared=True),
-    "exact-500": Method("the same, M = 500, batches of 500", _EXACT, shared=True, inducing=500, batch=500),
+    "exact-500": Method(
+        "EP, exact factor, M = 500 shared, batches of 500", _EXACT, shared=True, inducing=500, batch=500
+    ),
 }
 """Batches have no label noise, so that VI is that of the product (6) of probits; the last two are ours."""
 SHORT = 12

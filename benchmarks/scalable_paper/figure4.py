@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import subset
@@ -88,6 +89,9 @@ class Figure4(Experiment):
                     ax.plot(at, score, color=colour, linestyle=style, marker=".", markersize=4, label=label)
         ax.set(xscale="log", xlabel="processor time in seconds", ylabel="negative test log likelihood")
         ax.set_ylim(0, 1.8)
+        ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.xaxis.set_major_formatter(ScalarFormatter())
+        ax.xaxis.set_minor_locator(NullLocator())
         ax.legend(fontsize=8, ncols=3)
         return figure
 
