@@ -42,10 +42,10 @@ class LongChains(Experiment):
         record: dict[str, Any] = {}
         lines: list[str] = []
         for name, chains in by_data(found).items():
-            theta = logs(chains)
+            theta = predictive.log_hyperparameters(chains)
             if len(theta) < 2:
                 continue
-            agreed = {share: worst(theta[:, : max(4, int(share * theta.shape[1]))]) for share in SHARES}
+            agreed = {share: predictive.agreement(first_part(theta, share)) for share in SHARES}
             record[name] = {"agreement": agreed, "chains": [of_chain(x) for x in chains]}
             r_hat, effective = agreed[1.0]
             verdict = "mixed" if r_hat <= R_HAT and effective >= ESS else "not mixed"
@@ -76,7 +76,7 @@ class LongChains(Experiment):
             return None
         figure = Figure(figsize=(9, 2.8 * len(sets)), layout="constrained")
         for ax, (name, chains) in zip(figure.subplots(len(sets), squeeze=False)[:, 0], sets.items(), strict=True):
-            theta = logs(chains)
+            theta = predictive.log_hyperparameters(chains)
             which = worst_of(theta, 1.0)
             for draws, colour in zip(theta[:, :, which], colours(len(theta)), strict=True):
                 every = max(1, draws.size // SHOWN)
@@ -90,25 +90,19 @@ def by_data(found: Mapping[str, Arrays]) -> dict[str, list[Arrays]]:
     return {name: own for name in CHAINS if (own := [found[key] for key in sorted(found) if key.startswith(name)])}
 
 
-def logs(chains: Sequence[Arrays]) -> Array:
-    """Logarithms of the hyperparameters (chains, draws, 1 + d), the magnitude first."""
-    return np.log([np.column_stack([x["magnitude"], x["length_scale"]]) for x in chains])
-
-
-def worst(theta: Array) -> tuple[float, float]:
-    """The largest r-hat and the least effective size of logarithms (chains, draws, parameters)."""
-    each = np.moveaxis(theta, 2, 0)
-    return max(float(az.rhat(x)) for x in each), min(float(az.ess(x)) for x in each)
+def first_part(theta: Array, share: float) -> Array:
+    """The first draws of (chains, draws, parameters), such a share of them."""
+    return theta[:, : max(4, int(share * theta.shape[1]))]
 
 
 def worst_of(theta: Array, share: float) -> int:
     """Which of them has the largest r-hat in such a share of the draws."""
-    some = theta[:, : max(4, int(share * theta.shape[1]))]
+    some = first_part(theta, share)
     return int(np.argmax([float(az.rhat(x)) for x in np.moveaxis(some, 2, 0)]))
 
 
 def label(parameter: int) -> str:
-    """What a column of `logs` is called."""
+    """What a column of `log_hyperparameters` is called."""
     return f"length scale {parameter - 1}" if parameter else "σ²"
 
 

@@ -121,16 +121,22 @@ def chain(
     }
 
 
-def chains_agree(chains: list[Arrays]) -> tuple[float, float]:
-    """Worst r-hat and least effective sample size of log hyperparameters, NaN for fewer than two chains."""
+def log_hyperparameters(chains: list[Arrays]) -> np.ndarray:
+    """Of chains (chains, draws, 1 + d), the magnitude first."""
+    return np.log([np.column_stack([x["magnitude"], x["length_scale"]]) for x in chains])
+
+
+def agreement(theta: np.ndarray) -> tuple[float, float]:
+    """Worst r-hat and least effective sample size of parameters (chains, draws, parameters)."""
     import arviz as az
 
-    if len(chains) < 2:
-        return np.nan, np.nan
-    theta = np.log([np.column_stack([x["magnitude"], x["length_scale"]]) for x in chains])
-    return max(float(az.rhat(x)) for x in np.moveaxis(theta, 2, 0)), min(
-        float(az.ess(x)) for x in np.moveaxis(theta, 2, 0)
-    )
+    each = np.moveaxis(theta, 2, 0)
+    return max(float(az.rhat(x)) for x in each), min(float(az.ess(x)) for x in each)
+
+
+def chains_agree(chains: list[Arrays]) -> tuple[float, float]:
+    """Those of log hyperparameters, NaN for fewer than two chains."""
+    return agreement(log_hyperparameters(chains)) if len(chains) > 1 else (np.nan, np.nan)
 
 
 def _keep(approximation: gpep.GPApproximation, checkpoint: Path) -> None:
