@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.probit.distribution import Probit
     from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
     from pymc_gpep.priors import default_priors
+    from pymc_gpep.rows.class_centres import class_centres
     from pymc_gpep.rows.errors import RowError
     from pymc_gpep.rows.registry import rows_of
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
@@ -114,6 +115,7 @@ _HOME = {
     "VariationalBayes": "approximations",
     "annealed_evidence": "checks.annealed_evidence",
     "bayesian_bootstrap": "comparison.bootstrap",
+    "class_centres": "rows.class_centres",
     "class_probabilities": "likelihoods.multinomial_probit.predictive",
     "compare_methods": "comparison.table",
     "default_priors": "priors",
@@ -177,6 +179,7 @@ __all__ = [
     "VariationalBayes",
     "annealed_evidence",
     "bayesian_bootstrap",
+    "class_centres",
     "class_probabilities",
     "compare_methods",
     "default_priors",

@@ -41,7 +41,7 @@ ROOMS = (
     "registration",
     "__init__",
 )
-SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow"}
+SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 

@@ -14,7 +14,14 @@ from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, 
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
-from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
+from benchmarks.scalable_paper.models import (
+    AMPLITUDE,
+    NOISE,
+    inducing_rows,
+    sizes,
+    step_model,
+    typical_distance,
+)
 from benchmarks.scalable_paper.printed import TABLE2, TIMES
 from benchmarks.scalable_paper.scoring import scores, with_label_noise
 from benchmarks.scalable_paper.signed_steps import signed_steps

@@ -1,0 +1,119 @@
+"""Where inducing inputs can begin: at centres of the rows of each class."""
+
+from numbers import Integral
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.rows.chunks import chunks
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.registry import rows_of
+
+__all__ = ["class_centres"]
+
+_MOST = 100_000  # rows that centres are made of, of more of them
+
+
+def class_centres(
+    data: Any, size: int, *, classes: int | None = None, shared: bool = False, random_seed: int = 0
+) -> Array:
+    """Inducing inputs to begin with, for `pm.fit(inducing=...)`: centres that k-means finds in the classes.
+
+    The function of a class has half of them among the rows of that class, where it is high, and half among all others.
+    Functions that share inducing inputs have as many centres of each class. A class that has too few rows leaves the
+    rest to the others.
+
+    Parameters
+    ----------
+    data : pair of arrays, path or Rows
+        Inputs (n, d) and labels (n,), whole numbers from 0, or what else `gpep.rows_of` takes; of more than 100 000
+        rows so many, drawn at random. Distances are those of the inputs as they are: columns of different units should
+        be standardised.
+    size : int
+        How many inducing inputs each function has, M.
+    classes : int, optional
+        c; one more than the largest label if not given.
+    shared : bool
+        Whether all functions have them in common, as with `shared_inducing=True` or where there is one function.
+    random_seed : int
+        For k-means, and for which rows are drawn.
+
+    Returns
+    -------
+    array (c, M, d), or (M, d) where they are shared
+
+    Raises
+    ------
+    TypeError
+        If the size is no whole number, or if the data are none.
+    ValueError
+        If there are fewer rows than inducing inputs, or labels that are no classes.
+    ImportError
+        If scikit-learn is not there, whose `MiniBatchKMeans` finds the centres (Sculley 2010).
+
+    Examples
+    --------
+    >>> pm.fit(method="sparse_ep", inducing=gpep.class_centres((X, y), 100))
+    """
+    rows = rows_of(data)
+    _check_size(size, rows.n_rows)
+    labels = np.concatenate([rows.labels(chunk) for chunk in chunks(rows)])
+    c = int(labels.max()) + 1 if classes is None else classes
+    if labels.min() < 0 or labels.max() >= c:
+        raise ValueError(f"labels must be from 0 to {c - 1}, but are from {labels.min()} to {labels.max()}.")
+    if labels.size > max(_MOST, size):
+        drawn = np.sort(np.random.default_rng(random_seed).choice(labels.size, max(_MOST, size), replace=False))
+    else:
+        drawn = np.arange(labels.size)
+    X, y = _inputs(rows, drawn), labels[drawn]
+    if shared:
+        counts = _in_turn(np.bincount(y, minlength=c), size)
+        return np.concatenate([_centres(X[y == k], int(counts[k]), random_seed) for k in range(c)])
+    sets = []
+    for k in range(c):
+        own = y == k
+        here = int(np.count_nonzero(own))
+        some = max(min(size // 2, here), size - (y.size - here))
+        sets.append(np.concatenate([_centres(X[own], some, random_seed), _centres(X[~own], size - some, random_seed)]))
+    return np.stack(sets)
+
+
+def _check_size(size: Any, n: int) -> None:
+    if not isinstance(size, Integral):
+        raise TypeError(f"size must be a whole number, but is {size!r}.")
+    if not 1 <= int(size) <= n:
+        raise ValueError(f"size must be from 1 to {n}, the number of rows, but is {size}.")
+
+
+def _inputs(rows: Rows, wanted: NDArray[np.int64]) -> Array:
+    """Inputs of some rows, whose numbers rise."""
+    found = []
+    for chunk in chunks(rows):
+        begin, end = np.searchsorted(wanted, [chunk.start, chunk.stop])
+        if begin < end:
+            found.append(rows.inputs(chunk)[wanted[begin:end] - chunk.start])
+    return np.concatenate(found)
+
+
+def _in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
+    """How many each of several gets of `size`, if they take one in turn until they have what is available to them."""
+    taken = np.zeros_like(available)
+    while (left := size - int(taken.sum())) > 0:
+        takers = np.flatnonzero(taken < available)[:left]
+        taken[takers] += 1
+    return taken
+
+
+def _centres(X: Array, count: int, random_seed: int) -> Array:
+    if not count:
+        return X[:0]
+    try:
+        from sklearn.cluster import MiniBatchKMeans
+    except ImportError as missing:
+        raise ImportError('Centres are found by scikit-learn: pip install "pymc-gpep[scikit-learn]".') from missing
+    with threadpool_limits(1):  # whoever forks later should find no threads of ours
+        found = MiniBatchKMeans(count, random_state=random_seed, n_init=1).fit(X)
+    return np.asarray(found.cluster_centers_, dtype=np.float64)

@@ -1,0 +1,94 @@
+"""Centres of the rows of each class."""
+
+import builtins
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from pymc_gpep.rows import class_centres as module
+
+# Two groups of points in each of three classes, far from each other and further from those of other classes.
+AT = np.array([[0.0, 0.0], [0.0, 9.0], [30.0, 0.0], [30.0, 9.0], [60.0, 0.0], [60.0, 9.0]])
+X = np.repeat(AT, 20, axis=0) + 0.1 * np.random.default_rng(0).normal(size=(120, 2))
+Y = np.repeat([0, 1, 2], 40)
+
+
+def counts(z):
+    """How many inducing inputs lie in each class."""
+    return np.bincount(np.rint(z[:, 0] / 30.0).astype(int), minlength=3).tolist()
+
+
+def test_half_of_the_centres_are_in_the_class_and_half_in_the_others():
+    z = gpep.class_centres((X, Y), 4)
+    assert z.shape == (3, 4, 2)
+    for k, own in enumerate(z):
+        assert counts(own)[k] == 2
+        assert_allclose(own[:2][np.argsort(own[:2, 1])], AT[2 * k : 2 * k + 2], atol=0.1)
+
+
+def test_shared_centres_are_as_many_of_each_class():
+    z = gpep.class_centres((X, Y), 5, shared=True)
+    assert z.shape == (5, 2)
+    assert counts(z) == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "own"),
+    [(slice(38, None), 8, [2, 4, 4]), (slice(40, None), 4, [0, 2, 2]), ([0, 1, 40, 41, 80, 81], 6, [2, 2, 2])],
+    ids=["two rows", "none", "as many centres as rows"],
+)
+def test_a_class_of_few_rows_leaves_the_rest_to_the_others(rows, size, own):
+    z = gpep.class_centres((X[rows], Y[rows]), size)
+    assert z.shape == (3, size, 2)
+    assert [counts(each)[k] for k, each in enumerate(z)] == own
+
+
+def test_shared_centres_go_to_the_classes_that_have_rows():
+    z = gpep.class_centres((X[38:], Y[38:]), 12, shared=True)
+    assert counts(z) == [2, 5, 5]
+    z = gpep.class_centres((X[40:], Y[40:]), 5, classes=4, shared=True)
+    assert counts(z) == [0, 3, 2]
+
+
+def test_of_many_rows_some_are_drawn(monkeypatch):
+    monkeypatch.setattr(module, "_MOST", 60)
+    z = gpep.class_centres((X, Y), 4)
+    for k, own in enumerate(z):
+        assert_allclose(own[:2][np.argsort(own[:2, 1])], AT[2 * k : 2 * k + 2], atol=0.2)
+    assert gpep.class_centres((X, Y), 90).shape == (3, 90, 2)  # as many as are asked for all the same
+
+
+def test_rows_of_files_have_the_centres_of_arrays(tmp_path):
+    np.save(tmp_path / "X.npy", X)
+    np.save(tmp_path / "y.npy", Y)
+    files = str(tmp_path / "X.npy"), str(tmp_path / "y.npy")
+    assert_array_equal(gpep.class_centres(files, 4, random_seed=3), gpep.class_centres((X, Y), 4, random_seed=3))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"size": 121}, ValueError, "size must be from 1 to 120, the number of rows, but is 121"),
+        ({"size": 0}, ValueError, "size must be from 1 to 120"),
+        ({"size": 2.5}, TypeError, "size must be a whole number, but is 2.5"),
+        ({"size": 4, "classes": 2}, ValueError, "labels must be from 0 to 1, but are from 0 to 2"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        gpep.class_centres((X, Y), **arguments)
+
+
+def test_who_lacks_the_library_is_told_its_name(monkeypatch):
+    load = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("sklearn"):
+            raise ImportError(name)
+        return load(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match=r"pymc-gpep\[scikit-learn\]"):
+        gpep.class_centres((X, Y), 4)
