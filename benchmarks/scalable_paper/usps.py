@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 from threadpoolctl import threadpool_limits
 
+import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper import data, predictive
 
@@ -21,17 +22,19 @@ BEGIN = {"magnitude": 130.0, "length_scale": 25.0}
 
 
 def fit_digits(
-    folder: str, size: list[int], inducing: int | None, sweeps: int, hyperparameters: dict[str, float]
+    folder: str, size: list[int], inducing: int | None, centres: bool, sweeps: int, hyperparameters: dict[str, float]
 ) -> dict[str, Any]:
     """Scores, evidence and times of one fit, of all points where there are no inducing inputs.
 
-    Inducing inputs begin at means of the points, which all classes share, and stay there.
+    Inducing inputs are points that lie far from each other, or centres of k-means in the classes. All functions share
+    them, and they stay.
     """
     split = data.subset(data.split("usps10", folder), *size)
     model, gp = predictive.classifier(split, ard=False)
     options: dict[str, Any] = {"method": "nested_ep"}
     if inducing is not None:
-        options = {"method": "sparse_ep", "gp": gp, "sites": "nested", "inducing": inducing, "shared_inducing": True,
+        z = gpep.class_centres((split.X, split.y), inducing, shared=True) if centres else inducing
+        options = {"method": "sparse_ep", "gp": gp, "sites": "nested", "inducing": z, "shared_inducing": True,
                    "learn_inducing": False, "update": "inner"}  # fmt: skip
     own, clock = time.process_time(), time.perf_counter()
     with threadpool_limits(1), model:
@@ -59,12 +62,13 @@ class Digits(Experiment):
     def cells(self, folder: str, quick: bool) -> Sequence[Cell]:
         shared = {"folder": folder, "size": [60, 20] if quick else [POINTS, POINTS], "hyperparameters": BEGIN}
         if quick:
-            return [Cell(_name(5, 2), fit_digits, {**shared, "inducing": 5, "sweeps": 2})]
+            return [_cell(5, True, 2, shared)]
         return [
-            Cell(_name(inducing, sweeps), fit_digits, {**shared, "inducing": inducing, "sweeps": sweeps})
+            _cell(inducing, centres, sweeps, shared)
             for sweeps in (0, SWEEPS)
+            for centres in (False, True)
             for inducing in INDUCING
-        ] + [Cell(_name(None, 0), fit_digits, {**shared, "inducing": None, "sweeps": 0})]
+        ] + [_cell(None, False, 0, shared)]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         lines = [
@@ -91,9 +95,10 @@ class Digits(Experiment):
         return record, "\n".join(lines)
 
 
-def _name(inducing: int | None, sweeps: int) -> str:
-    of = "all points" if inducing is None else f"{inducing}"
-    return f"{of}, {'learned' if sweeps else 'given'}"
+def _cell(inducing: int | None, centres: bool, sweeps: int, settings: Mapping[str, Any]) -> Cell:
+    of = "all points" if inducing is None else f"{inducing} {'centres' if centres else 'points'}"
+    arguments = {**settings, "inducing": inducing, "centres": centres, "sweeps": sweeps}
+    return Cell(f"{of}, {'learned' if sweeps else 'given'}", fit_digits, arguments)
 
 
 EXPERIMENT = Digits()
