@@ -15,6 +15,7 @@ from pymc_gpep.rows.registry import rows_of
 __all__ = ["class_centres"]
 
 _MOST = 100_000  # rows that centres are made of, of more of them
+_FEW = 5_000  # rows all of which each pass of k-means looks at; of more, passes look at some
 
 
 def class_centres(
@@ -29,15 +30,15 @@ def class_centres(
     Parameters
     ----------
     data : pair of arrays, path or Rows
-        Inputs (n, d) and labels (n,), whole numbers from 0, or what else `gpep.rows_of` takes; of more than 100 000
-        rows so many, drawn at random. Distances are those of the inputs as they are: columns of different units should
-        be standardised.
+        Inputs (n, d) and labels (n,), whole numbers from 0, or what else `gpep.rows_of` takes. If there are more than
+        100 000 rows, 100 000 are drawn at random. Distances are those of the inputs as they are: columns of different
+        units should be standardised.
     size : int
         How many inducing inputs each function has, M.
     classes : int, optional
         c; one more than the largest label if not given.
     shared : bool
-        Whether all functions have them in common, as with `shared_inducing=True` or where there is one function.
+        Whether all functions have them in common. Wanted with `shared_inducing=True`, and where there is one function.
     random_seed : int
         For k-means, and for which rows are drawn.
 
@@ -48,18 +49,23 @@ def class_centres(
     Raises
     ------
     TypeError
-        If the size is no whole number, or if the data are none.
+        If the size or the number of classes is no whole number, or if `data` are nothing that `gpep.rows_of` takes.
     ValueError
-        If there are fewer rows than inducing inputs, or labels that are no classes.
+        If there are fewer rows than inducing inputs, labels that are no classes, or inputs that are not finite.
     ImportError
-        If scikit-learn is not there, whose `MiniBatchKMeans` finds the centres (Sculley 2010).
+        If scikit-learn is not installed, which finds the centres: by `KMeans`, of more than 5000 rows by
+        `MiniBatchKMeans` (Sculley 2010).
 
     Examples
     --------
     >>> pm.fit(method="sparse_ep", inducing=gpep.class_centres((X, y), 100))
     """
     rows = rows_of(data)
-    _check_size(size, rows.n_rows)
+    _check_whole("size", size)
+    if size > rows.n_rows:
+        raise ValueError(f"size must be at most {rows.n_rows}, the number of rows, but is {size}.")
+    if classes is not None:
+        _check_whole("classes", classes)
     labels = np.concatenate([rows.labels(chunk) for chunk in chunks(rows)])
     c = int(labels.max()) + 1 if classes is None else classes
     if labels.min() < 0 or labels.max() >= c:
@@ -81,11 +87,11 @@ def class_centres(
     return np.stack(sets)
 
 
-def _check_size(size: Any, n: int) -> None:
-    if not isinstance(size, Integral):
-        raise TypeError(f"size must be a whole number, but is {size!r}.")
-    if not 1 <= int(size) <= n:
-        raise ValueError(f"size must be from 1 to {n}, the number of rows, but is {size}.")
+def _check_whole(name: str, value: Any) -> None:
+    if not isinstance(value, Integral):
+        raise TypeError(f"{name} must be a whole number, but is {value!r}.")
+    if int(value) < 1:
+        raise ValueError(f"{name} must be at least 1, but is {value}.")
 
 
 def _inputs(rows: Rows, wanted: NDArray[np.int64]) -> Array:
@@ -111,9 +117,10 @@ def _centres(X: Array, count: int, random_seed: int) -> Array:
     if not count:
         return X[:0]
     try:
-        from sklearn.cluster import MiniBatchKMeans
+        from sklearn.cluster import KMeans, MiniBatchKMeans
     except ImportError as missing:
         raise ImportError('Centres are found by scikit-learn: pip install "pymc-gpep[scikit-learn]".') from missing
     with threadpool_limits(1):  # whoever forks later should find no threads of ours
-        found = MiniBatchKMeans(count, random_state=random_seed, n_init=1).fit(X)
+        # The one of parts leaves centres on each other where there are many for few rows.
+        found = (KMeans if len(X) <= _FEW else MiniBatchKMeans)(count, random_state=random_seed, n_init=1).fit(X)
     return np.asarray(found.cluster_centers_, dtype=np.float64)

@@ -60,6 +60,16 @@ def test_of_many_rows_some_are_drawn(monkeypatch):
     assert gpep.class_centres((X, Y), 90).shape == (3, 90, 2)  # as many as are asked for all the same
 
 
+def test_of_a_large_class_passes_look_at_some(monkeypatch):
+    monkeypatch.setattr(module, "_FEW", 30)
+    assert counts(gpep.class_centres((X, Y), 6, shared=True)) == [2, 2, 2]
+
+
+def test_many_centres_of_few_rows_are_all_different():
+    for own in gpep.class_centres((X, Y), 60):
+        assert len(np.unique(own, axis=0)) == 60
+
+
 def test_rows_of_files_have_the_centres_of_arrays(tmp_path):
     np.save(tmp_path / "X.npy", X)
     np.save(tmp_path / "y.npy", Y)
@@ -70,8 +80,10 @@ def test_rows_of_files_have_the_centres_of_arrays(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"size": 121}, ValueError, "size must be from 1 to 120, the number of rows, but is 121"),
-        ({"size": 0}, ValueError, "size must be from 1 to 120"),
+        ({"size": 121}, ValueError, "size must be at most 120, the number of rows, but is 121"),
+        ({"size": 0}, ValueError, "size must be at least 1, but is 0"),
+        ({"size": 4, "classes": 0}, ValueError, "classes must be at least 1, but is 0"),
+        ({"size": 4, "classes": "3"}, TypeError, "classes must be a whole number, but is '3'"),
         ({"size": 2.5}, TypeError, "size must be a whole number, but is 2.5"),
         ({"size": 4, "classes": 2}, ValueError, "labels must be from 0 to 1, but are from 0 to 2"),
     ],
