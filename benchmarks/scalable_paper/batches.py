@@ -95,9 +95,8 @@ METHODS |= {
     f"{name}-centres": METHODS[name]._replace(
         title=f"{METHODS[name].title}, from centres", start=CENTRES, epochs=METHODS[name].epochs or HOUR
     )
-    for name in [
-        f"{each}{short}" for each in ("ep", "sep", "vi", "exact-each", "exact-500") for short in ("", "-short")
-    ]
+    for kind in ("ep", "sep", "vi", "exact-each", "exact-500")
+    for name in (kind, f"{kind}-short")
 }
 """The same from centres of k-means, with shorter length scales at first."""
 PREDICTED = 1000  # held-out points at once
