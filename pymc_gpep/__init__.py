@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.probit.distribution import Probit
     from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
     from pymc_gpep.priors import default_priors
-    from pymc_gpep.rows.class_centres import class_centres
     from pymc_gpep.rows.errors import RowError
     from pymc_gpep.rows.registry import rows_of
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
@@ -66,6 +65,7 @@ if TYPE_CHECKING:
     from pymc_gpep.streaming.fit import StreamedFit
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.variational.approximation import GPApproximation
+    from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
     from pymc_gpep.variational.reading import from_datatree
 
@@ -115,7 +115,7 @@ _HOME = {
     "VariationalBayes": "approximations",
     "annealed_evidence": "checks.annealed_evidence",
     "bayesian_bootstrap": "comparison.bootstrap",
-    "class_centres": "rows.class_centres",
+    "class_centres": "variational.class_centres",
     "class_probabilities": "likelihoods.multinomial_probit.predictive",
     "compare_methods": "comparison.table",
     "default_priors": "priors",

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.contract import Rows
 
-__all__ = ["chunks", "column_deviations", "sample_inputs"]
+__all__ = ["chunks", "column_deviations", "inputs_at", "sample_inputs", "sample_numbers"]
 
 
 def chunks(rows: Rows) -> Iterator[slice]:
@@ -36,8 +37,16 @@ def column_deviations(rows: Rows) -> Array:
 
 def sample_inputs(rows: Rows, count: int, rng: np.random.Generator) -> Array:
     """Inputs (count, d) of rows that are drawn without replacement; all rows, in their order, if there are no more."""
-    n = rows.n_rows
-    wanted = np.arange(n) if count >= n else rng.choice(n, count, replace=False)
+    return inputs_at(rows, sample_numbers(rows.n_rows, count, rng))
+
+
+def sample_numbers(n: int, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Which of n rows these are, (count,) or (n,)."""
+    return np.arange(n) if count >= n else rng.choice(n, count, replace=False)
+
+
+def inputs_at(rows: Rows, wanted: NDArray[np.int64]) -> Array:
+    """Inputs of some rows, by their numbers, in the order that these have."""
     found = np.empty((len(wanted), rows.n_inputs))
     order = np.argsort(wanted)
     ends = np.searchsorted(wanted[order], [chunk.stop for chunk in chunks(rows)])

@@ -1,6 +1,5 @@
 """Where inducing inputs can begin: at centres of the rows of each class."""
 
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -8,9 +7,9 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.variational.argument_checks import check_whole
 
 __all__ = ["class_centres"]
 
@@ -61,20 +60,17 @@ def class_centres(
     >>> pm.fit(method="sparse_ep", inducing=gpep.class_centres((X, y), 100))
     """
     rows = rows_of(data)
-    _check_whole("size", size)
+    check_whole("size", size, 1)
     if size > rows.n_rows:
         raise ValueError(f"size must be at most {rows.n_rows}, the number of rows, but is {size}.")
     if classes is not None:
-        _check_whole("classes", classes)
+        check_whole("classes", classes, 1)
     labels = np.concatenate([rows.labels(chunk) for chunk in chunks(rows)])
     c = int(labels.max()) + 1 if classes is None else classes
     if labels.min() < 0 or labels.max() >= c:
         raise ValueError(f"labels must be from 0 to {c - 1}, but are from {labels.min()} to {labels.max()}.")
-    if labels.size > max(_MOST, size):
-        drawn = np.sort(np.random.default_rng(random_seed).choice(labels.size, max(_MOST, size), replace=False))
-    else:
-        drawn = np.arange(labels.size)
-    X, y = _inputs(rows, drawn), labels[drawn]
+    drawn = np.sort(sample_numbers(labels.size, max(_MOST, size), np.random.default_rng(random_seed)))
+    X, y = inputs_at(rows, drawn), labels[drawn]
     if shared:
         counts = _in_turn(np.bincount(y, minlength=c), size)
         return np.concatenate([_centres(X[y == k], int(counts[k]), random_seed) for k in range(c)])
@@ -85,23 +81,6 @@ def class_centres(
         some = max(min(size // 2, here), size - (y.size - here))
         sets.append(np.concatenate([_centres(X[own], some, random_seed), _centres(X[~own], size - some, random_seed)]))
     return np.stack(sets)
-
-
-def _check_whole(name: str, value: Any) -> None:
-    if not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, but is {value!r}.")
-    if int(value) < 1:
-        raise ValueError(f"{name} must be at least 1, but is {value}.")
-
-
-def _inputs(rows: Rows, wanted: NDArray[np.int64]) -> Array:
-    """Inputs of some rows, whose numbers rise."""
-    found = []
-    for chunk in chunks(rows):
-        begin, end = np.searchsorted(wanted, [chunk.start, chunk.stop])
-        if begin < end:
-            found.append(rows.inputs(chunk)[wanted[begin:end] - chunk.start])
-    return np.concatenate(found)
 
 
 def _in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:

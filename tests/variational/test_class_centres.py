@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.rows import class_centres as module
+from pymc_gpep.variational import class_centres as module
 
 # Two groups of points in each of three classes, far from each other and further from those of other classes.
 AT = np.array([[0.0, 0.0], [0.0, 9.0], [30.0, 0.0], [30.0, 9.0], [60.0, 0.0], [60.0, 9.0]])
