@@ -18,6 +18,7 @@ MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
 # From the ground upwards: a module imports from its own room and from those before it.
 ROOMS = (
     "array_types",
+    "argument_types",
     "rows",
     "priors",
     "user_warnings",

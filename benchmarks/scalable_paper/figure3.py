@@ -27,6 +27,18 @@ INDUCING = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 POINTS, ITERATIONS = 1000, 2000
 SEP_RATE, SEP_SLOW, MANY = 5e-3, 1e-3, 100
 """Of Adam at first, in standard deviations of a column; with so many inducing inputs the second."""
+
+
+def falling_steps(iterations: int, inducing: int) -> dict[str, Any]:
+    """Of SEP, whose q is in coordinates that move with inducing inputs.
+
+    Longer steps, as EP takes, are too fast for it where many of these are close to each other.
+    """
+    return {"obj_optimizer": gpep.falling_adam(iterations, SEP_RATE if inducing < MANY else SEP_SLOW)}
+
+
+OWN_STEPS = {"sep": falling_steps}
+"""Options of methods that take other steps here than elsewhere, from the iterations and inducing inputs."""
 GRID = 60  # values in each direction
 SAME = 0.05  # of a length scale: inducing inputs so close count as one
 
@@ -75,13 +87,8 @@ def place(method: str, inducing: int, points: int, iterations: int) -> dict[str,
             p = fit.predict(gp, grid())["p"].values
             return {"labels": p.argmax(axis=1), "message": str(fit)}
         with known_model(X, y, step=True)[0]:
-            options = METHODS[method].options
-            if method == "sep":
-                # Its q is in coordinates that move with inducing inputs: longer steps, as EP takes, are too fast for it
-                # where many of these are close to each other.
-                rate = SEP_RATE if inducing < MANY else SEP_SLOW
-                options = options | {"obj_optimizer": gpep.falling_adam(iterations, rate)}
-            fit = pm.fit(iterations, inducing=first, progressbar=False, **options)
+            own = OWN_STEPS[method](iterations, inducing) if method in OWN_STEPS else {}
+            fit = pm.fit(iterations, inducing=first, progressbar=False, **METHODS[method].options | own)
         return {
             "first": first,
             "points": points,

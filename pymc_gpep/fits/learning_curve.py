@@ -1,14 +1,13 @@
 """How predictions of a fit by active rows get better with their number."""
 
 from collections.abc import Sequence
-from numbers import Integral
-from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.active_fit import ActiveFit
 from pymc_gpep.fits.prediction import held_out, new_inputs, predict_given
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
@@ -58,7 +57,7 @@ def learning_curve(
     ValueError
         If inputs or labels do not fit the model, or `every` is not positive.
     """
-    _check_step(every)
+    check_whole("every", every, 1)
     if not isinstance(fit, ActiveFit):
         raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is a {type(fit).__name__}.')
     blocks, classifier, solution = fit.blocks(gp), fit.classifier, fit.solution
@@ -80,10 +79,3 @@ def learning_curve(
             right[i] += (found.p.argmax(axis=1) == observed[rows]).sum()
     n = len(inputs)
     return xr.Dataset({"mlpd": ("active", density / n), "accuracy": ("active", right / n)}, coords={"active": counts})
-
-
-def _check_step(every: Any) -> None:
-    if not isinstance(every, Integral):
-        raise TypeError(f"every must be a whole number, but is {every!r}.")
-    if every < 1:
-        raise ValueError(f"every must be at least 1, but is {every}.")

@@ -13,6 +13,7 @@ from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
@@ -76,6 +77,8 @@ class ProbitGibbs(LatentStep):
     ------
     StructureError
         If the model is no Gaussian process classifier.
+    TypeError
+        If `sweeps` is no whole number.
     ValueError
         If its likelihood is no probit, multinomial or of one function, or an option or `vars` makes no sense.
 
@@ -113,8 +116,7 @@ class ProbitGibbs(LatentStep):
     ) -> None:
         if hyper not in _DENSITIES:
             raise ValueError(f"hyper is {hyper!r}; it must be one of {', '.join(map(repr, sorted(_DENSITIES)))}.")
-        if isinstance(sweeps, bool) or not hasattr(sweeps, "__index__") or sweeps < 1:
-            raise ValueError(f"sweeps is {sweeps!r}; it must be a whole number, at least 1.")
+        check_whole("sweeps", sweeps, 1)
         classifier = read_classifier(modelcontext(model), likelihood)
         if not classifier.likelihood_model.offers(Utilities):
             fitting = " and ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))

@@ -13,6 +13,7 @@ from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution
 from pymc_gpep.approximations.registry import with_options
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.active_fit import ActiveFit
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
@@ -28,7 +29,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.model_rows import RowInputs
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
-from pymc_gpep.variational.argument_checks import check_there, check_whole, taken, whole_seed
+from pymc_gpep.variational.argument_checks import check_there, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.single_class import warn_of_single_class

@@ -1,41 +1,19 @@
-"""Arguments of fits that are refused before any work."""
+"""Arguments of `pm.fit` that are refused before any work, and what it takes."""
 
 from collections.abc import Iterable, Mapping
 from inspect import signature
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from pymc.variational.inference import Inference
 
-__all__ = ["check_number", "check_optimiser", "check_switches", "check_there", "check_whole", "taken", "whole_seed"]
-
-
-def check_whole(name: str, value: Any, least: int = 0) -> None:
-    """Raise a TypeError unless an argument of this name is a whole number, a ValueError if it is less than `least`."""
-    if not isinstance(value, Integral):
-        raise TypeError(f"{name} must be a whole number, but is {value!r}.")
-    if value < least:
-        raise ValueError(f"{name} must be at least {least}, but is {value}.")
-
-
-def check_number(name: str, value: Any) -> None:
-    """Raise a TypeError unless an argument of this name is a number."""
-    if not isinstance(value, Real):
-        raise TypeError(f"{name} must be a number, but is {value!r}.")
+__all__ = ["check_optimiser", "check_there", "taken", "whole_seed"]
 
 
 def taken(inference: type[Inference]) -> list[str]:
     """What `pm.fit` takes by name for an inference, besides the options of approximations."""
     names = [*signature(inference).parameters, *signature(inference.fit).parameters]
     return [name for name in names if name not in {"self", "method", "options"}]
-
-
-def check_switches(**switches: Any) -> None:
-    """Raise a TypeError unless arguments of these names are True or False."""
-    for name, value in switches.items():
-        if not isinstance(value, bool | np.bool_):
-            raise TypeError(f"{name} must be True or False, but is {value!r}.")
 
 
 def whole_seed(random_seed: Any) -> int:

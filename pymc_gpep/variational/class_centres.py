@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.registry import rows_of
-from pymc_gpep.variational.argument_checks import check_whole
 
 __all__ = ["class_centres"]
 
@@ -35,7 +35,7 @@ def class_centres(
     size : int
         How many inducing inputs each function has, M.
     classes : int, optional
-        c; one more than the largest label if not given.
+        c; one more than the largest label if not given, and then the smallest must be 0.
     shared : bool
         Whether all functions have them in common. Wanted with `shared_inducing=True`, and where there is one function.
     random_seed : int
@@ -67,6 +67,11 @@ def class_centres(
         check_whole("classes", classes, 1)
     labels = np.concatenate([rows.labels(chunk) for chunk in chunks(rows)])
     c = int(labels.max()) + 1 if classes is None else classes
+    if classes is None and labels.min() > 0:
+        raise ValueError(
+            f"labels are from {labels.min()} to {labels.max()}, but classes are numbered from 0. Subtract "
+            f"{labels.min()}, or say how many there are if the first ones have no rows: classes={c}."
+        )
     if labels.min() < 0 or labels.max() >= c:
         raise ValueError(f"labels must be from 0 to {c - 1}, but are from {labels.min()} to {labels.max()}.")
     drawn = np.sort(sample_numbers(labels.size, max(_MOST, size), np.random.default_rng(random_seed)))

@@ -8,7 +8,7 @@ import pytensor
 import pytensor.tensor as pt
 from pymc.variational.updates import adam
 
-from pymc_gpep.variational.argument_checks import check_number, check_whole
+from pymc_gpep.argument_types import check_number, check_whole
 
 __all__ = ["falling_adam"]
 

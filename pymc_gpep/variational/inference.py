@@ -12,6 +12,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations import approximator
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
 from pymc_gpep.hyper.hyperparameters import check_start
@@ -25,7 +26,7 @@ from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
-from pymc_gpep.variational.argument_checks import check_whole, taken, whole_seed
+from pymc_gpep.variational.argument_checks import taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.single_class import warn_of_single_class

@@ -11,6 +11,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
+from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -28,14 +29,7 @@ from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
-from pymc_gpep.variational.argument_checks import (
-    check_optimiser,
-    check_switches,
-    check_there,
-    check_whole,
-    taken,
-    whole_seed,
-)
+from pymc_gpep.variational.argument_checks import check_optimiser, check_there, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude

@@ -14,6 +14,7 @@ from pymc.variational.inference import Inference
 from pymc.variational.updates import adam
 
 from pymc_gpep.approximations.suggestion import did_you_mean
+from pymc_gpep.argument_types import check_number, check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -40,14 +41,7 @@ from pymc_gpep.structure.interpreted import INTERPRETED
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
-from pymc_gpep.variational.argument_checks import (
-    check_number,
-    check_optimiser,
-    check_switches,
-    check_whole,
-    taken,
-    whole_seed,
-)
+from pymc_gpep.variational.argument_checks import check_optimiser, taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude

@@ -50,6 +50,7 @@ def test_an_array_is_taken_as_it_is():
         (X[:0], ValueError, r"but has shape \(0, 2\)"),
         (np.full((3, 2), np.nan), ValueError, "inducing must be finite, but has 6 values"),
         ("many", TypeError, "inducing must be a whole number or an array of inputs, but is a str"),
+        (True, ValueError, r"inducing must be a whole number or an array \(M, 2\).*, but is True"),
         (2.5, ValueError, r"is 2\.5"),
     ],
 )

@@ -40,7 +40,7 @@ def test_shared_centres_are_as_many_of_each_class():
     ids=["two rows", "none", "as many centres as rows"],
 )
 def test_a_class_of_few_rows_leaves_the_rest_to_the_others(rows, size, own):
-    z = gpep.class_centres((X[rows], Y[rows]), size)
+    z = gpep.class_centres((X[rows], Y[rows]), size, classes=3)
     assert z.shape == (3, size, 2)
     assert [counts(each)[k] for k, each in enumerate(z)] == own
 
@@ -85,12 +85,19 @@ def test_rows_of_files_have_the_centres_of_arrays(tmp_path):
         ({"size": 4, "classes": 0}, ValueError, "classes must be at least 1, but is 0"),
         ({"size": 4, "classes": "3"}, TypeError, "classes must be a whole number, but is '3'"),
         ({"size": 2.5}, TypeError, "size must be a whole number, but is 2.5"),
+        ({"size": True}, TypeError, "size must be a whole number, but is True"),
         ({"size": 4, "classes": 2}, ValueError, "labels must be from 0 to 1, but are from 0 to 2"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         gpep.class_centres((X, Y), **arguments)
+
+
+def test_labels_that_begin_later_are_refused_unless_said_to():
+    with pytest.raises(ValueError, match=r"labels are from 1 to 3, but .*Subtract 1, or .*classes=4"):
+        gpep.class_centres((X, Y + 1), 4)
+    assert gpep.class_centres((X, Y + 1), 4, classes=4).shape == (4, 4, 2)
 
 
 def test_who_lacks_the_library_is_told_its_name(monkeypatch):
