@@ -41,7 +41,7 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     n, d = rows.n_rows, rows.n_inputs
     if given is None:
         given = min(_DEFAULT, n)
-    if isinstance(given, Integral) and not isinstance(given, bool):
+    if not isinstance(given, bool) and isinstance(given, Integral):
         count = int(given)
         if not 1 <= count <= n:
             instead = (
