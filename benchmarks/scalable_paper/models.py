@@ -1,4 +1,8 @@
-"""The model of the paper: a Gaussian covariance with relevances, an amplitude and noise for each class, flat priors."""
+"""The model of the paper: a Gaussian covariance with relevances, an amplitude and noise for each class.
+
+Priors of the logarithms of hyperparameters are flat, as the paper's; or normal around first values, of a standard
+deviation `spread`.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,33 +19,33 @@ Array = np.ndarray
 
 AMPLITUDE, NOISE = 1.0, 1e-2
 """Variances to begin with. Those of the paper are not printed."""
+WEAK = 3.0  # a factor of 20 is one standard deviation
 
 
-def step_model(X: Array, y: Array, noise: float = NOISE) -> pm.Model:
+def step_model(X: Array, y: Array, noise: float = NOISE, spread: float | None = None) -> pm.Model:
     """The class of the largest latent value, noise of which is part of the covariance (equations 1 and 13)."""
     with pm.Model() as model:
-        f = _latent(X, int(y.max()) + 1, noise)
+        f = _latent(X, int(y.max()) + 1, noise, spread)
         gpep.RobustMax("y", f.T, epsilon=EPSILON, observed=y)
     return model
 
 
-def probit_model(X: Array, y: Array) -> pm.Model:
+def probit_model(X: Array, y: Array, spread: float | None = None) -> pm.Model:
     """The same with noise of variance 1 for each class: the step likelihood knows no scale."""
     with pm.Model() as model:
-        f = _latent(X, int(y.max()) + 1, None)
+        f = _latent(X, int(y.max()) + 1, None, spread)
         gpep.MultinomialProbit("y", f.T, observed=y)
     return model
 
 
-def _latent(X: Array, classes: int, noise: float | None) -> Any:
+def _latent(X: Array, classes: int, noise: float | None, spread: float | None) -> Any:
     """Latent values (c, n), with a process for each class."""
     amplitude = AMPLITUDE if noise is not None else 10.0 * AMPLITUDE
-    first = np.full((classes, X.shape[1]), np.log(typical_distance(X)))
-    log_ls = pm.Flat("log_ls", shape=first.shape, initval=first)
-    log_amplitude = pm.Flat("log_amplitude", shape=classes, initval=np.full(classes, np.log(amplitude)))
+    log_ls = _logarithms("log_ls", np.full((classes, X.shape[1]), np.log(typical_distance(X))), spread)
+    log_amplitude = _logarithms("log_amplitude", np.full(classes, np.log(amplitude)), spread)
     ls, variance = pt.exp(log_ls), pt.exp(log_amplitude)
     if noise is not None:
-        log_noise = pm.Flat("log_noise", shape=classes, initval=np.full(classes, np.log(noise)))
+        log_noise = _logarithms("log_noise", np.full(classes, np.log(noise)), spread)
     rows = []
     for k in range(classes):
         cov = variance[k] * pm.gp.cov.ExpQuad(X.shape[1], ls=ls[k])
@@ -49,6 +53,12 @@ def _latent(X: Array, classes: int, noise: float | None) -> Any:
             cov += pm.gp.cov.WhiteNoise(pt.exp(0.5 * log_noise[k]))
         rows.append(pm.gp.Latent(cov_func=cov).prior(f"f_{k}", X=X))
     return pt.stack(rows)
+
+
+def _logarithms(name: str, first: Array, spread: float | None) -> Any:
+    if spread is None:
+        return pm.Flat(name, shape=first.shape, initval=first)
+    return pm.Normal(name, first, spread, initval=first)
 
 
 def typical_distance(X: Array) -> float:

@@ -14,7 +14,15 @@ from benchmarks.scalable_paper.batches import CENTRES, RANDOM, Follow, batch_mod
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
 from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
-from benchmarks.scalable_paper.models import AMPLITUDE, NOISE, inducing_rows, sizes, step_model, typical_distance
+from benchmarks.scalable_paper.models import (
+    AMPLITUDE,
+    NOISE,
+    WEAK,
+    inducing_rows,
+    sizes,
+    step_model,
+    typical_distance,
+)
 from benchmarks.scalable_paper.printed import TABLE2, TIMES
 from benchmarks.scalable_paper.scoring import scores, with_label_noise
 from benchmarks.scalable_paper.signed_steps import signed_steps
@@ -66,10 +74,11 @@ def test_vowels_have_the_rows_of_their_other_form(tmp_path):
         _ten_features(str(tmp_path), speaker[::-1])
 
 
-def test_where_the_model_begins():
+@pytest.mark.parametrize("spread", [None, WEAK], ids=["flat", "weak priors"])
+def test_where_the_model_begins(spread):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(6, 2))
-    point = step_model(X, np.arange(6) % 3).initial_point()
+    point = step_model(X, np.arange(6) % 3, spread=spread).initial_point()
     np.testing.assert_allclose(np.exp(point["log_ls"]), typical_distance(X))
     np.testing.assert_allclose(np.exp(point["log_amplitude"]), AMPLITUDE)
     np.testing.assert_allclose(np.exp(point["log_noise"]), NOISE)
