@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar
 
-from benchmarks.scalable_paper.batches import METHODS, Batched
+from benchmarks.scalable_paper.batch_methods import METHODS
+from benchmarks.scalable_paper.batches import Batched
 
 
 class MNIST(Batched):

@@ -1,0 +1,96 @@
+"""Methods that are fitted batch by batch, and where they begin."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import pymc_gpep as gpep
+from benchmarks.paper.data import Split
+from benchmarks.scalable_paper.models import inducing_rows
+
+Array = np.ndarray
+
+INDUCING, BATCH = 200, 200  # the paper's
+
+
+class Start(NamedTuple):
+    """First values of hyperparameters and inducing inputs."""
+
+    length: float
+    """Of length scales, in root median squared distances."""
+    amplitude: float
+    """Variance."""
+    centres: bool
+    """Whether inducing inputs are centres of k-means of the classes, and not random rows."""
+    held: bool = False
+    """Whether the variance stays what it is."""
+
+    def inducing(self, split: Split, size: int, shared: bool) -> Array:
+        """Inducing inputs (c, M, d), or (M, d) where classes share them."""
+        if self.centres:
+            return gpep.class_centres((split.X, split.y), size, classes=split.classes, shared=shared)
+        rows = inducing_rows(split.X, split.classes, size, 0)
+        return rows[0] if shared else rows
+
+
+RANDOM = Start(1.0, 10.0, centres=False)
+CENTRES = Start(0.5, 100.0, centres=True)
+HELD = Start(0.5, 50.0, centres=True, held=True)
+
+
+class Method(NamedTuple):
+    """One of them, as `pm.fit` is asked for it."""
+
+    title: str
+    options: dict[str, Any]
+    shared: bool = False
+    """Whether classes share a covariance and inducing inputs."""
+    inducing: int = INDUCING
+    batch: int = BATCH
+    epochs: int | None = None
+    """If not those of the experiment."""
+    relevances: bool = True
+    """Whether each column has a length scale, and not all of them one."""
+    start: Start = RANDOM
+
+
+_EXACT = {"method": "sparse_ep", "sites": "quadrature"}
+METHODS = {
+    "ep": Method("EP", {"method": "sparse_ep", "sites": "pairwise"}),
+    "sep": Method("SEP", {"method": "sparse_sep", "sites": "pairwise"}),
+    "vi": Method("VI", {"method": "sparse_vi", "sites": "pairwise"}),
+    "exact-each": Method("EP, exact factor", _EXACT),
+    "exact": Method("EP, exact factor, shared covariance", _EXACT, shared=True),
+    "exact-500": Method(
+        "EP, exact factor, M = 500 shared, batches of 500", _EXACT, shared=True, inducing=500, batch=500
+    ),
+}
+"""Batches have no label noise, so that VI is that of the product (6) of probits; the last three are ours."""
+SHORT = 12
+METHODS |= {
+    f"{name}-short": METHODS[name]._replace(title=f"{METHODS[name].title}, {SHORT} epochs", epochs=SHORT)
+    for name in ("ep", "sep", "vi", "exact-each", "exact", "exact-500")
+}
+"""The same with less time: how methods compare at equal epochs, where an hour for each is too much."""
+METHODS |= {
+    f"{name}-one": METHODS[name]._replace(title=f"{METHODS[name].title}, one length scale", relevances=False)
+    for name in ("sep", "exact-500", "sep-short", "exact-500-short")
+}
+"""The same without relevances, of which pixels have hundreds for each class."""
+HOUR = 45  # epochs in an hour of one core
+METHODS |= {
+    f"{name}-centres": METHODS[name]._replace(
+        title=f"{METHODS[name].title}, from centres", start=CENTRES, epochs=METHODS[name].epochs or HOUR
+    )
+    for kind in ("ep", "sep", "vi", "exact-each", "exact-500")
+    for name in (kind, f"{kind}-short")
+}
+"""The same from centres of k-means, with shorter length scales at first."""
+HELD_EPOCHS = 24  # in half an hour
+METHODS |= {
+    f"{kind}-held": METHODS[kind]._replace(
+        title=f"{METHODS[kind].title}, from centres, variance held", start=HELD, epochs=HELD_EPOCHS
+    )
+    for kind in ("sep", "vi")
+}
+"""From centres, with a variance that does not move: the bound makes it small, and predictions worse with it."""
