@@ -27,6 +27,8 @@ INDUCING = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 POINTS, ITERATIONS = 1000, 2000
 SEP_RATE, SEP_SLOW, MANY = 5e-3, 1e-3, 100
 """Of Adam at first, in standard deviations of a column; with so many inducing inputs the second."""
+GRID = 60  # values in each direction
+SAME = 0.05  # of a length scale: inducing inputs so close count as one
 
 
 def falling_steps(iterations: int, inducing: int) -> dict[str, Any]:
@@ -39,8 +41,6 @@ def falling_steps(iterations: int, inducing: int) -> dict[str, Any]:
 
 OWN_STEPS = {"sep": falling_steps}
 """Options of methods that take other steps here than elsewhere, from the iterations and inducing inputs."""
-GRID = 60  # values in each direction
-SAME = 0.05  # of a length scale: inducing inputs so close count as one
 
 
 def draw_data(points: int, seed: int = 0) -> tuple[Array, Array]:
