@@ -1,6 +1,7 @@
 """Fits that several test modules look at, made once."""
 
 import gc
+import signal
 
 import pymc as pm
 import pytensor
@@ -12,6 +13,9 @@ from tests import models
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
 pytensor.config.mode = INTERPRETED
+
+# A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module", autouse=True)
