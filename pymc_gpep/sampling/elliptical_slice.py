@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pymc.blocking import PointType
 
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.sampling.ellipse import elliptical_slice
@@ -52,8 +53,7 @@ class EllipticalSlice(GuidedStep):
     }
 
     def __init__(self, vars: Any = None, *, sweeps: int = 10, **options: Any) -> None:
-        if sweeps < 1:
-            raise ValueError(f"sweeps must be at least 1, but is {sweeps}.")
+        check_whole("sweeps", sweeps, 1)
         super().__init__(vars, **options)
         self.sweeps = sweeps
 

@@ -21,6 +21,7 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
@@ -69,6 +70,8 @@ class GuidedStep(LatentStep):
     ------
     StructureError
         If the model has no Gaussian process priors, or if it is no classifier that the guide can approximate.
+    TypeError
+        If `hyper_moves` is no whole number.
     ValueError
         If an option makes no sense.
     """
@@ -87,8 +90,7 @@ class GuidedStep(LatentStep):
         compile_kwargs: dict[str, Any] | None = None,
         blocked: bool = True,
     ) -> None:
-        if hyper_moves < 1:
-            raise ValueError(f"hyper_moves must be at least 1, but is {hyper_moves}.")
+        check_whole("hyper_moves", hyper_moves, 1)
         model = modelcontext(model)
         classifier, guide = _guided_classifier(model, guide, likelihood)
         super().__init__(vars, classifier or read_processes(model), rng, compile_kwargs)

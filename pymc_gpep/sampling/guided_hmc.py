@@ -7,6 +7,7 @@ from pymc.blocking import PointType
 from pymc.step_methods.state import dataclass_state
 from pymc.step_methods.step_sizes import DualAverageAdaptation, StepSizeState
 
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Whitening
 from pymc_gpep.sampling.guided import GuidedStep, GuidedStepState
@@ -82,8 +83,7 @@ class GuidedHMC(GuidedStep):
             raise ValueError(f"path_length must be positive, but is {path_length}.")
         if not 0 < target_accept < 1:
             raise ValueError(f"target_accept must be between 0 and 1, but is {target_accept}.")
-        if max_leapfrog < 1:
-            raise ValueError(f"max_leapfrog must be at least 1, but is {max_leapfrog}.")
+        check_whole("max_leapfrog", max_leapfrog, 1)
         super().__init__(vars, **options)
         self.path_length = path_length
         self.max_leapfrog = max_leapfrog

@@ -24,6 +24,7 @@ from pymc.step_methods.state import dataclass_state
 from scipy.special import logsumexp, softmax
 
 from pymc_gpep.approximations import approximator
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.sites import Sites
@@ -104,6 +105,8 @@ class PseudoMarginal(EllipticalSlice):
     ------
     StructureError
         If the model has no Gaussian process priors, or if it is no classifier that the guide can approximate.
+    TypeError
+        If `particles` is no whole number.
     ValueError
         If an option makes no sense, or if `vars` leaves out hyperparameters of a marginal model.
 
@@ -148,8 +151,7 @@ class PseudoMarginal(EllipticalSlice):
         self, vars: Any = None, *, particles: int = 10, correlation: float = 1.0, hyper_moves: int = 2,
         likelihood: str | None = None, model: pm.Model | None = None, **options: Any,
     ) -> None:  # fmt: skip
-        if particles < 1:
-            raise ValueError(f"particles must be at least 1, but is {particles}.")
+        check_whole("particles", particles, 1)
         if not 0 <= correlation <= 1:
             raise ValueError(f"correlation must be between 0 and 1, but is {correlation}.")
         model = modelcontext(model)

@@ -11,6 +11,7 @@ from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import read_processes
 
@@ -57,6 +58,8 @@ class ScaledMetropolis(LatentStep):
     ------
     StructureError
         If the model has no `pm.gp.Latent` prior, or if other free variables depend on latent values.
+    TypeError
+        If `updates` is no whole number.
     ValueError
         If `vars` names anything but latent values or leaves some out, or if an option has a value that makes no sense.
 
@@ -92,8 +95,7 @@ class ScaledMetropolis(LatentStep):
     ) -> None:
         if not 0 < scale <= 1:
             raise ValueError(f"scale must be in (0, 1], but is {scale!r}.")
-        if updates < 1:
-            raise ValueError(f"updates must be at least 1, but is {updates!r}.")
+        check_whole("updates", updates, 1)
         if not 0 < target_accept < 1:
             raise ValueError(f"target_accept must be in (0, 1), but is {target_accept!r}.")
         processes = read_processes(pm.modelcontext(model))

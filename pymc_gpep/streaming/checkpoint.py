@@ -3,12 +3,12 @@
 import os
 import shutil
 import time
-from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import xarray as xr
 
+from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array
 from pymc_gpep.streaming.fit import StreamedFit
 from pymc_gpep.streaming.saving import STATE, Saved, saved
@@ -70,8 +70,7 @@ class Checkpoint:
 
 
 def _check_minutes(minutes: Any) -> None:
-    if not isinstance(minutes, Real):
-        raise TypeError(f"minutes must be a number, but is {minutes!r}.")
+    check_number("minutes", minutes)
     if not float(minutes) >= 0.0:
         raise ValueError(f"minutes must be at least 0, but is {minutes}.")
 

@@ -281,9 +281,18 @@ def test_refuses_other_ways(hyper):
         step_of(models.fixed()[0], hyper=hyper)
 
 
-@pytest.mark.parametrize("sweeps", [0, -1, 2.0, "many", True, None])
-def test_refuses_other_numbers_of_sweeps(sweeps):
-    with pytest.raises((TypeError, ValueError), match=r"sweeps must be .*, but is"):
+@pytest.mark.parametrize(
+    ("sweeps", "error", "message"),
+    [
+        *((few, ValueError, f"sweeps must be at least 1, but is {few}") for few in (0, -1)),
+        *(
+            (other, TypeError, f"sweeps must be a whole number, but is {other!r}")
+            for other in (2.0, "many", True, None)
+        ),
+    ],
+)
+def test_refuses_other_numbers_of_sweeps(sweeps, error, message):
+    with pytest.raises(error, match=message):
         step_of(models.fixed()[0], sweeps=sweeps)
 
 
