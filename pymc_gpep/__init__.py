@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from pymc_gpep.comparison.evidence_grid import evidence_grid
     from pymc_gpep.comparison.table import compare_methods
     from pymc_gpep.fits.active_fit import ActiveFit
+    from pymc_gpep.fits.held_out_rows import HeldOut
     from pymc_gpep.fits.learning_curve import learning_curve
     from pymc_gpep.fits.left_out import CavityELPD
     from pymc_gpep.fits.recover import recover
@@ -83,6 +84,7 @@ _HOME = {
     "GPApproximation": "variational.approximation",
     "GPClassifier": "structure",
     "GuidedHMC": "sampling.guided_hmc",
+    "HeldOut": "fits.held_out_rows",
     "IEP": "approximations",
     "IVM": "approximations",
     "ImportanceCheck": "checks.importance",
@@ -152,6 +154,7 @@ __all__ = [
     "GPApproximation",
     "GPClassifier",
     "GuidedHMC",
+    "HeldOut",
     "ImportanceCheck",
     "InducedArrays",
     "LabelRegression",

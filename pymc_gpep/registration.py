@@ -69,7 +69,7 @@ def register() -> None:
                 raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(sorted(ours))}.{meant}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
-        check_callbacks(arguments.get("kwargs", {}).get("callbacks"), inference is StreamingInference)
+        check_callbacks(arguments.get("kwargs", {}).get("callbacks"), name, inference is StreamingInference)
         options = dict(arguments.pop("inf_kwargs", None) or {})
         options |= {each: arguments.pop(each) for each in ("random_seed", "start") if each in arguments}
         others = arguments.pop("kwargs", {})

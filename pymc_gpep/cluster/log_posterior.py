@@ -91,7 +91,7 @@ class ClusterLogPosterior(SparseLogPosterior):
 
     def _read_labels(self) -> NDArray[np.int64]:
         # Each part reads its own, and what is nowhere else in memory is not held here.
-        return super()._read_labels() if isinstance(self._blocks.rows, InMemory) else _NONE
+        return super()._read_labels() if isinstance(self.blocks.rows, InMemory) else _NONE
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """Evaluate, see `SparseLogPosterior`."""

@@ -20,6 +20,7 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
 __all__ = ["ActiveFit"]
 
@@ -51,6 +52,8 @@ class ActiveFit(OptimisedFit):
     rows : Rows or None
         What was fitted, where that were not the rows of the model; without any values, `FormerRows`, in a fit that was
         read from a file.
+    prior : InducingBlocks or None
+        Prior moments, with the rows that were fitted; None in a fit that was read from a file.
     """
 
     _by: ClassVar[str] = "active rows"
@@ -64,6 +67,7 @@ class ActiveFit(OptimisedFit):
     seconds: float = np.nan
     compile_seconds: float = np.nan
     rows: Rows | None = field(default=None, repr=False)
+    prior: InducingBlocks | None = field(default=None, repr=False)
 
     @cached_property
     def posterior(self) -> ActivePosterior:

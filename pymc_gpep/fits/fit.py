@@ -191,11 +191,4 @@ class Fit:
         StructureError
             If it is not given, and the graph of the model does not say what the prior is at other inputs.
         """
-        gps = as_gps(gp)
-        if gps not in self._crossings:
-            self._crossings[gps] = CrossCovariance(self.classifier, gps, self.log_posterior.data)
-        return self._crossings[gps]
-
-    @cached_property
-    def _crossings(self) -> dict[tuple[pm.gp.Latent, ...] | None, CrossCovariance]:
-        return {}
+        return self.log_posterior.cross_covariance(as_gps(gp))

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.mixture import Prediction, assembled
-from pymc_gpep.fits.prediction import labelled, new_inputs, predict_given, process_and_inputs
+from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given, process_and_inputs
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.rows.contract import Rows
@@ -81,6 +81,8 @@ class InducingFit(ABC):
         One set for all functions, or one for each.
     rows : Rows or None
         What was fitted, if not the rows of the model.
+    prior : InducingBlocks or None
+        Prior moments, with the rows that were fitted; None in a fit that was read from a file, which asks the model.
     seconds : float
         Time that the fit took; NaN if unknown.
     """
@@ -91,6 +93,7 @@ class InducingFit(ABC):
     theta: Array
     inducing_inputs: Array
     rows: Rows | None
+    prior: InducingBlocks | None
     seconds: float
 
     @property
@@ -171,8 +174,15 @@ class InducingFit(ABC):
         shared = "" if self.classifier.n_functions == 1 else " for each function" if sets > 1 else " for all functions"
         return f"{size} inducing inputs{shared}"
 
+    @property
+    def iterations_per_epoch(self) -> int:
+        """How often callbacks are called while all rows are gone through once."""
+        return 1
+
     def blocks(self, gp: Gp = None) -> InducingBlocks:
         """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
+        if gp is None and self.prior is not None:
+            return self.prior
         gps = as_gps(gp)
         if gps not in self._made:
             self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data, rows=self.rows)
@@ -229,6 +239,7 @@ class InducingFit(ABC):
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
         Xnew: ArrayLike | None = None,
         *,
+        observed: ArrayLike | None = None,
         probabilities: str | None = None,
         tolerance: float = 5e-5,
         covariances: bool = True,
@@ -243,6 +254,8 @@ class InducingFit(ABC):
             new inputs is read from the graph of the model.
         Xnew : array (m, d)
             New inputs, or those of the data; a DataArray gives its first dim and coords to the result.
+        observed : array (m,), optional
+            What was observed there, for `log_density`.
         probabilities : str, optional
             How class probabilities are computed, as in `GPApproximation.predict`.
         tolerance : float
@@ -256,7 +269,7 @@ class InducingFit(ABC):
         Returns
         -------
         xarray.Dataset
-            `p`, `mean`, `cov` (or `variance`) and `error`, as of `GPApproximation.predict`.
+            `p`, `mean`, `cov` (or `variance`), `error` and `log_density`, as of `GPApproximation.predict`.
 
         Raises
         ------
@@ -273,12 +286,14 @@ class InducingFit(ABC):
         posterior = self._known_posterior()
         point = self.space.point(self.theta)
         m, c = len(inputs), self.classifier.n_functions
+        y = None if observed is None else held_out(self.classifier, observed, m, "observed")
         likelihood = self.likelihood_at(m)
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
             for rows in row_blocks(max(m, 1), c * max(posterior.size, c)):
                 mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
-                part = predict_given(likelihood.at(rows), mean.T, cov, how=how, tolerance=tolerance)
+                of_rows = None if y is None else y[rows]
+                part = predict_given(likelihood.at(rows), mean.T, cov, observed=of_rows, how=how, tolerance=tolerance)
                 yield rows, part if covariances else part._replace(cov=None)
 
         found = assembled(parts(), m)

@@ -1,8 +1,9 @@
 """A fit with inducing inputs: where hyperparameters and inducing inputs ended, and the latent functions given them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 import xarray as xr
@@ -20,6 +21,7 @@ from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
 __all__ = ["SparseFit"]
 
@@ -50,6 +52,8 @@ class SparseFit(OptimisedFit):
     rows : Rows or None
         What was fitted, where that were not the rows of the model; without any values, `FormerRows`, in a fit that was
         read from a file.
+    prior : InducingBlocks or None
+        Prior moments, with the rows that were fitted; None in a fit that was read from a file.
     """
 
     space: Hyperparameters
@@ -61,11 +65,17 @@ class SparseFit(OptimisedFit):
     seconds: float = np.nan
     compile_seconds: float = np.nan
     rows: Rows | None = field(default=None, repr=False)
+    prior: InducingBlocks | None = field(default=None, repr=False)
 
     @cached_property
     def solution(self) -> SparseSolution:
         """The approximate posterior of the latent functions; computed when it is asked for."""
         return self.solve()
+
+    def kept(self, why: str) -> Self:
+        """Return this fit, of an iteration, as one that has ended for a reason."""
+        solution = self.solution
+        return replace(self, optimum=replace(self.optimum, message=why), solve=lambda: solution)
 
     @property
     def posterior(self) -> InducingPosterior | None:

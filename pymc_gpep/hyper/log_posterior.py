@@ -12,6 +12,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pytensor.graph.replace import graph_replace
@@ -26,7 +27,7 @@ from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thre
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
-from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments
+from pymc_gpep.structure.prior_functions import CrossCovariance, Moments, check_moments, prior_moments
 
 __all__ = ["Evaluation", "LogPosterior"]
 
@@ -99,6 +100,7 @@ class LogPosterior(Hyperparameters):
         self._looseness = 1.0
         self._kwargs = compile_kwargs or {}
         self._moments = prior_moments(classifier, self.data)
+        self._crossings: dict[tuple[pm.gp.Latent, ...] | None, CrossCovariance] = {}
 
     @property
     def name(self) -> str:
@@ -109,6 +111,12 @@ class LogPosterior(Hyperparameters):
     def compiled(self) -> bool:
         """Whether it is evaluated by compiled code, and not interpreted."""
         return "mode" in self._kwargs
+
+    def cross_covariance(self, gps: tuple[pm.gp.Latent, ...] | None) -> CrossCovariance:
+        """Prior moments at new inputs, made once for all fits of this log posterior; see `Fit.cross_covariance`."""
+        if gps not in self._crossings:
+            self._crossings[gps] = CrossCovariance(self.classifier, gps, self.data)
+        return self._crossings[gps]
 
     def prepare(self, threads: int = 1) -> None:
         """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""

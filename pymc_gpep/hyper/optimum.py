@@ -139,6 +139,7 @@ def maximise(
     history = [best]
     near = Neighbours((theta,), (best.start,))
     evaluated = {theta.tobytes(): best}
+    said: list[str] = []
 
     def negative(x: Array) -> tuple[float, Array]:
         nonlocal near
@@ -156,7 +157,11 @@ def maximise(
         highest = _highest(history)  # starts can be long: that of the last one is kept, and of the highest
         history[:-1] = [each if each is highest else each._replace(start=_NO_START) for each in history[:-1]]
         evaluated.clear()
-        callback(tuple(history))
+        try:
+            callback(tuple(history))
+        except StopIteration as stop:  # which the optimiser takes for its end, without what it says
+            said.append(str(stop) or "Stopped by a callback.")
+            raise
 
     if not searching:
         return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
@@ -165,7 +170,8 @@ def maximise(
             negative, theta, jac=True, method="L-BFGS-B", callback=record,
             options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": flat, "gtol": _SLOPE},
         )  # fmt: skip
-        converged, message, interrupted = bool(result.success), str(result.message), False
+        converged, interrupted = bool(result.success), False
+        message = said[0] if said else str(result.message)
         best = _highest(history)
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None:

@@ -50,7 +50,7 @@ class SparseLogPosterior:
     ) -> None:
         self.hyperparameters = hyperparameters
         self.approximator = approximator
-        self._blocks = blocks
+        self.blocks = blocks
         self._inducing = inducing
         self._learn = learn
         deviations = column_deviations(blocks.rows)
@@ -65,8 +65,8 @@ class SparseLogPosterior:
         self._likelihood = classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
 
     def _read_labels(self) -> NDArray[np.int64]:
-        rows, likelihood = self._blocks.rows, self.hyperparameters.classifier.likelihood_model
-        return checked_labels(rows, likelihood, self._blocks.n_functions)
+        rows, likelihood = self.blocks.rows, self.hyperparameters.classifier.likelihood_model
+        return checked_labels(rows, likelihood, self.blocks.n_functions)
 
     @property
     def name(self) -> str:
@@ -93,7 +93,7 @@ class SparseLogPosterior:
 
     def prior_at(self, flat: Array) -> PriorAt:
         """The prior of the latent functions at one point."""
-        return PriorAt(self._blocks, self.point(flat), self.split(flat)[1])
+        return PriorAt(self.blocks, self.point(flat), self.split(flat)[1])
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if the covariance of the inducing values at one point cannot be one."""

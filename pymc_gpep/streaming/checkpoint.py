@@ -10,13 +10,14 @@ import xarray as xr
 
 from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.callback import Callback
 from pymc_gpep.streaming.fit import StreamedFit
 from pymc_gpep.streaming.saving import STATE, Saved, saved
 
 __all__ = ["Checkpoint", "read_checkpoint"]
 
 
-class Checkpoint:
+class Checkpoint(Callback):
     """A callback of `pm.fit` that writes where a fit with batches stands, every few minutes and when it has ended.
 
     `pm.fit(n, ..., start=path)` goes on from there, with n steps more. It is the file that `fit.to_datatree()` makes,
@@ -46,9 +47,22 @@ class Checkpoint:
         self._minutes = minutes
         self._written = time.monotonic()
 
-    def __call__(self, fit: StreamedFit, losses: Array, step: int) -> None:
+    def check(self, method: str, batches: bool) -> None:
+        """See `Callback`."""
+        if not batches:
+            raise TypeError(
+                "callbacks has a Checkpoint, which is for fits by batches. Give batch_size, or leave it out: a fit of "
+                "all rows is saved with fit.to_datatree() when it has ended."
+            )
+
+    def __call__(self, fit: StreamedFit, losses: Array, iteration: int) -> None:
         """Write if it is time to."""
         if time.monotonic() - self._written >= 60.0 * self._minutes:
+            self.write(fit)
+
+    def finish(self, fit: StreamedFit) -> None:
+        """Write, unless nothing has been done."""
+        if fit.steps:
             self.write(fit)
 
     def write(self, fit: StreamedFit) -> None:

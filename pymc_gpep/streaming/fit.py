@@ -1,9 +1,9 @@
 """A fit batch by batch: where it stands, and the latent functions given that."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import xarray as xr
@@ -42,7 +42,7 @@ class StreamedFit(InducingFit):
     memory : Memory
     rule : Rule
     prior : InducingBlocks or None
-        Prior moments, with the rows that were fitted; None in a fit that was read from a file, which asks the model.
+        Prior moments, with the rows that were fitted; None in a fit that was read from a file.
     settings : dict
         Batch size, batches in an epoch, steps, seed.
     losses : array (steps,)
@@ -110,9 +110,15 @@ class StreamedFit(InducingFit):
             return None
         return InducingPosterior(white, own)
 
-    def blocks(self, gp: Gp = None) -> InducingBlocks:
-        """Prior moments by blocks, with the data that was fitted; `gp` is what made the latent values, if given."""
-        return super().blocks(gp) if self.prior is None or gp is not None else self.prior
+    def kept(self, why: str) -> Self:
+        """Return this fit, of a step, as one that has ended for a reason."""
+        values = self.values
+        return replace(self, ended=why, read=lambda: values)
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        """How many steps go through all rows once."""
+        return int(self.settings["per_epoch"])
 
     @property
     def steps(self) -> int:

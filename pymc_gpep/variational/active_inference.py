@@ -201,5 +201,6 @@ class ActiveInference(Inference):
         inputs = rows.inputs[solution.selection.rows][None]
         theta = optimum.best.theta
         return ActiveFit(
-            self._space, self._approximator, theta, inputs, optimum, solution, seconds, compile_seconds, self._rows
-        )
+            self._space, self._approximator, theta, inputs, optimum, solution, seconds, compile_seconds, self._rows,
+            rows.blocks,
+        )  # fmt: skip

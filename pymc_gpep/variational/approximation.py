@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -95,6 +96,15 @@ class GPApproximation(SingleGroupApproximation):
         self._deterministics = list(self.model.deterministics)
         self.__dict__.pop("_recorder", None)
         self.groups[0].show(fit)
+
+    iterations_per_epoch = 1
+    """How often callbacks are called while all rows are gone through once."""
+
+    def kept(self, why: str) -> "GPApproximation":
+        """Return another one with the fit that this one shows now, as one that has ended for a reason."""
+        approximation = GPApproximation(model=self.model, random_seed=0)
+        approximation.show(replace(self._fit, optimum=replace(self.optimum, message=why)))
+        return approximation
 
     @property
     def _fit(self) -> Fit:

@@ -2,19 +2,21 @@
 
 from typing import Any
 
-from pymc_gpep.streaming.checkpoint import Checkpoint
+from pymc_gpep.fits.callback import Callback
 
 __all__ = ["check_callbacks"]
 
 
-def check_callbacks(callbacks: Any, batches: bool) -> None:
+def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
     """Raise a TypeError unless callbacks are functions, and fit the fit.
 
     Parameters
     ----------
     callbacks : list of functions of (fit, losses, iteration), or None
+    method : str
+        Of the fit.
     batches : bool
-        Whether the fit goes batch by batch, and so can be written by a `Checkpoint`.
+        Whether it goes batch by batch.
     """
     if callbacks is None:
         return
@@ -27,8 +29,5 @@ def check_callbacks(callbacks: Any, batches: bool) -> None:
         if isinstance(each, type) or not callable(each):
             what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
             raise TypeError(f"callbacks has {what}, and needs functions of (fit, losses, iteration).")
-        if isinstance(each, Checkpoint) and not batches:
-            raise TypeError(
-                "callbacks has a Checkpoint, which is for fits by batches. Give batch_size, or leave it out: a fit of "
-                "all rows is saved with fit.to_datatree() when it has ended."
-            )
+        if isinstance(each, Callback):
+            each.check(method, batches)

@@ -13,6 +13,7 @@ from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.argument_types import check_whole
+from pymc_gpep.fits.callback import finish
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
 from pymc_gpep.hyper.hyperparameters import check_start
@@ -247,6 +248,7 @@ class GPInference(Inference):
             self._approx.show(fit)
             if not optimum.interrupted:  # then nobody waits for what takes work until it is asked for
                 self._approx.groups[0].settle()
+            finish(callbacks, self._approx)
         compile_seconds = of_graph + compiled.seconds
         seconds = time.perf_counter() - began - compile_seconds
         self._approx.show(replace(fit, seconds=seconds, compile_seconds=compile_seconds))

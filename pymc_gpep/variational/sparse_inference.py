@@ -13,6 +13,7 @@ from pymc.variational.inference import Inference
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.callback import finish
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -247,6 +248,7 @@ class SparseInference(Inference):
             seconds = time.perf_counter() - began - compiled.seconds
             fit = self._result(log_posterior, optimum, seconds, compiled.seconds)
             _ = optimum.interrupted or fit.solution
+            finish(callbacks, fit)
         self.hist = fit.hist
         _log.info("%s", fit)
         if not fit.converged:
@@ -280,6 +282,7 @@ class SparseInference(Inference):
             seconds,
             compile_seconds,
             self._rows,
+            log_posterior.blocks,
         )
 
 

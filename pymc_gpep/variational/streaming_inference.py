@@ -16,6 +16,7 @@ from pymc.variational.updates import adam
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.callback import finish
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.row_labels import checked_chunks
@@ -26,7 +27,7 @@ from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.registry import rows_of
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batches import Batches
-from pymc_gpep.streaming.checkpoint import Checkpoint, read_checkpoint
+from pymc_gpep.streaming.checkpoint import read_checkpoint
 from pymc_gpep.streaming.fit import StreamedFit
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.registry import RULES, rule_for
@@ -305,8 +306,8 @@ class StreamingInference(Inference):
                 values = state.held()
                 error.fit = fit_now("Stopped at a row that cannot be used", lambda: values)
                 raise
-            except StopIteration:
-                ended = "Stopped by a callback"
+            except StopIteration as stop:
+                ended = str(stop).rstrip(".") or "Stopped by a callback"
             except KeyboardInterrupt:
                 ended = "Interrupted"
             except FloatingPointError as error:
@@ -314,9 +315,7 @@ class StreamingInference(Inference):
             seconds = time.perf_counter() - began - compiled.seconds
             values = state.held()
             fit = fit_now(ended, lambda: values, seconds, compiled.seconds)
-            for callback in callbacks or ():
-                if isinstance(callback, Checkpoint) and fit.steps:
-                    callback.write(fit)
+            finish(callbacks, fit)
         self.hist = fit.hist
         _log.info("%s", fit.message)
         if ended.startswith("Given up"):

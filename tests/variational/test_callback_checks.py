@@ -15,7 +15,7 @@ def listen(fit, losses, iteration):
 @pytest.mark.parametrize("callbacks", [None, [], [listen], (listen,)])
 @pytest.mark.parametrize("batches", [True, False])
 def test_functions_pass(callbacks, batches):
-    check_callbacks(callbacks, batches)
+    check_callbacks(callbacks, "sparse_ep", batches)
 
 
 @pytest.mark.parametrize(
@@ -28,11 +28,11 @@ def test_functions_pass(callbacks, batches):
 )
 def test_others_are_named(callbacks, message):
     with pytest.raises(TypeError, match=re.escape(message)):
-        check_callbacks(callbacks, batches=True)
+        check_callbacks(callbacks, "sparse_ep", batches=True)
 
 
 def test_checkpoints_are_for_batches(tmp_path):
     checkpoint = gpep.Checkpoint(tmp_path / "run.zarr")
-    check_callbacks([checkpoint], batches=True)
+    check_callbacks([checkpoint], "sparse_ep", batches=True)
     with pytest.raises(TypeError, match="Give batch_size"):
-        check_callbacks([checkpoint], batches=False)
+        check_callbacks([checkpoint], "sparse_ep", batches=False)
