@@ -9,11 +9,11 @@ import pytensor.tensor as pt
 import pytest
 
 from benchmarks.paper.data import Split
-from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4
+from benchmarks.scalable_paper import batches, drawn, figure1, figure3, figure4, overfitting
 from benchmarks.scalable_paper.batch_methods import CENTRES, HELD, RANDOM
 from benchmarks.scalable_paper.batches import Follow, batch_model, draw_curves, learn
 from benchmarks.scalable_paper.data import FILE, _ten_features, fold
-from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS
+from benchmarks.scalable_paper.methods import BEYOND, METHODS, PAPERS, run
 from benchmarks.scalable_paper.mnist import EXPERIMENT as MNIST
 from benchmarks.scalable_paper.models import (
     AMPLITUDE,
@@ -209,6 +209,32 @@ def test_report_of_figure_4():
     figure = figure4.EXPERIMENT.draw(runs)
     assert figure is not None
     assert figure.axes[0].get_legend_handles_labels()[1] == ["SEP, M = 4"]
+
+
+def test_report_of_overfitting():
+    curve = {"loss": np.array([9.0, 8.0, 7.0, 6.0, 5.0]), "iterations": np.array([1, 2, 5]),
+             "scores": np.array([[0.1, 0.9, 0.4], [0.2, 0.7, 0.3], [0.5, 0.8, 0.3]])}  # fmt: skip
+    shorter = curve | {"loss": curve["loss"][:2] - 1.0, "scores": curve["scores"][:2] + 0.2}
+    runs = {"glass, ep, fold 0": curve, "glass, ep, fold 3": shorter, "waveform, vi, fold 0": curve}
+    record, text = overfitting.EXPERIMENT.report(runs)
+    assert record["glass, ep"]["iterations"] == [1, 2]
+    assert record["glass, ep"]["objective"] == [-8.5, -7.5]
+    assert record["glass, ep"]["score"] == pytest.approx([1.0, 0.8])
+    assert record["waveform, vi"]["objective"] == [-9.0, -8.0, -5.0]
+    assert "| EP, objective | 2 | -8.5 | -7.5 |" in text
+    figure = overfitting.EXPERIMENT.draw(runs)
+    assert figure is not None
+    assert [ax.get_title() for ax in figure.axes] == ["Glass", "Waveform"]
+
+
+def test_rows_are_kept_back_from_learning():
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
+    inducing = inducing_rows(X, 2, 3, 0)
+    found = {name: run(name, Split(X, y, X, y), inducing, 10).fit for name in ("ep", "ep-kept-back")}
+    assert found["ep"].blocks().rows.n_rows == 40
+    assert found["ep-kept-back"].blocks().rows.n_rows == 32
+    assert "predicts 8 rows held out best" in found["ep-kept-back"].message
 
 
 def test_scores_of_batches():
