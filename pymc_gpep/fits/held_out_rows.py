@@ -37,7 +37,8 @@ class HeldOut(Callback):
     ----------
     scores : xarray.Dataset
         Means over the rows, by `iteration`: `mlpd`, the log predictive density, and what else `compare_methods` has for
-        the likelihood, such as `accuracy`. Not a number where a fit had no posterior.
+        the likelihood, such as `accuracy`. Not a number where a fit had no posterior. The last one is of the fit that
+        `pm.fit` returns if that integrates over hyperparameters, which iterations before do not.
     best : GPApproximation, SparseFit or StreamedFit
         The fit with the highest `mlpd`, as it was then. It is held in memory beside the one that goes on.
 
@@ -104,8 +105,8 @@ class HeldOut(Callback):
             raise StopIteration(f"No better on rows held out in {self._since} scores")
 
     def finish(self, fit: Any) -> None:
-        """Score what `pm.fit` returns, unless its last iteration was scored."""
-        if self._iteration not in self._scores:
+        """Score what `pm.fit` returns, unless that is an iteration which was scored."""
+        if self._iteration not in self._scores or fit.nodes.sizes["node"] > 1:
             self._score(fit)
 
     def _score(self, fit: Any) -> None:

@@ -87,6 +87,13 @@ def test_patience_counts_scores_since_the_best():
     assert scores.values.argmax() == scores.size - 3
 
 
+def test_a_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
+    held = gpep.HeldOut(X, Y)
+    _, found = fit(30, held, method="qiep", hyper="ccd", random_seed=0)
+    assert found.nodes.sizes["node"] > 1
+    assert_allclose(held.scores.mlpd[-1], mean_log_density(found), rtol=1e-9)
+
+
 def test_counts_are_scored_by_their_own_scores():
     x = np.linspace(-1, 1, 8)[:, None]
     with pm.Model():
