@@ -62,7 +62,7 @@ def approximate(
     start, callbacks = {}, []
     if checkpoint is not None:
         start = dict(np.load(checkpoint)) if checkpoint.exists() else {}
-        callbacks = [lambda approximation, *_: _keep(approximation, checkpoint)]
+        callbacks = [lambda approximation, *_: keep_hyperparameters(approximation, checkpoint)]
     fit = pm.fit(method=METHODS[method], model=model, start=start, callbacks=callbacks, progressbar=False)
     points = np.array_split(np.arange(len(split.ynew)), parts)[part]
     how = {"correction": "tk"} if method == "LA-TKP" else {}
@@ -139,7 +139,8 @@ def chains_agree(chains: list[Arrays]) -> tuple[float, float]:
     return agreement(log_hyperparameters(chains)) if len(chains) > 1 else (np.nan, np.nan)
 
 
-def _keep(approximation: gpep.GPApproximation, checkpoint: Path) -> None:
+def keep_hyperparameters(approximation: gpep.GPApproximation, checkpoint: Path) -> None:
+    """Write those of an approximation into a file, which is always whole."""
     unfinished = checkpoint.with_name(f"{checkpoint.name}.part")
     with unfinished.open("wb") as file:
         np.savez(file, **{name: x.values for name, x in approximation.hyperparameters.items()})
