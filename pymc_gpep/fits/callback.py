@@ -10,15 +10,15 @@ __all__ = ["Callback", "finish"]
 
 
 class Callback(ABC):
-    """A callback that is looked at before the fit begins, and told when it has ended."""
+    """A callback that is told when a fit begins, and when it has ended."""
 
     @abstractmethod
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
         """After each iteration, or step of a fit by batches; StopIteration ends the fit."""
 
     @abstractmethod
-    def check(self, method: str, batches: bool) -> None:
-        """Raise a TypeError unless this callback is one for the method, by batches or not."""
+    def begin(self, method: str, batches: bool) -> None:
+        """Before any work of a fit: get ready, or raise a TypeError if this is no callback for the method."""
 
     @abstractmethod
     def finish(self, fit: Any) -> None:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.inducing_fit import Gp, InducingFit
 
 __all__ = ["HeldOut"]
 
@@ -21,32 +21,40 @@ class HeldOut(Callback):
     scales are learned it rises while predictions get worse. Rows that were not learned from do say it. The score of the
     best fit is a little too good for new rows, since it is the best of several.
 
+    It is for the methods of this package but `"ivm"`. Scores and the best fit are those of the latest fit that it was
+    given to, also where that goes on from another one.
+
     Parameters
     ----------
     X : array (m, d)
         Inputs of rows that are not among those of the fit.
     y : array (m,)
-        What was observed there.
+        What was observed there, coded as what is fitted.
     every : int, optional
         Iterations from one score to the next, or steps of a fit by batches. If not given each iteration is scored, or
-        by batches each epoch.
+        by batches each epoch. The end is scored as well. A score takes a prediction, and where hyperparameters move
+        after each sweep (`update="inner"`) first a solve.
     patience : int, optional
-        After how many scores in a row that are no better than the best one the fit ends. It goes on if not given.
+        After how many scores in a row that are no better than the best one the fit ends, with all of its `starts`. It
+        goes on if not given.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values, as of `fit.predict`, where the graph of the model does not say what their prior is.
 
     Attributes
     ----------
     scores : xarray.Dataset
         Means over the rows, by `iteration`: `mlpd`, the log predictive density, and what else `compare_methods` has for
-        the likelihood, such as `accuracy`. Not a number where a fit had no posterior. The last one is of the fit that
-        `pm.fit` returns if that integrates over hyperparameters, which iterations before do not.
+        the likelihood, such as `accuracy`. Iterations are counted on over several `starts`. A fit that integrates over
+        hyperparameters has one row more, for what `pm.fit` returns. `mlpd` is not a number at an iteration after which
+        the covariance of the inducing values was singular.
     best : GPApproximation, SparseFit or StreamedFit
-        The fit with the highest `mlpd`, as it was then. It is held in memory beside the one that goes on.
+        The fit with the highest `mlpd`, as it was then. It is held in memory beside the one that goes on, and in no
+        file that `gpep.Checkpoint` writes: `held.best.to_datatree()` is for that.
 
     Raises
     ------
     TypeError
-        If `every` or `patience` is no whole number. By `pm.fit` if the method is `"ivm"`, which has no fit to show on
-        the way.
+        If `every` or `patience` is no whole number. By `pm.fit` if the method is another one.
     ValueError
         If there are no rows, or not as many observations; by `pm.fit` after the first iteration if the model has other
         columns or classes.
@@ -58,7 +66,9 @@ class HeldOut(Callback):
     >>> held.best.predict(Xnew)
     """
 
-    def __init__(self, X: ArrayLike, y: ArrayLike, *, every: int | None = None, patience: int | None = None) -> None:
+    def __init__(
+        self, X: ArrayLike, y: ArrayLike, *, every: int | None = None, patience: int | None = None, gp: Gp = None
+    ) -> None:
         for name, value in (("every", every), ("patience", patience)):
             if value is not None:
                 check_whole(name, value, 1)
@@ -66,18 +76,24 @@ class HeldOut(Callback):
         if self._x.ndim != 2 or not len(self._x):
             raise ValueError(f"X must be (rows, columns), with a row or more, but has shape {self._x.shape}.")
         if self._y.shape != self._x.shape[:1]:
-            raise ValueError(f"y must have one label for each of {len(self._x)} rows, but has shape {self._y.shape}.")
-        self._every, self._patience = every, patience
+            flat = "; y.ravel() has one axis" if self._y.shape == (len(self._x), 1) else ""
+            raise ValueError(
+                f"y must have one label for each of {len(self._x)} rows, but has shape {self._y.shape}{flat}."
+            )
+        self._every, self._patience, self._gp = every, patience, gp
+        self._forget()
+
+    def _forget(self) -> None:
         self._scores: dict[int, dict[str, float]] = {}
         self._highest, self._since, self._iteration = -np.inf, 0, 0
-        self._best: Any = None
+        self._best: tuple[int, Any] | None = None
 
     @property
     def best(self) -> Any:
         """The fit with the highest `mlpd`, as it was then."""
         if self._best is None:
             raise ValueError("No fit has been scored yet: give this callback to pm.fit(callbacks=[...]).")
-        return self._best
+        return self._best[1]
 
     @property
     def scores(self) -> xr.Dataset:
@@ -87,16 +103,30 @@ class HeldOut(Callback):
         values = {name: ("iteration", [each.get(name, np.nan) for each in scores]) for name in names}
         return xr.Dataset(values, coords={"iteration": np.array(iterations, dtype=int)})
 
-    def check(self, method: str, batches: bool) -> None:
+    def __repr__(self) -> str:
+        """How many rows, and what their best score is."""
+        rows = f"HeldOut of {len(self._x)} rows"
+        if self._best is None:
+            return f"{rows}, nothing scored yet"
+        return f"{rows}, best at iteration {self._best[0]} of {self._iteration}: mlpd {self._highest:.4f}"
+
+    def begin(self, method: str, batches: bool) -> None:
         """See `Callback`."""
         if method == "ivm":
             raise TypeError(
                 'callbacks has a HeldOut, but "ivm" has no fit to score while rows are chosen. Leave it out, and score '
                 "what pm.fit returns by gpep.learning_curve."
             )
+        self._forget()
 
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
         """Score, if it is time to."""
+        if not hasattr(fit, "iterations_per_epoch"):
+            raise TypeError(
+                f"callbacks has a HeldOut, which is for the methods of pymc_gpep, but got a {type(fit).__name__}."
+            )
+        if not self._iteration:
+            self._check(fit)
         self._iteration = iteration
         if iteration % (self._every or fit.iterations_per_epoch):
             return
@@ -106,20 +136,44 @@ class HeldOut(Callback):
 
     def finish(self, fit: Any) -> None:
         """Score what `pm.fit` returns, unless that is an iteration which was scored."""
-        if self._iteration not in self._scores or fit.nodes.sizes["node"] > 1:
+        if not self._iteration:
+            self._check(fit)
+        if fit.nodes.sizes["node"] > 1:
+            self._iteration += 1
+        if self._iteration not in self._scores:
             self._score(fit)
+
+    def _check(self, fit: Any) -> None:
+        """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""
+        classifier = fit.classifier
+        classifier.likelihood_model.check(self._y, classifier.n_functions, len(self._x), "y of HeldOut")
+        if self._predicts_nothing(fit):
+            return
+        try:
+            self._predict(fit, slice(0, 1))
+        except (TypeError, ValueError) as error:
+            error.add_note("Raised for the rows of a HeldOut: Xnew is its X.")
+            raise
+
+    @staticmethod
+    def _predicts_nothing(fit: Any) -> bool:
+        return isinstance(fit, InducingFit) and fit.posterior is None
+
+    def _predict(self, fit: Any, rows: slice) -> xr.Dataset:
+        found: xr.Dataset = fit.predict(self._gp, self._x[rows], observed=self._y[rows], covariances=False)
+        return found
 
     def _score(self, fit: Any) -> None:
         self._since += 1
-        if isinstance(fit, InducingFit) and fit.posterior is None:
+        if self._predicts_nothing(fit):
             self._scores[self._iteration] = {"mlpd": np.nan}
             return
-        found = fit.predict(self._x, observed=self._y, covariances=False)
+        found = self._predict(fit, slice(None))
         density = float(found["log_density"].mean())
         self._scores[self._iteration] = {"mlpd": density} | self._others(fit, found)
         if density > self._highest or self._best is None:
             self._highest, self._since = density, 0
-            self._best = fit.kept(f"Kept, as it predicts {len(self._x)} rows held out best")
+            self._best = self._iteration, fit.kept(f"Kept, as it predicts {len(self._x)} rows held out best")
 
     def _others(self, fit: Any, found: xr.Dataset) -> dict[str, float]:
         """Scores beside the log density."""

@@ -38,8 +38,14 @@ class OneFunctionPerClass(Likelihood, ABC):
             raise ValueError(f"{name} must be ({n_points},), one for each point, but have shape {given.shape}.")
         classes = f"{name} must be integers 0…{n_functions - 1}"
         if given.dtype.kind not in "biuf":
-            raise ValueError(f"{classes}, but are of type {given.dtype}.")
-        if not ((given >= 0) & (given < n_functions)).all() or (given.astype(np.int64) != given).any():
+            such = f", such as '{given[0]}'" if n_points else ""
+            raise ValueError(
+                f"{classes}, but are of type {given.dtype}{such}. Code them in the way of the labels that were fitted."
+            )
+        numbers = given.astype(np.float64)
+        if (odd := np.flatnonzero(numbers != np.round(numbers))).size:  # a missing one is not even itself
+            raise ValueError(f"{classes}, but {odd.size} are no whole numbers: that at {odd[0]} is {given[odd[0]]}.")
+        if not ((given >= 0) & (given < n_functions)).all():
             found = f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0"
             if how := recoding(given, n_functions):
                 raise ValueError(f"{found}: {how} does so.")

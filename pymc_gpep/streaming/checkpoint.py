@@ -47,7 +47,7 @@ class Checkpoint(Callback):
         self._minutes = minutes
         self._written = time.monotonic()
 
-    def check(self, method: str, batches: bool) -> None:
+    def begin(self, method: str, batches: bool) -> None:
         """See `Callback`."""
         if not batches:
             raise TypeError(

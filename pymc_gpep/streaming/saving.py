@@ -40,8 +40,13 @@ class Saved(NamedTuple):
             if sets != own_sets:
                 pairs["shared_inducing"] = sets == 1, own_sets == 1
         if differ := {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}:
-            each = ", ".join(f"{name} was {was!r} and is {now!r}" for name, (was, now) in differ.items())
-            raise ValueError(f"start is of another fit: {each}. Ask for the same, or begin anew.")
+            each = ", ".join(
+                "random_seed is another one" if name == "seed" else f"{name} was {was!r} and is {now!r}"
+                for name, (was, now) in differ.items()
+            )
+            raise ValueError(
+                f"start is of another fit: {each}. Give pm.fit the arguments that it was given then, or begin anew."
+            )
 
 
 def streamed_datatree(fit: "StreamedFit") -> xr.DataTree:

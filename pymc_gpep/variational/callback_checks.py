@@ -21,13 +21,13 @@ def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
     if callbacks is None:
         return
     if not isinstance(callbacks, list | tuple):
+        what = f"the class {callbacks.__name__}" if isinstance(callbacks, type) else f"a {type(callbacks).__name__}"
         raise TypeError(
-            "callbacks must be a list of functions of (fit, losses, iteration), but is a "
-            f"{type(callbacks).__name__}. Put it into a list."
+            f"callbacks must be a list of functions of (fit, losses, iteration), but is {what}. Put it into a list."
         )
     for each in callbacks:
         if isinstance(each, type) or not callable(each):
             what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
             raise TypeError(f"callbacks has {what}, and needs functions of (fit, losses, iteration).")
         if isinstance(each, Callback):
-            each.check(method, batches)
+            each.begin(method, batches)

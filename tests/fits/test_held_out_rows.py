@@ -1,9 +1,12 @@
 """Rows that are kept back: their scores, the fit that predicts them best, and when a fit ends by them."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pymc as pm
 import pytest
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
 from tests import models
@@ -92,6 +95,32 @@ def test_a_fit_that_integrates_over_hyperparameters_is_scored_at_its_end():
     _, found = fit(30, held, method="qiep", hyper="ccd", random_seed=0)
     assert found.nodes.sizes["node"] > 1
     assert_allclose(held.scores.mlpd[-1], mean_log_density(found), rtol=1e-9)
+    assert held.scores.iteration[-1] == len(found.hist)  # one more than there were
+    assert_allclose(mean_log_density(held.best), held.scores.mlpd.max(), rtol=1e-9)
+
+
+def test_what_was_kept_of_another_fit_is_forgotten():
+    held = gpep.HeldOut(X, Y, every=2)
+    assert repr(held) == "HeldOut of 15 rows, nothing scored yet"
+    fit(4, held, **WAYS["inducing inputs"])
+    first = held.best
+    fit(2, held, **WAYS["inducing inputs"] | {"inducing": 3})
+    assert held.scores.iteration.values.tolist() == [2]
+    assert held.best is not first
+    assert repr(held).startswith("HeldOut of 15 rows, best at iteration 2 of 2: mlpd -0.")
+
+
+def test_a_posterior_that_there_is_not_has_no_score(way):
+    _, held, _, found = way
+    if not isinstance(found, gpep.SparseFit):
+        return
+    broken = replace(found, solve=lambda: replace(found.solution, posterior=None))
+    held = gpep.HeldOut(X, Y)
+    held(broken, broken.hist, 1)
+    held(found, found.hist, 2)
+    assert_array_equal(np.isnan(held.scores.mlpd), [True, False])
+    assert held.scores.accuracy[1] > 0.9
+    assert "best at iteration 2" in repr(held)
 
 
 def test_counts_are_scored_by_their_own_scores():
@@ -103,11 +132,49 @@ def test_counts_are_scored_by_their_own_scores():
         pm.fit(method="laplace", progressbar=False, callbacks=[held])
     assert set(held.scores) == {"mlpd", "squared_error"}
     assert held.scores.iteration == 0  # there is nothing to learn, and only the end
+    assert held.scores.mlpd < 0
+
+
+def test_what_made_the_latent_values_may_be_given():
+    inputs, labels = models.data()
+    with pm.Model():
+        parts = [pm.gp.cov.ExpQuad(2, 1.0, active_dims=[column]) for column in (0, 1)]
+        gp = pm.gp.Latent(cov_func=parts[0] + parts[1])
+        gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=labels)
+        held = gpep.HeldOut(X, Y, gp=gp)
+        pm.fit(method="qiep", progressbar=False, callbacks=[held])
+        with pytest.raises(gpep.StructureError, match="cannot be had at other inputs"):
+            pm.fit(method="qiep", progressbar=False, callbacks=[gpep.HeldOut(X, Y)])
+    assert held.scores.accuracy > 0.9
 
 
 def test_active_rows_have_no_fit_to_score():
     with pytest.raises(TypeError, match=r'"ivm" has no fit to score .* gpep\.learning_curve'):
         fit(3, gpep.HeldOut(X, Y), method="ivm", active=5)
+
+
+def test_other_methods_have_no_fit_to_score():
+    with models.fixed()[0], pytest.raises(TypeError, match=r"for the methods of pymc_gpep, but got a"):
+        pm.fit(2, method="advi", callbacks=[gpep.HeldOut(X, Y)], progressbar=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((X, Y + 1), "y of HeldOut must be integers 0…2, but run from 1 to 3. Code the classes from 0: labels - 1"),
+        ((X, Y + 0.5), "but 15 are no whole numbers: that at 0 is 0.5"),
+        ((X, np.where(Y, Y, np.nan)), "but 5 are no whole numbers: that at 0 is nan"),
+        ((X, Y.astype(str)), "but are of type <U21, such as '0'. Code them in the way of the labels"),
+        ((X[:, :1], Y), "Xnew has 1 columns, but the model's inputs have 2"),
+    ],
+    ids=["from 1", "halves", "missing", "text", "columns"],
+)
+def test_rows_that_are_not_of_the_model_are_refused_after_one_iteration(arguments, message):
+    seen = []
+    with models.shared()[0], pytest.raises(ValueError, match=re.escape(message)):
+        pm.fit(5, callbacks=[lambda *_: seen.append(1), gpep.HeldOut(*arguments, every=5)], progressbar=False,
+               **WAYS["inducing inputs"])  # fmt: skip
+    assert seen == [1]
 
 
 def test_there_is_no_best_before_a_fit():
@@ -121,6 +188,7 @@ def test_there_is_no_best_before_a_fit():
     ("arguments", "options", "error", "message"),
     [
         ((X, Y[:3]), {}, ValueError, r"y must have one label for each of 15 rows, but has shape \(3,\)"),
+        ((X, Y[:, None]), {}, ValueError, r"\(15, 1\); y\.ravel\(\) has one axis"),
         ((X[:, 0], Y), {}, ValueError, r"X must be \(rows, columns\)"),
         ((X[:0], Y[:0]), {}, ValueError, "with a row or more"),
         ((X, Y), {"every": 0}, ValueError, "every must be at least 1"),
