@@ -9,6 +9,7 @@ from typing import Self
 
 import numpy as np
 from scipy.linalg import solve_triangular
+from scipy.linalg.blas import dsymm
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
@@ -84,11 +85,18 @@ class CoupledPosterior(DensePosterior):
         return CoupledWhitening(self.prior, self.sites, self.mean, self.log_normaliser, inverses, p)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
-        b, p = self._factors
+        inverses, p, _ = self._factorised
+        roots = np.sqrt(self.precision)
         c, m = k_new.shape
         n = p.shape[0]
+
+        def smooth(a: int) -> Array:
+            """K_*a B_a, without B_a: points are predicted in many parts."""
+            scaled = own_matrix(k_cross, a) * roots[a]
+            return np.asarray(dsymm(1.0, inverses[a].T, scaled.T).T) * roots[a]
+
         with gather(n) as team:
-            smoothed = np.stack(team.each(lambda a: own_matrix(k_cross, a) @ b[a], range(c)))
+            smoothed = np.stack(team.each(smooth, range(c)))
         variance = k_new - np.einsum("kmn,kmn->km", smoothed, np.broadcast_to(k_cross, (c, m, n)))
         shared = solve_triangular(p, smoothed.reshape(c * m, n).T, lower=True).T.reshape(c, m, n)
         cov = np.einsum("kmn,lmn->mkl", shared, shared, optimize=True)
