@@ -1,11 +1,13 @@
 """The eight data sets of the paper's table 1, one of them in two forms, in the folds of its first author."""
 
 import tarfile
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.experiment import Arrays
 from benchmarks.paper.data import Split, read_table, standardised
 
 Array = np.ndarray
@@ -61,3 +63,8 @@ def _arrays(archive: tarfile.TarFile, name: str) -> tuple[Array, Array]:
         raise FileNotFoundError(f"{FILE} has no {name}.")
     with np.load(BytesIO(member.read())) as stored:
         return stored["arr_0"], stored["arr_1"]
+
+
+def folds_of(found: Mapping[str, Arrays], piece: str) -> list[Arrays]:
+    """Those folds of a piece of work that there are; `piece` is its name without the number of the fold."""
+    return [found[key] for number in range(FOLDS) if (key := f"{piece}, fold {number}") in found]

@@ -9,7 +9,7 @@ from matplotlib.ticker import LogLocator, NullLocator, ScalarFormatter
 
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import subset
-from benchmarks.scalable_paper.data import FOLDS, fold
+from benchmarks.scalable_paper.data import FOLDS, fold, folds_of
 from benchmarks.scalable_paper.methods import METHODS, Curve, run
 from benchmarks.scalable_paper.models import inducing_rows
 from pymc_gpep.plots.style import LINE_STYLES, colours
@@ -59,7 +59,7 @@ class Figure4(Experiment):
         record: dict[str, Any] = {"runs": []}
         for inducing in INDUCING:
             for method in SHOWN:
-                runs = of(found, method, inducing)
+                runs = folds_of(found, f"{method}, M {inducing}")
                 if not runs:
                     continue
                 at, score, error = average(runs)
@@ -83,7 +83,7 @@ class Figure4(Experiment):
         ax = figure.subplots()
         for method, colour in zip(SHOWN, colours(len(SHOWN)), strict=True):
             for inducing, style in zip(INDUCING, LINE_STYLES, strict=False):
-                if runs := of(found, method, inducing):
+                if runs := folds_of(found, f"{method}, M {inducing}"):
                     at, score, _ = average(runs)
                     label = f"{METHODS[method].title}, M = {inducing}"
                     ax.plot(at, score, color=colour, linestyle=style, marker=".", markersize=4, label=label)
@@ -99,12 +99,6 @@ class Figure4(Experiment):
 def _cell(data: str, method: str, inducing: int, number: int, **settings: Any) -> Cell:
     arguments = {"data": data, "method": method, "inducing": inducing, "number": number, **settings}
     return Cell(f"{method}, M {inducing}, fold {number}", follow, arguments)
-
-
-def of(found: Mapping[str, Arrays], method: str, inducing: int) -> list[Arrays]:
-    """The repetitions of a curve that there are."""
-    keys = (f"{method}, M {inducing}, fold {number}" for number in range(FOLDS))
-    return [found[key] for key in keys if key in found]
 
 
 def average(runs: Sequence[Arrays]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

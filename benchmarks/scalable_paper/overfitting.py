@@ -9,7 +9,7 @@ from matplotlib.ticker import ScalarFormatter
 
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import subset
-from benchmarks.scalable_paper.data import NOTE, TITLES, fold
+from benchmarks.scalable_paper.data import NOTE, TITLES, fold, folds_of
 from benchmarks.scalable_paper.methods import METHODS, PAPERS, Curve, run
 from benchmarks.scalable_paper.models import inducing_rows, sizes
 from pymc_gpep.plots.style import LINE_STYLES, colours
@@ -51,12 +51,12 @@ class Overfitting(Experiment):
         record: dict[str, Any] = {}
         lines = []
         for name in _names(found):
-            curves = {method: average(runs) for method in PAPERS if (runs := of(found, name, method))}
+            curves = {method: average(runs) for method in PAPERS if (runs := folds_of(found, f"{name}, {method}"))}
             shown = SCORED[: max(len(iterations) for iterations, *_ in curves.values())]
             lines += ["", f"{TITLES[name]}", "", f"| | folds | {' | '.join(map(str, shown))} |"]
             lines.append("| --- " * (2 + len(shown)) + "|")
             for method, (iterations, objective, score, error) in curves.items():
-                folds = len(of(found, name, method))
+                folds = len(folds_of(found, f"{name}, {method}"))
                 record[f"{name}, {method}"] = {
                     "folds": folds, "iterations": iterations.tolist(), "objective": objective.tolist(),
                     "score": score.tolist(), "error": error.tolist(),
@@ -78,7 +78,7 @@ class Overfitting(Experiment):
         panels = figure.subplots(1, len(names), squeeze=False)[0]
         for ax, name in zip(panels, names, strict=True):
             for method, colour, style in zip(PAPERS, colours(len(PAPERS)), LINE_STYLES, strict=False):
-                if runs := of(found, name, method):
+                if runs := folds_of(found, f"{name}, {method}"):
                     iterations, _, score, _ = average(runs)
                     ax.plot(iterations, score, color=colour, linestyle=style, marker=".", label=METHODS[method].title)
             ax.set(xscale="log", title=TITLES[name], xlabel="iterations", ylim=(0, None))
@@ -95,12 +95,6 @@ def _cell(data: str, name: str, method: str, number: int, iterations: int, size:
 
 def _names(found: Mapping[str, Arrays]) -> list[str]:
     return [name for name in TITLES if any(key.startswith(f"{name},") for key in found)]
-
-
-def of(found: Mapping[str, Arrays], name: str, method: str) -> list[Arrays]:
-    """The folds of a curve that there are."""
-    keys = (f"{name}, {method}, fold {number}" for number in range(FOLDS))
-    return [found[key] for key in keys if key in found]
 
 
 def average(runs: Sequence[Arrays]) -> tuple[np.ndarray, ...]:

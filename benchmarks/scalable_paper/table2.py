@@ -7,7 +7,7 @@ import numpy as np
 
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import subset
-from benchmarks.scalable_paper.data import FOLDS, NOTE, TITLES, fold
+from benchmarks.scalable_paper.data import FOLDS, NOTE, TITLES, fold, folds_of
 from benchmarks.scalable_paper.methods import METHODS, run, score
 from benchmarks.scalable_paper.models import EPSILON, inducing_rows, sizes
 from benchmarks.scalable_paper.printed import TABLE2, TIMES
@@ -77,7 +77,7 @@ class Table2(Experiment):
             titles = " | ".join(METHODS[method].title for method in shown)
             lines += ["", f"M = {percent} %", "", f"| data | folds | {titles} |", "| --- " * (2 + len(shown)) + "|"]
             for name in names:
-                cells = {method: of(found, name, percent, method) for method in shown}
+                cells = {method: folds_of(found, f"{name}, M {percent} %, {method}") for method in shown}
                 if not any(cells.values()):
                     continue
                 texts = []
@@ -118,12 +118,6 @@ class Table2(Experiment):
 def _cell(data: str, name: str, percent: int, method: str, number: int, **settings: Any) -> Cell:
     arguments = {"data": data, "name": name, "number": number, "method": method, "percent": percent, **settings}
     return Cell(f"{name}, M {percent} %, {method}, fold {number}", fit_fold, arguments)
-
-
-def of(found: Mapping[str, Arrays], name: str, percent: int, method: str) -> list[Arrays]:
-    """The folds of a fit that there are."""
-    keys = (f"{name}, M {percent} %, {method}, fold {number}" for number in range(FOLDS))
-    return [found[key] for key in keys if key in found]
 
 
 def compared(runs: Sequence[Arrays], printed: tuple[float, float] | None) -> dict[str, Any]:
