@@ -8,7 +8,7 @@ __all__ = ["check_callbacks"]
 
 
 def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
-    """Raise a TypeError unless callbacks are functions, and fit the fit.
+    """Raise a TypeError unless callbacks are functions, and fit the fit; tell each `Callback` that this begins.
 
     Parameters
     ----------
