@@ -269,11 +269,11 @@ class SparseApproximation(ABC):
                 sweeps = points.sweeps(features, team)
                 found = self.iterate(points, sweeps, features, team, begin, history, likelihood)
                 if np.isfinite(found.evidence):
-                    posterior = InducingPosterior(white, sweeps.posterior(begin))
-                if pull is not None and (
-                    found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
-                ):
-                    slope = sweeps.derivatives(begin, pull)
+                    whitened = sweeps.posterior(begin)
+                    posterior = InducingPosterior(white, whitened)
+                    pulls = found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
+                    if pull is not None and pulls:
+                        slope = sweeps.derivatives(begin, whitened, pull)
         evidences, residuals = history.array.T.copy()
         return SparseSolution(
             evidence=found.evidence,

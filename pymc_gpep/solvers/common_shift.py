@@ -13,6 +13,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features
+from pymc_gpep.solvers.triangular_products import lower_product
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
 
 __all__ = ["CommonShift", "SiteSums", "own_features_shift", "shared_features_shift"]
@@ -68,9 +69,11 @@ def own_features_shift(
 
     def sums(block: SiteSums) -> _Sums:
         root_total = np.sqrt(_total(block))
-        halves = np.matmul(posterior.root, block.features.w)
-        scaled = (halves * (block.precision / root_total)[:, None]).reshape(c * size, -1)
-        return scaled @ (_pull(posterior, block) / root_total), scaled @ scaled.T  # which BLAS does by halves
+        scaled = np.empty((len(root_total), c, size))
+        for k, (w, weights) in enumerate(zip(block.features.w, block.precision / root_total, strict=True)):
+            scaled[:, k] = lower_product(posterior.root[k], w).T * weights[:, None]
+        u = scaled.reshape(-1, c * size)
+        return (_pull(posterior, block) / root_total) @ u, u.T @ u  # which BLAS does by halves
 
     for of_pulled, of_gram in each(sums):
         pulled += of_pulled

@@ -12,6 +12,7 @@ from scipy.linalg import LinAlgError, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.triangular_products import weighted_gram
 
 __all__ = ["CoupledWhitened", "coupled_precision", "coupled_whitened"]
 
@@ -76,8 +77,7 @@ def coupled_precision(w: list[Array], pi: Array) -> Array:
     np.negative(precision, out=precision)
     for k, own in enumerate(w):
         block = slice(k * size, (k + 1) * size)
-        root = own * np.sqrt(pi[k])
-        precision[block, block] += root @ root.T
+        precision[block, block] += weighted_gram(own, pi[k])
     return precision
 
 

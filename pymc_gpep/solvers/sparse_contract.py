@@ -115,9 +115,9 @@ class SiteSweeps[P: Whitened](ABC):
         terms, residual = self.match(sites, posterior, shift, target, scale)
         return not np.isnan(residual), self.of_posterior(posterior) + terms, residual
 
-    def derivatives(self, sites: Array, pull: Pull) -> Array:
+    def derivatives(self, sites: Array, posterior: P, pull: Pull) -> Array:
         """Give derivatives to `pull`, block by block, and return those in `inducing()` (q, M, M)."""
-        return self._features.whitening.pull_factor(self.pulled(sites, self.posterior(sites), pull))
+        return self._features.whitening.pull_factor(self.pulled(sites, posterior, pull))
 
     def _by_parts[R](self, one: Callable[[tuple[slice, Features]], R]) -> Iterator[R]:
         """What `one` makes of all rows, part by part in their order, side by side within a block."""

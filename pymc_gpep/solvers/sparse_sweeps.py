@@ -20,6 +20,7 @@ from pymc_gpep.solvers.common_shift import CommonShift, SiteSums, own_features_s
 from pymc_gpep.solvers.inducing import Block, Features, RowFeatures
 from pymc_gpep.solvers.sparse_contract import LeftOut, Pull, SiteSweeps
 from pymc_gpep.solvers.team import ALONE, Team
+from pymc_gpep.solvers.triangular_products import weighted_gram
 from pymc_gpep.solvers.whitened_posterior import Whitened, WhitenedPosterior, whitened_posterior
 
 __all__ = ["Matched", "Slopes", "SparseSweeps"]
@@ -88,7 +89,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         def part(rows: slice, block: SiteSums) -> tuple[Array, Array]:
             w = [block.features.w[own] for own in self._owner]
             return (
-                np.array([(w[k] * block.precision[k]) @ w[k].T for k in range(c)]),
+                np.array([weighted_gram(w[k], block.precision[k]) for k in range(c)]),
                 np.array([w[k] @ block.location[k] for k in range(c)]),
             )
 

@@ -3,9 +3,11 @@
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.triangular_products import lower_product
 
 __all__ = ["Whitened", "WhitenedPosterior", "whitened_posterior"]
 
@@ -41,7 +43,7 @@ class WhitenedPosterior(NamedTuple):
 
     def marginals(self, k: int, w: Array) -> tuple[Array, Array]:
         """Mean and variance (B,) of wᵀv_k for features w (M, B)."""
-        half = self.root[k] @ w
+        half = lower_product(self.root[k], w)
         return self.mean[k] @ w, np.einsum("ib,ib->b", half, half)
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
@@ -52,8 +54,7 @@ class WhitenedPosterior(NamedTuple):
 
     def covariances(self, k: int, w: Array) -> Array:
         """Σ_k w, (M, B)."""
-        product: Array = self.root[k].T @ (self.root[k] @ w)
-        return product
+        return lower_product(self.root[k], lower_product(self.root[k], w), transposed=True)
 
 
 def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
@@ -72,6 +73,6 @@ def whitened_posterior(precision: Array, location: Array) -> WhitenedPosterior:
     for k, (s, h) in enumerate(zip(precision, location, strict=True)):
         factor = cholesky(identity + s, lower=True)
         mean[k] = cho_solve((factor, True), h)
-        root[k] = solve_triangular(factor, identity, lower=True)
+        root[k], _ = dtrtri(factor, lower=1)
         total += 0.5 * float(h @ mean[k]) - float(np.log(factor.diagonal()).sum())
     return WhitenedPosterior(mean, root, total)

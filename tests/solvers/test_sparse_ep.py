@@ -51,7 +51,8 @@ def test_derivatives_are_exact_for_frozen_sites_that_are_no_fixed_point(rule, ow
         precision[k] += sites[0, i, j] * np.outer(w, w)
         location[k] += sites[1, i, j] * w
     parts = []
-    of_inducing = SparseEPSweeps(features, factors).derivatives(sites, lambda rows, bars: parts.append(bars))
+    sweeps = SparseEPSweeps(features, factors)
+    of_inducing = sweeps.derivatives(sites, sweeps.posterior(sites), lambda rows, bars: parts.append(bars))
     slopes = of_inducing, *parts[0]
     for name in ("z", "log_scales"):
         values = getattr(problem, name)
