@@ -9,7 +9,7 @@ __all__ = ["lower_product", "weighted_gram"]
 
 
 def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
-    """R w, or Rᵀ w, of a lower triangular R (M, M) in rows and w (M, B); in columns, as w is best too."""
+    """R w, or Rᵀ w, for a lower triangular R (M, M) in C order and w (M, B), best in Fortran order as the result is."""
     product: Array = dtrmm(1.0, lower.T, w, trans_a=not transposed)
     return product
 
