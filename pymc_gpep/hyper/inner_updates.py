@@ -2,7 +2,8 @@
 
 Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence with the sites held, as
 natural parameters of whitened inducing values, which is exact wherever the iteration has got to. A variational bound is
-climbed in the same way, with a step along its natural gradient for a sweep.
+climbed in the same way, with a step along its natural gradient for a sweep; it is one wherever the sites are, so that
+no step has to be taken which lowers it.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,10 @@ class Direction(Protocol):
         """What to add to the parameters."""
 
     def shorten(self) -> None:
-        """Go on with shorter steps, since the last one led where nothing can be computed."""
+        """Go on with shorter steps, since the last one led down, or where nothing can be computed."""
+
+    def forget(self) -> None:
+        """Let steps before have no part in the next one, which then goes up if it is short enough."""
 
 
 class SignedSteps:
@@ -53,9 +57,15 @@ class SignedSteps:
         """See `Direction`."""
         self._length *= _SHORTER
 
+    def forget(self) -> None:
+        """See `Direction`."""
+        self._before = np.zeros_like(self._before)  # what is there belongs to an evaluation
+
 
 class OptimiserSteps:
     """Those of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
+
+    Where they were shortened they grow again, to what the optimiser makes them.
 
     Parameters
     ----------
@@ -67,6 +77,7 @@ class OptimiserSteps:
         self._optimiser = optimiser
         self._scale = 1.0
         self._function: Any = None
+        self._begun: dict[Any, Any] = {}
 
     def __call__(self, gradient: Array) -> Array:
         """See `Direction`."""
@@ -74,13 +85,21 @@ class OptimiserSteps:
             slope = pt.dvector("gradient")
             place = pytensor.shared(np.zeros(gradient.size), "place")
             updates = dict(self._optimiser([-slope], [place]))
+            self._begun = {state: state.get_value() for state in updates}
             moved = updates[place] - place
             self._function = pytensor.function([slope], moved, updates=updates, mode="FAST_COMPILE")
-        return np.asarray(self._scale * self._function(gradient))
+        step = self._scale * self._function(gradient)
+        self._scale = min(_LONGER * self._scale, 1.0)
+        return np.asarray(step)
 
     def shorten(self) -> None:
         """See `Direction`."""
         self._scale *= _SHORTER
+
+    def forget(self) -> None:
+        """See `Direction`."""
+        for state, value in self._begun.items():
+            state.set_value(value)
 
 
 class Climbed(Searched, Protocol):
@@ -97,6 +116,7 @@ def climb(
     callback: Callable[[tuple[Evaluation, ...]], None],
     direction: Direction,
     flat: float,
+    bounded: bool = False,
 ) -> Optimum:
     """Go up by a sweep and a step in turns, and solve at the end.
 
@@ -110,7 +130,9 @@ def climb(
         Called with the history after each iteration; StopIteration or KeyboardInterrupt from it ends the climb.
     direction : Direction
     flat : float
-        Relative change of the log posterior in ten iterations that counts as none.
+        Relative change of the log posterior in ten steps that counts as none.
+    bounded : bool
+        Whether unconverged log posteriors can be compared, since each is a lower bound: steps that lower it are refused.
 
     Raises
     ------
@@ -123,26 +145,33 @@ def climb(
     begun = optimum.best
     if not np.isfinite(begun.gradient).all():  # of sites that are no fixed point the gradient is had after a sweep
         begun = log_posterior.after_one_sweep(theta, begun.start)
-    history = [begun]
+    history, taken = [begun], [begun.log_posterior]
     at, sites = theta, begun.start
     step = direction(begun.gradient)
+    refused = 0
     converged, message, interrupted = False, f"Limit of {max_iterations} iterations reached.", False
     try:
         for _ in range(max_iterations):
             found = log_posterior.after_one_sweep(at + step, sites)
-            if np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all():
+            there = np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all()
+            if there and not (bounded and found.log_posterior < taken[-1]):
                 at, sites = at + step, found.start
-                step = direction(found.gradient)
+                step, refused = direction(found.gradient), 0
                 history[-1:] = [history[-1]._replace(start=_NO_START), found]
+                taken.append(found.log_posterior)
             else:
+                refused += 1
                 direction.shorten()
                 step = _SHORTER * step
+                if refused % _SEVERAL == 0:
+                    direction.forget()
+                    step = direction(history[-1].gradient)
                 if np.abs(step).max() < _LEAST:
                     message = "No step leads on from here."
                     break
                 history.append(history[-1])
             callback(tuple(history))
-            if _is_flat(history, flat):
+            if _is_flat(taken, flat):
                 converged, message = True, "The log posterior does not change any more."
                 break
     except (KeyboardInterrupt, StopIteration) as stopped:
@@ -151,19 +180,19 @@ def climb(
     last = history[-1]._replace(start=sites)
     if not interrupted:
         exact = log_posterior(at, sites)
-        last = exact if exact.usable else last
+        further = bounded and exact.log_posterior >= last.log_posterior
+        last = exact if exact.usable or further else last
     return Optimum(last, converged, message, tuple(history), interrupted)
 
 
-def _is_flat(history: Sequence[Evaluation], flat: float) -> bool:
-    """Whether the last ten iterations gained nothing."""
-    if len(history) <= _PATIENCE:
-        return False
-    values = np.array([evaluation.log_posterior for evaluation in history[-_PATIENCE - 1 :]])
-    return bool(np.ptp(values) < flat * (1.0 + abs(values[-1])))
+def _is_flat(values: Sequence[float], flat: float) -> bool:
+    """Whether the last ten steps gained nothing."""
+    last = values[-_PATIENCE - 1 :]
+    return len(last) > _PATIENCE and bool(np.ptp(last) < flat * (1.0 + abs(last[-1])))
 
 
 _NO_START = np.empty(0)
 _PATIENCE = 10
 _FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # in the unconstrained space, and in deviations of a column of inputs
 _LONGER, _SHORTER = 1.1, 0.5
+_SEVERAL = 4  # steps refused one after the other, half as long each: the direction is to blame

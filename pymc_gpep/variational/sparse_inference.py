@@ -10,6 +10,7 @@ import pymc as pm
 from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
+from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
@@ -17,7 +18,7 @@ from pymc_gpep.fits.callback import finish
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.hyper.inner_updates import OptimiserSteps, SignedSteps, climb
+from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import FLAT, Optimum, maximise
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
@@ -43,6 +44,7 @@ SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
 
 _FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
 _UPDATES = ("outer", "inner")
+_RATE = 0.03  # of Adam, for a bound
 _OF_FIT = (
     ", gp, inducing, learn_inducing, shared_inducing, likelihood, update, data, client and batch_size (with it warmup "
     "and decay), besides pm.fit's own"
@@ -192,7 +194,8 @@ class SparseInference(Inference):
             For `pytensor.function`, such as another `mode`.
         obj_optimizer : function, optional
             For `update="inner"`, an optimiser of PyMC such as `pm.adam(learning_rate=0.02)`. Without one each parameter
-            has a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993).
+            has a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993); of
+            `"sparse_vi"`, whose steps never lower the bound, it is `pm.adam(learning_rate=0.03)`.
 
         Raises
         ------
@@ -218,9 +221,9 @@ class SparseInference(Inference):
             blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs, self._rows)
             warn_of_free_magnitude(self._space, blocks, self._first)
             inducing = initial_inducing(self._given, blocks.rows, blocks.n_functions, self._shared, self._seed)
-            approximator = self._approximator.named(
-                self._space.classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
-            )
+            of_model = self._space.classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
+            approximator = self._approximator.named(*of_model)
+            bounded = approximator.number(*of_model) is Number.BOUND
             log_posterior = self._log_posterior(approximator, blocks, inducing)
             warn_of_single_class(self._space.classifier, log_posterior.labels)
             first = log_posterior.flat(self._first)
@@ -236,8 +239,7 @@ class SparseInference(Inference):
             try:
                 flat = _FLAT if self._learn else FLAT
                 if self._update == "inner":
-                    direction = SignedSteps() if obj_optimizer is None else OptimiserSteps(obj_optimizer)
-                    optimum = climb(log_posterior, first, n, report, direction, flat)
+                    optimum = climb(log_posterior, first, n, report, _direction(obj_optimizer, bounded), flat, bounded)
                 else:
                     optimum = maximise(log_posterior, first, n, report, flat=flat)
             except RowError as error:
@@ -284,6 +286,13 @@ class SparseInference(Inference):
             self._rows,
             log_posterior.blocks,
         )
+
+
+def _direction(optimiser: Callable[..., Any] | None, bounded: bool) -> Direction:
+    """Steps of `update="inner"`. Those by signs alone overshoot the maximum of a bound, and are refused there too often."""
+    if optimiser is None and not bounded:
+        return SignedSteps()
+    return OptimiserSteps(optimiser or pm.adam(learning_rate=_RATE))
 
 
 def _check_memory(method: str, memory: Any) -> None:
