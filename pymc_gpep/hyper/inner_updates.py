@@ -132,7 +132,8 @@ def climb(
     flat : float
         Relative change of the log posterior in ten steps that counts as none.
     bounded : bool
-        Whether unconverged log posteriors can be compared, since each is a lower bound: steps that lower it are refused.
+        Whether unconverged log posteriors can be compared, since each is a lower bound. A step that lowers it is
+        refused then.
 
     Raises
     ------

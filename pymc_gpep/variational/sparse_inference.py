@@ -289,7 +289,7 @@ class SparseInference(Inference):
 
 
 def _direction(optimiser: Callable[..., Any] | None, bounded: bool) -> Direction:
-    """Steps of `update="inner"`. Those by signs alone overshoot the maximum of a bound, and are refused there too often."""
+    """Steps of `update="inner"`. On a bound those by signs alone are refused too often."""
     if optimiser is None and not bounded:
         return SignedSteps()
     return OptimiserSteps(optimiser or pm.adam(learning_rate=_RATE))
