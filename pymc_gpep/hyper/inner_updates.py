@@ -65,17 +65,19 @@ class SignedSteps:
 class OptimiserSteps:
     """Those of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
 
-    Where they were shortened they grow again, to what the optimiser makes them.
+    They grow a little with every one, and are halved where one was refused.
 
     Parameters
     ----------
     optimiser : function of ([gradient], [shared variable])
         That makes updates for what minimises.
+    most : float
+        How many times as long as the optimiser makes them they may be. They begin at once.
     """
 
-    def __init__(self, optimiser: Callable[..., Any]) -> None:
+    def __init__(self, optimiser: Callable[..., Any], most: float = 1.0) -> None:
         self._optimiser = optimiser
-        self._scale = 1.0
+        self._scale, self._most = 1.0, most
         self._function: Any = None
         self._begun: dict[Any, Any] = {}
 
@@ -89,7 +91,7 @@ class OptimiserSteps:
             moved = updates[place] - place
             self._function = pytensor.function([slope], moved, updates=updates, mode="FAST_COMPILE")
         step = self._scale * self._function(gradient)
-        self._scale = min(_LONGER * self._scale, 1.0)
+        self._scale = min(_GROWTH * self._scale, self._most)
         return np.asarray(step)
 
     def shorten(self) -> None:
@@ -196,4 +198,5 @@ _NO_START = np.empty(0)
 _PATIENCE = 10
 _FIRST, _LEAST, _MOST = 0.02, 1e-6, 0.3  # in the unconstrained space, and in deviations of a column of inputs
 _LONGER, _SHORTER = 1.1, 0.5
+_GROWTH = 1.03  # of all steps of an optimiser
 _SEVERAL = 4  # steps refused one after the other, half as long each: the direction is to blame

@@ -60,10 +60,13 @@ def test_an_optimiser_of_pymc_makes_its_own_steps():
     step = OptimiserSteps(pm.adam(learning_rate=0.1))
     assert_allclose(step(np.array([5.0, -0.2])), [0.1, -0.1], rtol=1e-5)  # Adam's first, whatever the slope
     step.shorten()
-    for length in (0.05, 0.055):  # which grows again
+    for length in (0.05, 0.0515):  # which grows again
         assert_allclose(step(np.array([5.0, -0.2])), [length, -length], rtol=1e-5)
-    plain = OptimiserSteps(pm.sgd(learning_rate=0.5))
-    assert_allclose(plain(np.array([1.0, -3.0])), [0.5, -1.5])
+    for most, third in ((1.0, 0.5), (1.05, 0.525), (2.0, 0.5 * 1.03**2)):
+        plain = OptimiserSteps(pm.sgd(learning_rate=0.5), most)
+        assert_allclose(plain(np.array([1.0, -3.0])), [0.5, -1.5])
+        plain(np.ones(2))
+        assert_allclose(plain(np.ones(2)), [third, third])
 
 
 def test_a_wall_is_not_passed():
