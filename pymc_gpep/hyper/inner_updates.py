@@ -156,7 +156,7 @@ def climb(
     try:
         for _ in range(max_iterations):
             found = log_posterior.after_one_sweep(at + step, sites)
-            there = np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all()
+            there = bool(np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all())
             if there and not (bounded and found.log_posterior < taken[-1]):
                 at, sites = at + step, found.start
                 step, refused = direction(found.gradient), 0
@@ -169,10 +169,10 @@ def climb(
                 if refused % _SEVERAL == 0:
                     direction.forget()
                     step = direction(history[-1].gradient)
-                if np.abs(step).max() < _LEAST:
-                    message = "No step leads on from here."
+                if np.abs(step).max() < _LEAST:  # a top, unless it is a wall that is in the way
+                    converged, message = there, "No step leads on from here."
                     break
-                history.append(history[-1])
+                history[-1:] = [history[-1]._replace(start=_NO_START), history[-1]]
             callback(tuple(history))
             if _is_flat(taken, flat):
                 converged, message = True, "The log posterior does not change any more."

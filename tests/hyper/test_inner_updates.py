@@ -83,6 +83,13 @@ def test_steps_that_lower_a_bound_are_refused(direction):
     assert rises[0].min() < -1e-4  # it has passed the top
     assert rises[1].min() >= 0.0
     assert_allclose(refusing.best.theta, top, atol=1e-2)
+    assert not any(each.start.size for each in refusing.history[:-1])
+
+
+@pytest.mark.parametrize(("wall", "converged"), [(np.inf, True), (0.0, False)])
+def test_where_no_step_leads_on_there_is_a_top_or_a_wall(wall, converged):
+    found = climb(Hill([1e-9 if converged else 1.0], wall), np.zeros(1), 60, quietly, SignedSteps(), 0.0, bounded=True)
+    assert (found.converged, found.message) == (converged, "No step leads on from here.")
 
 
 def test_a_momentum_that_leads_down_is_forgotten():
