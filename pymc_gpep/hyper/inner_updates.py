@@ -145,34 +145,32 @@ def climb(
     optimum = maximise(log_posterior, theta, 0)
     if not theta.size or not max_iterations:
         return optimum
-    begun = optimum.best
-    if not np.isfinite(begun.gradient).all():  # of sites that are no fixed point the gradient is had after a sweep
-        begun = log_posterior.after_one_sweep(theta, begun.start)
-    history, taken = [begun], [begun.log_posterior]
-    at, sites = theta, begun.start
-    step = direction(begun.gradient)
+    here = optimum.best
+    if not np.isfinite(here.gradient).all():  # of sites that are no fixed point the gradient is had after a sweep
+        here = log_posterior.after_one_sweep(theta, here.start)
+    history, taken = [here], [here.log_posterior]
+    step = direction(here.gradient)
     refused = 0
     converged, message, interrupted = False, f"Limit of {max_iterations} iterations reached.", False
     try:
         for _ in range(max_iterations):
-            found = log_posterior.after_one_sweep(at + step, sites)
+            found = log_posterior.after_one_sweep(here.theta + step, here.start)
             there = bool(np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all())
-            if there and not (bounded and found.log_posterior < taken[-1]):
-                at, sites = at + step, found.start
-                step, refused = direction(found.gradient), 0
-                history[-1:] = [history[-1]._replace(start=_NO_START), found]
-                taken.append(found.log_posterior)
+            if there and not (bounded and found.log_posterior < here.log_posterior):
+                here, refused = found, 0
+                step = direction(here.gradient)
+                taken.append(here.log_posterior)
             else:
                 refused += 1
                 direction.shorten()
                 step = _SHORTER * step
                 if refused % _SEVERAL == 0:
                     direction.forget()
-                    step = direction(history[-1].gradient)
+                    step = direction(here.gradient)
                 if np.abs(step).max() < _LEAST:  # a top, unless it is a wall that is in the way
                     converged, message = there, "No step leads on from here."
                     break
-                history[-1:] = [history[-1]._replace(start=_NO_START), history[-1]]
+            history[-1:] = [history[-1]._replace(start=_NO_START), here]
             callback(tuple(history))
             if _is_flat(taken, flat):
                 converged, message = True, "The log posterior does not change any more."
@@ -180,12 +178,12 @@ def climb(
     except (KeyboardInterrupt, StopIteration) as stopped:
         message = str(stopped) or "Interrupted."
         interrupted = isinstance(stopped, KeyboardInterrupt)
-    last = history[-1]._replace(start=sites)
+    best = here
     if not interrupted:
-        exact = log_posterior(at, sites)
-        further = bounded and exact.log_posterior >= last.log_posterior
-        last = exact if exact.usable or further else last
-    return Optimum(last, converged, message, tuple(history), interrupted)
+        exact = log_posterior(here.theta, here.start)
+        further = bounded and exact.log_posterior >= here.log_posterior
+        best = exact if exact.usable or further else here
+    return Optimum(best, converged, message, tuple(history), interrupted)
 
 
 def _is_flat(values: Sequence[float], flat: float) -> bool:
