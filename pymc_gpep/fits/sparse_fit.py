@@ -127,10 +127,10 @@ class SparseFit(OptimisedFit):
         if not self.optimum.best.theta.size:
             return f"Nothing to learn; {self.approximator.title} {self.convergence}."
         learned = self.optimum.best.theta.size > self.theta.size
-        what = "Hyperparameters and inducing inputs" if learned else "Hyperparameters"
-        return (
-            f"{what} {self.optimum.outcome}; {self.approximator.title}, started near its solution, {self.convergence}."
-        )
+        ended = f"{'Hyperparameters and inducing inputs' if learned else 'Hyperparameters'} {self.optimum.outcome}"
+        if self.optimum.interrupted:  # who interrupts a fit does not wait for another solve
+            return f"{ended}."
+        return f"{ended}; {self.approximator.title}, started near its solution, {self.convergence}."
 
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""

@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, Searched, maximise
+from pymc_gpep.hyper.optimum import Optimum, Searched, maximise, why_stopped
 
 __all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
 
@@ -167,7 +167,7 @@ def climb(
                 if refused % _SEVERAL == 0:
                     direction.forget()
                     step = direction(here.gradient)
-                if np.abs(step).max() < _LEAST:  # a top, unless it is a wall that is in the way
+                if np.abs(step).max() < _LEAST:  # a maximum, unless nothing can be computed beside it
                     converged, message = there, "No step leads on from here."
                     break
             history[-1:] = [history[-1]._replace(start=_NO_START), here]
@@ -176,13 +176,15 @@ def climb(
                 converged, message = True, "The log posterior does not change any more."
                 break
     except (KeyboardInterrupt, StopIteration) as stopped:
-        message = str(stopped) or "Interrupted."
-        interrupted = isinstance(stopped, KeyboardInterrupt)
+        message, interrupted = why_stopped(stopped), isinstance(stopped, KeyboardInterrupt)
     best = here
     if not interrupted:
-        exact = log_posterior(here.theta, here.start)
-        further = bounded and exact.log_posterior >= here.log_posterior
-        best = exact if exact.usable or further else here
+        try:
+            exact = log_posterior(here.theta, here.start)
+            if exact.usable or (bounded and exact.log_posterior >= here.log_posterior):
+                best = exact
+        except KeyboardInterrupt as stopped:
+            converged, message, interrupted = False, why_stopped(stopped), True
     return Optimum(best, converged, message, tuple(history), interrupted)
 
 

@@ -13,13 +13,18 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
-__all__ = ["AGREE", "FLAT", "Optimum", "maximise"]
+__all__ = ["AGREE", "FLAT", "Optimum", "maximise", "why_stopped"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
 
 FLAT = 1e-8
 """Relative change of the log posterior that counts as none."""
+
+
+def why_stopped(stopped: BaseException) -> str:
+    """What an interrupt, or the StopIteration of a callback, says of the end of a search."""
+    return str(stopped) or ("Interrupted." if isinstance(stopped, KeyboardInterrupt) else "Stopped by a callback.")
 
 
 class Searched(Protocol):
@@ -160,7 +165,7 @@ def maximise(
         try:
             callback(tuple(history))
         except StopIteration as stop:  # which the optimiser takes for its end, without what it says
-            said.append(str(stop) or "Stopped by a callback.")
+            said.append(why_stopped(stop))
             raise
 
     if not searching:
@@ -174,11 +179,11 @@ def maximise(
         message = said[0] if said else str(result.message)
         best = _highest(history)
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
-        if exact.status == NOT_POSITIVE_DEFINITE and search is None:
+        if exact.status == NOT_POSITIVE_DEFINITE and search is None and not said:
             # On the way nobody looked whether the covariances were any.
             return maximise(log_posterior, theta, max_iterations, callback, start, log_posterior, flat)
     except (KeyboardInterrupt, StopIteration) as stopped:
-        converged, message = False, str(stopped) or "Interrupted."
+        converged, message = False, why_stopped(stopped)
         interrupted = isinstance(stopped, KeyboardInterrupt)
         best = exact = _highest(history)  # the solution is found to the tolerance when somebody asks for it
     return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted)

@@ -13,7 +13,7 @@ from pymc_gpep.approximations.ivm import ActiveSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, maximise
+from pymc_gpep.hyper.optimum import Optimum, maximise, why_stopped
 
 __all__ = ["climb_in_rounds"]
 
@@ -26,7 +26,7 @@ _HOW = {
     "nothing": "There is nothing to optimise.",
     "held": "Hyperparameters were not to be learned.",
     "settled": "Rounds no longer move hyperparameters.",
-    "stopped": "Interrupted.",
+    "lost": "With rows chosen anew the bound was not finite; the best round before is kept.",
     "rounds": "The limit of majors={rounds} rounds was reached.",
     "iterations": "The limit of n={iterations} iterations was reached.",
 }
@@ -61,43 +61,60 @@ def climb_in_rounds(
     """
     history: tuple[Evaluation, ...] = ()
     best: tuple[Evaluation, ActiveSolution] | None = None
-    still, stopped, interrupted = 0, False, False
+    still, ended = 0, ""
+    stopped: BaseException | None = None
 
     def report(seen: tuple[Evaluation, ...]) -> None:
         nonlocal stopped
         try:
             callback((*history, *seen[bool(history) :]))
-        except (StopIteration, KeyboardInterrupt):
-            stopped = True
+        except StopIteration as stop:
+            stopped = stop
             raise
 
     chosen: set[int] = set()
     for major in range(rounds + 1):
-        solution = log_posterior.choose(theta)
-        held = log_posterior.holding(solution)
-        here = held(theta)
+        try:
+            solution = log_posterior.choose(theta)
+            held = log_posterior.holding(solution)
+            here = held(theta)
+        except KeyboardInterrupt as interrupt:
+            if best is None:
+                raise
+            stopped = interrupt
+            break
         if not np.isfinite(here.log_posterior):
-            maximise(held, theta, 0)  # says why
+            if best is None:
+                maximise(held, theta, 0)  # says why
+            ended = "lost"
+            break
         if best is None or here.log_posterior > best[0].log_posterior:
             best = here, solution
         before, chosen = chosen, set(solution.selection.rows.tolist())
         if still and chosen == before:  # the same rows, at the same hyperparameters
             still = _QUIET
         left = max_iterations - max(len(history) - 1, 0)
-        if not theta.size or still == _QUIET or major == rounds or left <= 0 or stopped or interrupted:
+        if not theta.size:
+            ended = "nothing"
+        elif not rounds:
+            ended = "held"
+        elif still == _QUIET:
+            ended = "settled"
+        elif major == rounds:
+            ended = "rounds"
+        elif left <= 0:
+            ended = "iterations"
+        if ended or stopped:
             break
         found = maximise(held, theta, min(_MINOR, left), report, flat=_FLAT)
         history = (*history, *found.history[bool(history) :])
         moved = float(np.abs(found.best.theta - theta).max())
         still = still + 1 if moved < _STILL else 0
-        theta, interrupted = found.best.theta, found.interrupted
+        theta = found.best.theta
+        if found.interrupted:
+            stopped = KeyboardInterrupt(found.message)
     assert best is not None
     evaluation, solution = best
-    if not theta.size or not rounds:
-        ended = "nothing" if not theta.size else "held"
-    else:
-        limit = "rounds" if major == rounds else "iterations"
-        ended = "settled" if still == _QUIET else "stopped" if stopped or interrupted else limit
-    settled = ended in _WELL
-    message = _HOW[ended].format(rounds=rounds, iterations=max_iterations)
+    message = why_stopped(stopped) if stopped else _HOW[ended].format(rounds=rounds, iterations=max_iterations)
+    settled, interrupted = not stopped and ended in _WELL, isinstance(stopped, KeyboardInterrupt)
     return Optimum(evaluation, settled, message, history or (evaluation,), interrupted), solution

@@ -9,7 +9,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.listening import Listener
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
-from pymc_gpep.hyper.optimum import AGREE, Optimum, maximise
+from pymc_gpep.hyper.optimum import AGREE, Optimum, maximise, why_stopped
 from pymc_gpep.kernels.status import NOT_FINITE
 from pymc_gpep.solvers.history import watching
 
@@ -68,8 +68,8 @@ def maximise_from(
         searches += found
     best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
     if ended_by is not None:
-        message = str(ended_by) or "Interrupted."
-        best = replace(best, converged=False, message=message, interrupted=isinstance(ended_by, KeyboardInterrupt))
+        interrupted = isinstance(ended_by, KeyboardInterrupt)
+        best = replace(best, converged=False, message=why_stopped(ended_by), interrupted=interrupted)
     return replace(best, ends=tuple(search.end for search in searches))
 
 

@@ -64,16 +64,48 @@ def test_the_best_round_is_kept():
     assert_allclose(optimum.best.evidence, solution.bound)
 
 
-def test_a_callback_ends_it():
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (StopIteration(), "Stopped by a callback."),
+        (StopIteration("enough"), "enough"),
+        (KeyboardInterrupt(), "Interrupted."),
+    ],
+)
+def test_a_callback_ends_it(error, message):
     whole, theta = log_posterior(models.softmax, active=8)
 
     def stop(history):
-        raise StopIteration
+        raise error
 
     optimum, _ = climb_in_rounds(whole, theta, 50, 5, stop)
     assert not optimum.converged
-    assert optimum.message == "Interrupted."
+    assert optimum.message == message
+    assert optimum.interrupted == isinstance(error, KeyboardInterrupt)
     assert len(optimum.history) == 2
+
+
+@pytest.mark.parametrize(
+    ("fails", "message"), [("interrupted", "Interrupted."), ("not finite", "the best round before is kept")]
+)
+def test_a_choice_that_fails_keeps_the_rounds_before(monkeypatch, fails, message):
+    whole, theta = log_posterior(models.softmax, active=8)
+    holding, rounds = ActiveLogPosterior.holding, 0
+
+    def failing(self, solution):
+        nonlocal rounds
+        rounds += 1
+        if rounds > 1 and fails == "interrupted":
+            raise KeyboardInterrupt
+        held = holding(self, solution)
+        return held if rounds == 1 else lambda at: held(at)._replace(log_posterior=np.nan)
+
+    monkeypatch.setattr(ActiveLogPosterior, "holding", failing)
+    optimum, solution = climb_in_rounds(whole, theta, 50, 5, lambda history: None)
+    assert (rounds, optimum.converged, optimum.interrupted) == (2, False, fails == "interrupted")
+    assert message in optimum.message
+    assert_allclose(optimum.best.evidence, solution.bound)
+    assert_allclose(optimum.best.theta, theta)
 
 
 def test_without_rounds_hyperparameters_stay():

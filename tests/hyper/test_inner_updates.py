@@ -146,8 +146,24 @@ def test_a_callback_may_end_it(error, interrupted):
 
     found = climb(Hill([9.0]), np.zeros(1), 50, stop, SignedSteps(), 1e-8)
     assert (len(found.history), found.interrupted, found.converged) == (4, interrupted, False)
+    assert found.message == ("Interrupted." if interrupted else "Stopped by a callback.")
     assert found.best.start.size
     assert not any(each.start.size for each in found.history[:-1])
+
+
+def test_an_interrupt_of_the_last_solve_keeps_what_was_climbed():
+    class Interrupted(Hill):
+        """While it is solved where the climb ended."""
+
+        def __call__(self, theta, start=None):
+            if theta.any():
+                raise KeyboardInterrupt
+            return super().__call__(theta, start)
+
+    found = climb(Interrupted([1.0]), np.zeros(1), 5, quietly, SignedSteps(), 0.0)
+    assert (found.interrupted, found.converged, found.message) == (True, False, "Interrupted.")
+    assert_allclose(found.best.theta, found.history[-1].theta)
+    assert len(found.history) == 6
 
 
 @pytest.mark.parametrize("sites", ["nested", "quadrature", "pairwise"])

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 
 class Parabola:
@@ -45,3 +45,25 @@ def test_a_first_solve_may_need_a_second_go(needs):
 def test_no_slope_at_the_beginning_is_no_maximum():
     with pytest.raises(ValueError, match=r"parabola cannot start: it .*Raise max_iterations"):
         maximise(Parabola(9), np.zeros(2), 20)
+
+
+class Indefinite(Parabola):
+    """Of which nobody looks, on the way, whether its covariances are any."""
+
+    def loosely(self):
+        return Parabola(0)
+
+    def __call__(self, theta, start=None):
+        return super().__call__(theta, start)._replace(status=NOT_POSITIVE_DEFINITE)
+
+
+def test_a_search_that_was_stopped_does_not_begin_again():
+    seen = []
+
+    def stop(history):
+        seen.append(len(history))
+        if len(seen) == 1:
+            raise StopIteration("enough")
+
+    optimum = maximise(Indefinite(0), np.zeros(2), 20, stop)
+    assert (seen, optimum.message) == ([2], "enough")

@@ -91,9 +91,10 @@ def test_a_start_that_fails_is_counted_and_the_first_must_not():
 def test_what_ends_one_search_ends_all(error, interrupted):
     def callback(history, which):
         if which == 1:
-            raise error("enough")
+            raise error
 
     found = maximise_from(TwoHills(), np.array([[1.0], [-2.5], [2.5]]), 100, callback)
+    assert found.message == ("Interrupted." if interrupted else "Stopped by a callback.")
     assert len(found.ends) == 2
     assert found.best.log_posterior == pytest.approx(3, abs=1e-5)
     assert (found.converged, found.interrupted) == (False, interrupted)
