@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from hashlib import sha256
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any, ClassVar
@@ -136,7 +137,8 @@ def _end_with_parent() -> None:
 
 def _run(cell: Cell, folder: Path) -> Arrays:
     arguments = dict(cell.arguments)
-    checkpoint = folder / f"{cell.name}.checkpoint"
+    # One of other arguments is none of this cell.
+    checkpoint = folder / f"{cell.name}.{sha256(cell.identity.encode()).hexdigest()[:8]}.checkpoint"
     if cell.resumes:
         arguments["checkpoint"] = checkpoint
     began = time.perf_counter()

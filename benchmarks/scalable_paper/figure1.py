@@ -28,9 +28,8 @@ def follow(data: str, update: str, points: int, iterations: int, name: str) -> A
     curve = Curve(split)
     inducing = inducing_rows(split.X, split.classes, max(1, split.y.size // 5), 0)
     fitted = run("ep", split, inducing, iterations, [curve], **UPDATES[update])
-    sweeps = np.asarray(fitted.fit.history["sweeps"]) if "sweeps" in fitted.fit.history else np.empty(0)
     ends = {"processor_seconds": np.array(fitted.seconds), "objective": np.array(fitted.fit.objective)}
-    return curve.arrays | ends | {"points": np.array(split.y.size), "sweeps": sweeps}
+    return curve.arrays | ends | {"points": np.array(split.y.size)}
 
 
 class Figure1(Experiment):

@@ -90,7 +90,8 @@ class Table2(Experiment):
                 lines.append(f"| {TITLES[name]} | {'–'.join(map(str, sorted({min(folds), max(folds)})))} "
                              f"| {' | '.join(texts)} |")  # fmt: skip
             lines.append(f"| processor time of a fit, s | | {' | '.join(self._times(found, percent, shown, record))} |")
-            if printed_times := [TIMES.get((percent, method)) for method in shown]:
+            printed_times = [TIMES.get((percent, method)) for method in shown]
+            if any(printed_times):
                 texts = ["" if seconds is None else f"{seconds:g}" for seconds in printed_times]
                 lines.append(f"| paper: time, all eight sets | | {' | '.join(texts)} |")
         notes = (

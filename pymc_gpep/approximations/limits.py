@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any, NamedTuple
 
 from pymc_gpep.approximations.suggestion import did_you_mean
+from pymc_gpep.argument_types import check_whole
 
 __all__ = ["at_least", "check_limits", "fraction", "one_of", "positive"]
 
@@ -55,13 +56,15 @@ def check_limits(options: Any) -> None:
     ValueError
         If an option has a value that makes no sense.
     TypeError
-        If it is something that cannot be compared with the limit.
+        If it is something that cannot be compared with the limit, or no whole number where that is the field's type.
     """
     for option in fields(options):
         limit = option.metadata.get(_KEY)
         value = getattr(options, option.name)
         if limit is None or (value is None and option.default is None):
             continue
+        if option.type in (int, int | None):
+            check_whole(option.name, value, None)
         refusal = f"{option.name} must be {limit.must}, but is {value!r}.{limit.suggestion(value)}"
         try:
             holds = bool(limit.holds(value))

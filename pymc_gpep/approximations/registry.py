@@ -25,6 +25,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
+from pymc_gpep.argument_types import plain
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
@@ -118,4 +119,4 @@ def with_options[A: Approximator | SparseApproximation | IVM](
             f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}."
             f"{did_you_mean(unknown, [*known, *others])}"
         )
-    return kind(**options)
+    return kind(**plain(options))

@@ -1,4 +1,4 @@
-"""What callbacks of `pm.fit` may be that are more than a function."""
+"""What callbacks of `pm.fit` may be that are more than a function, and how all of them are called."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Callback", "finish"]
+__all__ = ["Callback", "call", "finish"]
 
 
 class Callback(ABC):
@@ -25,8 +25,29 @@ class Callback(ABC):
         """At the end, with what `pm.fit` is about to return."""
 
 
+def call(callbacks: Sequence[Any] | None, fit: Any, losses: Array, iteration: int) -> None:
+    """Call each, after an iteration. An error of one, such as of a full disk, has the fit so far in its `fit`."""
+    for each in callbacks or ():
+        try:
+            each(fit, losses, iteration)
+        except StopIteration:
+            raise
+        except Exception as error:
+            _hand_over(error, fit, "what had been learned")
+            raise
+
+
 def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
-    """Tell those that want to know that the fit has ended."""
+    """Tell those that want to know that the fit has ended. An error of one has the fit in its `fit`."""
     for each in callbacks or ():
         if isinstance(each, Callback):
-            each.finish(fit)
+            try:
+                each.finish(fit)
+            except Exception as error:
+                _hand_over(error, fit, "the fit, which had ended")
+                raise
+
+
+def _hand_over(error: Exception, fit: Any, what: str) -> None:
+    vars(error)["fit"] = fit
+    error.add_note(f"A callback of pm.fit failed. The attribute fit of this error is {what}.")

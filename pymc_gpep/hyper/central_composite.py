@@ -28,10 +28,10 @@ _SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
 class CentralComposite(HyperMethod):
     """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
 
-    The sphere is one in standardised coordinates: the principal axes of the Gaussian at the maximum, the two sides of
-    each stretched by how fast the density falls there. A point has as weight the posterior density, relative to the
-    standard normal one and times the stretch of the volume (which Rue et al. leave out), times the weight that makes
-    mean and covariance of a standard normal distribution come out.
+    The sphere is one in standardised coordinates: along the principal axes of the Gaussian at the maximum, each of
+    their two sides in units of its own, by how fast the density falls on it. A point has as weight the posterior
+    density, relative to the standard normal one and times the stretch of the volume (which Rue et al. leave out),
+    times the weight that makes mean and covariance of a standard normal distribution come out.
 
     Parameters
     ----------

@@ -119,7 +119,7 @@ class HyperPosterior:
         """All of them in turn, with the values of the model's value variables."""
         wanted = [node for node in self.nodes if node.theta.tobytes() not in self._kept]
         for first in range(0, len(wanted), _TOGETHER):
-            together = wanted[first : min(first + _TOGETHER, first + self._keep - len(self._kept))]
+            together = wanted[first : first + min(_TOGETHER, max(0, self._keep - len(self._kept)))]
             for node, solution in zip(together, self.log_posterior.solve_each(together), strict=True):
                 self._kept[node.theta.tobytes()] = solution
         return ((self.point(s), self.solution(s)) for s in range(len(self)))

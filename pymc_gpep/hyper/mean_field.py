@@ -92,7 +92,9 @@ class MeanField(HyperMethod):
                     rises = rise > self.tolerance * abs(bounds[-1])
                 if not rises or len(bounds) == self.steps:
                     break
-        still = f"after {self.steps} steps the bound still rises: give it more" if rises else ""
+        known = "the bound still rises" if len(bounds) > patience else "it cannot be seen whether the bound still rises"
+        after = f"after {self.steps} step{'' if self.steps == 1 else 's'}"
+        still = f"{after} {known}: give it more" if rises else ""
         return self._posterior(log_posterior, step, still, progressbar)
 
     def _posterior(self, log_posterior: LogPosterior, step: Step, still: str, progressbar: bool) -> HyperPosterior:

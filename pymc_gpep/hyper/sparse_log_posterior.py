@@ -123,8 +123,8 @@ class SparseLogPosterior:
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
         """After one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
 
-        The log posterior is that before the sweep. Unconverged, it is none of the model, but the gradient is exact for
-        the sites as they are.
+        The log posterior is that before the sweep. It is none of the model until EP has converged; the gradient is
+        exact for the sites as they are.
         """
 
         def swept(prior: PriorAt, pull: Callable[[slice, Block], None]) -> SparseSolution:

@@ -33,6 +33,7 @@ ALL_ALIKE = 0.99
 """The same, where not even the Pareto k says otherwise."""
 
 _NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
+_TAIL = 5  # draws at least that a tail can be fitted to
 _CONSTANT = 1e-8  # a spread of log weights that is rounding
 
 
@@ -89,6 +90,8 @@ def smooth(log_weights: Array) -> tuple[Array, float]:
 
     count = len(log_weights)
     tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))  # as in the paper
+    if tail < _TAIL:
+        return log_weights, np.inf
     if np.ptp(np.sort(log_weights)[-tail:]) < _CONSTANT:
         return log_weights, -np.inf
     ratios: Any = xr.DataArray(-log_weights, dims=["draw"])

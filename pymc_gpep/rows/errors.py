@@ -12,7 +12,7 @@ class RowError(ValueError):
     ----------
     row : int
         Counted from 0.
-    fit : SparseFit or None
+    fit : SparseFit or StreamedFit or None
         What had been learned when the row was met; None if nothing.
     """
 

@@ -30,7 +30,7 @@ class Batch(NamedTuple):
 
 
 class Batches:
-    """Batches of equal size from rows in memory or elsewhere.
+    """Batches of rows in memory or elsewhere, alike up to a row, which makes up the number.
 
     Chunks are taken in a random order and some of them at a time are shuffled together; rows in memory, which are one
     chunk, all at once. What comes is a function of seed, epoch and place in the epoch.
@@ -39,7 +39,7 @@ class Batches:
     ----------
     rows : Rows
     batch_size : int
-        Most rows of a batch. As few batches as there can be of it share the rows, so that none is much smaller.
+        Most rows of a batch. As few batches as there can be of it share the rows.
     seed : int
     """
 
@@ -62,7 +62,7 @@ class Batches:
         all_chunks = list(chunks(self._rows))
         order = [all_chunks[i] for i in rng.permutation(len(all_chunks))]
         together = max(_CHUNKS, -(-_BUFFERED * self.size // self._rows.chunk))
-        skip = done * self.size
+        skip, place = self._rows_before(done), done
         held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]] = []
         for first in range(0, len(order), together):
             buffer = order[first : first + together]
@@ -73,13 +73,17 @@ class Batches:
                 continue
             inputs, labels = self._read(buffer)
             rows = np.concatenate([np.arange(chunk.start, chunk.stop) for chunk in buffer])
-            for part in self._parts(shuffled, sum(len(y) for _, y, _ in held)):
+            while shuffled.size:
+                missing = self._rows_before(place + 1) - self._rows_before(place) - sum(len(y) for _, y, _ in held)
+                part, shuffled = shuffled[:missing], shuffled[missing:]
                 held.append((inputs[part], labels[part], rows[part]))
-                if sum(len(y) for _, y, _ in held) == self.size:
+                if len(part) == missing:
                     yield self._joined(held)
-                    held = []
-        if held:
-            yield self._joined(held)
+                    held, place = [], place + 1
+
+    def _rows_before(self, place: int) -> int:
+        """Rows in the first batches of an epoch."""
+        return place * self._rows.n_rows // self.per_epoch
 
     def _read(self, buffer: list[slice]) -> tuple[Array, NDArray[np.int64]]:
         if len(buffer) == 1:
@@ -90,14 +94,6 @@ class Batches:
             here = slice(end - (chunk.stop - chunk.start), end)
             inputs[here], labels[here] = self._rows.inputs(chunk), self._rows.labels(chunk)
         return inputs, labels
-
-    def _parts(self, shuffled: NDArray[np.int64], held: int) -> Iterator[NDArray[np.int64]]:
-        """What fills the batch that is begun, then whole batches, then the rest."""
-        start = 0
-        while start < len(shuffled):
-            stop = start + self.size - held
-            yield shuffled[start:stop]
-            start, held = stop, 0
 
     def _joined(self, held: list[tuple[Array, NDArray[np.int64], NDArray[np.int64]]]) -> Batch:
         inputs, labels, rows = (np.concatenate(each) for each in zip(*held, strict=True))

@@ -68,8 +68,7 @@ class Checkpoint(Callback):
     def write(self, fit: StreamedFit) -> None:
         """Write."""
         tree = fit.to_datatree()
-        beside = self._path.with_name(f".{self._path.name}.new")
-        old = self._path.with_name(f".{self._path.name}.old")
+        beside, old = _in_place(self._path)
         for each in (beside, old):
             _remove(each)
         if self._path.suffix == ".zarr":
@@ -81,6 +80,14 @@ class Checkpoint(Callback):
         beside.rename(self._path)
         _remove(old)
         self._written = time.monotonic()
+
+
+def _in_place(path: Path) -> tuple[Path, Path]:
+    """Where a new file is written, and where an old folder goes; what was broken off between the two is ended."""
+    beside, old = (path.with_name(f".{path.name}.{which}") for which in ("new", "old"))
+    if old.exists() and beside.exists() and not path.exists():
+        beside.rename(path)
+    return beside, old
 
 
 def _check_minutes(minutes: Any) -> None:
@@ -98,6 +105,7 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Saved:
         If there is none, or if it is something else.
     """
     where = Path(path)
+    _in_place(where)
     if not where.exists():
         raise ValueError(f"start is {str(path)!r}, but there is no such file; it may be initial values, by name.")
     zarr = where.suffix == ".zarr"

@@ -9,8 +9,8 @@ R_k = Σ t_k φ wᵀ, Q = Σ φ φᵀ Σ_k t_k and g = Σ φ Σ_k t_k m_k over a
 that are still right up to a function h = φᵀa have Σ_k R_k μ_k = g + Q a for the means μ_k that they imply, those of
 h_k + R_kᵀ a. This is a linear system for a. At a fixed point μ_k is where sites were made, and a = 0, whatever φ is.
 
-Functions with common features have φ = w, R_k = S_k and Q = Σ_k S_k. For others φ are some features of each, other ones
-of one function than of the next, since inducing inputs may be the same; about as many as one function has.
+Functions with common features have φ = w, R_k = S_k and Q = Σ_k S_k. Otherwise φ takes some features of each function,
+about as many in all as one function has, and of each function other ones, since inducing inputs may be the same.
 """
 
 from typing import NamedTuple

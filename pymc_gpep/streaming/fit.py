@@ -137,9 +137,10 @@ class StreamedFit(InducingFit):
 
     @cached_property
     def objective(self) -> float:
-        """Average over the last epoch of the estimates of what the optimiser raises, without the log prior."""
+        """Average over the last epoch of the estimates of what is raised, without the log prior; NaN of none."""
         last = self.losses[-int(self.settings["per_epoch"]) :]
-        return -float(np.nanmean(last)) - self.space.log_prior(self.theta)
+        known = last[np.isfinite(last)]
+        return -float(known.mean()) - self.space.log_prior(self.theta) if known.size else np.nan
 
     @property
     def lower_bound(self) -> float:

@@ -53,17 +53,19 @@ class Run:
             If many steps, one after the other, could not be taken.
         """
         batch = next(self._batches)
-        for attempt in range(_ATTEMPTS):
-            jitter = self._state.jitter.get_value()
-            if attempt:
-                self._state.jitter.set_value(jitter * _ESCALATION)
-            with np.errstate(all="ignore"):
-                taken = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
-            if taken.went_well:
-                break
-        self._failures = 0 if taken.went_well else self._failures + 1
-        if not taken.went_well:
-            self._state.jitter.set_value(jitter / _ESCALATION ** (_ATTEMPTS - 2))
+        jitter = self._state.jitter.get_value()
+        went_well = False
+        try:
+            for attempt in range(_ATTEMPTS):
+                self._state.jitter.set_value(jitter * _ESCALATION**attempt)
+                with np.errstate(all="ignore"):
+                    taken = self._step(*batch, self._schedule(self.done), self.done >= self._warmup)
+                if went_well := taken.went_well:
+                    break
+        finally:  # an interrupt among others
+            if not went_well:
+                self._state.jitter.set_value(jitter)
+        self._failures = 0 if went_well else self._failures + 1
         if self._failures == _FAILURES:
             raise FloatingPointError(
                 f"{_FAILURES} steps, one after the other, had numbers that are not finite: try a smaller learning rate."
@@ -71,4 +73,4 @@ class Run:
         self.done += 1
         if self.done % self._schedule.per_epoch == 0:
             self._state.settle()
-        return taken if taken.went_well else taken._replace(log_posterior=np.nan)
+        return taken if went_well else taken._replace(log_posterior=np.nan)

@@ -16,6 +16,7 @@ from pymc_gpep.approximations.registry import with_options
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.active_fit import ActiveFit
+from pymc_gpep.fits.callback import call
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
@@ -105,9 +106,6 @@ class ActiveInference(Inference):
         check_there(method, options, _NOT_YET)
         check_whole("majors, the limit on rounds of choosing rows,", majors)
         approximator = with_options(ACTIVE_METHODS[method], options, _OF_FIT, taken(type(self)))
-        for name in ("active", "pool", "rows"):
-            if (given := getattr(approximator, name)) is not None:
-                check_whole(name, given)
         classifier = read_classifier(pm.modelcontext(model), likelihood)
         self._approximator = approximator.named(classifier.likelihood_model)
         self._space = Hyperparameters(classifier)
@@ -162,12 +160,11 @@ class ActiveInference(Inference):
         An interrupt (Ctrl-C) ends the optimisation; the rows are chosen once more where it was.
         """
         check_whole("n, the limit on iterations of the optimiser,", n)
-        if isinstance(score, str):
-            self._approximator = replace(self._approximator, score=score)
+        approximator = replace(self._approximator, score=score) if isinstance(score, str) else self._approximator
         kwargs = compile_options(backend, compile_kwargs)
         began = time.perf_counter()
         with (
-            FitProgress(self._approximator.name, progressbar, progressbar_theme) as progress,
+            FitProgress(approximator.name, progressbar, progressbar_theme) as progress,
             compilation(progress.compiling) as compiled,
         ):
             progress.stage("making the graphs of the covariances")
@@ -176,19 +173,18 @@ class ActiveInference(Inference):
             labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
             warn_of_single_class(classifier, labels)
             rows = RowInputs.of(classifier, blocks)
-            log_posterior = ActiveLogPosterior(self._space, self._approximator, rows, labels, self._seed)
+            log_posterior = ActiveLogPosterior(self._space, approximator, rows, labels, self._seed)
             progress.stage("choosing rows")
 
             def report(history: tuple[Evaluation, ...]) -> None:
                 last, iterations = history[-1], len(history) - 1
                 progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
                 self.hist = -np.array([each.log_posterior for each in history])
-                for callback in callbacks or ():
-                    callback(None, self.hist, iterations)
+                call(callbacks, None, self.hist, iterations)
 
             optimum, solution = climb_in_rounds(log_posterior, self._first, n, self._majors, report)
             seconds = time.perf_counter() - began - compiled.seconds
-        fit = self._result(optimum, solution, rows, seconds, compiled.seconds)
+        fit = self._result(approximator, optimum, solution, rows, seconds, compiled.seconds)
         self.hist = fit.hist
         _log.info("%s", fit)
         if not fit.converged and self._majors and n:
@@ -196,11 +192,17 @@ class ActiveInference(Inference):
         return fit
 
     def _result(
-        self, optimum: Optimum, solution: ActiveSolution, rows: RowInputs, seconds: float, compile_seconds: float
+        self,
+        approximator: IVM,
+        optimum: Optimum,
+        solution: ActiveSolution,
+        rows: RowInputs,
+        seconds: float,
+        compile_seconds: float,
     ) -> ActiveFit:
         inputs = rows.inputs[solution.selection.rows][None]
         theta = optimum.best.theta
         return ActiveFit(
-            self._space, self._approximator, theta, inputs, optimum, solution, seconds, compile_seconds, self._rows,
+            self._space, approximator, theta, inputs, optimum, solution, seconds, compile_seconds, self._rows,
             rows.blocks,
         )  # fmt: skip

@@ -13,7 +13,7 @@ from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.argument_types import check_whole
-from pymc_gpep.fits.callback import finish
+from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
 from pymc_gpep.hyper.hyperparameters import check_start
@@ -222,8 +222,7 @@ class GPInference(Inference):
                 if callbacks:
                     reached = Optimum(last, False, "Still running.", history)
                     self._approx.show(Fit(log_posterior, reached, Maximum().integrate(log_posterior, reached)))
-                for callback in callbacks:
-                    callback(self._approx, self._approx.hist, iterations)
+                    call(callbacks, self._approx, self._approx.hist, iterations)
 
             if begin is None:
                 first = log_posterior.initial_point(self._start, self._seed)

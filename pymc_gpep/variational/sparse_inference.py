@@ -14,7 +14,7 @@ from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.callback import finish
+from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -154,7 +154,6 @@ class SparseInference(Inference):
         self._given = inducing
         self._learn = learn_inducing
         self._shared = shared_inducing
-        self._so_far: SparseFit | None = None
         self.hist: Array = np.empty(0)
         self.state = None
 
@@ -230,12 +229,14 @@ class SparseInference(Inference):
             first = log_posterior.flat(self._first)
             progress.stage("first solve")
 
+            so_far: SparseFit | None = None
+
             def report(history: tuple[Evaluation, ...]) -> None:
+                nonlocal so_far
                 last, iterations = history[-1], len(history) - 1
                 progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
-                so_far = self._so_far = self._result(log_posterior, Optimum(last, False, "Still running.", history))
-                for callback in callbacks or ():
-                    callback(so_far, so_far.hist, iterations)
+                so_far = self._result(log_posterior, Optimum(last, False, "Still running.", history))
+                call(callbacks, so_far, so_far.hist, iterations)
 
             try:
                 flat = _FLAT if self._learn else FLAT
@@ -244,7 +245,7 @@ class SparseInference(Inference):
                 else:
                     optimum = maximise(log_posterior, first, n, report, flat=flat)
             except RowError as error:
-                error.fit = self._so_far
+                error.fit = so_far
                 raise
             if optimum.interrupted:
                 progress.stage("interrupted: keeping the best point so far")

@@ -14,11 +14,12 @@ from pymc.variational.inference import Inference
 from pymc.variational.updates import adam
 
 from pymc_gpep.approximations.suggestion import did_you_mean
-from pymc_gpep.argument_types import check_number, check_switches, check_whole
+from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.callback import finish
+from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.optimum import why_stopped
 from pymc_gpep.hyper.row_labels import checked_chunks
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.contract import Rows
@@ -46,6 +47,7 @@ from pymc_gpep.variational.argument_checks import check_optimiser, taken, whole_
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.single_class import warn_of_single_count
 
 __all__ = ["StreamingInference"]
 
@@ -93,7 +95,7 @@ class StreamingInference(Inference):
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     batch_size : int, optional
-        Most rows of a batch; all if not given. An epoch has as few batches as can be, of the same size.
+        Most rows of a batch; all if not given. An epoch has as few batches as can be, alike up to a row.
     sites : str, optional
         How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product),
         as for a fit of all rows at once. The first that the method has with the likelihood if not given.
@@ -157,7 +159,7 @@ class StreamingInference(Inference):
                 "batch_size and likelihood, besides pm.fit's own."
                 f"{did_you_mean(unknown, [*known, *taken(type(self))])}"
             )
-        self._memory = chosen(**options)
+        self._memory = chosen(**plain(options))
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         check_whole("warmup, the epochs in which hyperparameters stay,", warmup)
         if batch_size is not None:
@@ -183,10 +185,10 @@ class StreamingInference(Inference):
         self._first = self._space.initial_point(values, self._seed)
         self._rows = None if data is None else rows_of(data)
         self._given = inducing
-        self._learn = learn_inducing
-        self._shared = shared_inducing
-        self._batch_size = batch_size
-        self._warmup = warmup
+        self._learn = bool(learn_inducing)
+        self._shared = bool(shared_inducing)
+        self._batch_size = None if batch_size is None else int(batch_size)
+        self._warmup = int(warmup)
         self._decay = float(decay)
         self._jitter = float(jitter)
         self.hist: Array = np.empty(0)
@@ -281,7 +283,7 @@ class StreamingInference(Inference):
                     seconds, compile_seconds, self._rows,
                 )  # fmt: skip
 
-            ended, smooth, first = "Ended", np.nan, run.done
+            ended, given_up, smooth, first = "Ended", False, np.nan, run.done
             steps_began = time.perf_counter()
             try:
                 for i in range(first, first + n):
@@ -300,25 +302,23 @@ class StreamingInference(Inference):
                         f"epoch {(i + 1) / batches.per_epoch:.2f}, {self._memory.objective} and log prior "
                         f"{smooth:.5g}{held_back}, {_clock(left)} left",
                     )
-                    for callback in callbacks or ():
-                        callback(fit_now("Still running", state.values), record[0, : run.done], i + 1)
+                    if callbacks:
+                        call(callbacks, fit_now("Still running", state.values), record[0, : run.done], i + 1)
             except RowError as error:
                 values = state.held()
                 error.fit = fit_now("Stopped at a row that cannot be used", lambda: values)
                 raise
-            except StopIteration as stop:
-                ended = str(stop).rstrip(".") or "Stopped by a callback"
-            except KeyboardInterrupt:
-                ended = "Interrupted"
+            except (StopIteration, KeyboardInterrupt) as stopped:
+                ended = why_stopped(stopped).rstrip(".")
             except FloatingPointError as error:
-                ended = f"Given up ({str(error).rstrip('.')})"
+                ended, given_up = f"Given up ({str(error).rstrip('.')})", True
             seconds = time.perf_counter() - began - compiled.seconds
             values = state.held()
             fit = fit_now(ended, lambda: values, seconds, compiled.seconds)
             finish(callbacks, fit)
         self.hist = fit.hist
         _log.info("%s", fit.message)
-        if ended.startswith("Given up"):
+        if given_up:
             warn(fit.message, RuntimeWarning)
         return fit
 
@@ -330,12 +330,14 @@ class StreamingInference(Inference):
         deviations = column_deviations(rows)
         units = np.where(deviations > 0.0, deviations, 1.0)
         state = State(self._first, inducing, units, c, self._jitter, self._learn)
+        counts = _label_counts(self._space.classifier, rows)
+        warn_of_single_count(self._space.classifier, counts)
         problem = Problem(
             self._space,
             self._gps,
             self._rule,
             self._memory,
-            self._rule.counts(_label_counts(self._space.classifier, rows), c),
+            self._rule.counts(counts, c),
             batches.per_epoch,
             batches.size,
             rows.n_rows,

@@ -23,7 +23,7 @@ def square(x: float, trace: str) -> dict[str, float]:
     return {"square": x * x}
 
 
-def counting(checkpoint: Path) -> dict[str, int]:
+def counting(checkpoint: Path, of: str = "") -> dict[str, int]:
     """Counts its calls in its checkpoint, and succeeds in the second."""
     calls = 1 + (int(np.load(checkpoint)) if checkpoint.exists() else 0)
     with checkpoint.open("wb") as file:
@@ -96,9 +96,11 @@ def test_a_cell_that_was_broken_off_goes_on_from_its_checkpoint(tmp_path):
     cell = Cell("long", counting, resumes=True)
     _, errors = compute([cell], tmp_path, 1)
     assert errors == {"long": "RuntimeError: interrupted"}
+    _, errors = compute([Cell("long", counting, {"of": "another"}, resumes=True)], tmp_path, 1)
+    assert errors == {"long": "RuntimeError: interrupted"}
     found, _ = compute([cell], tmp_path, 1)
     assert int(found["long"]["calls"]) == 2
-    assert not list(tmp_path.glob("*.checkpoint"))
+    assert len(list(tmp_path.glob("*.checkpoint"))) == 1  # that of the other
 
 
 def test_two_cells_of_the_same_name_are_refused(tmp_path):

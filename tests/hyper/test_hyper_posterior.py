@@ -584,3 +584,12 @@ def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
     assert_allclose(single.fit("ccd").loo(refit_above=-np.inf).elpd_i, refitted.elpd_i, atol=0.01)
     at_maximum = single.fit("map").loo(refit_above=-np.inf)
     assert np.abs(at_maximum.elpd_i - wanted).max() > 2 * np.abs(refitted.elpd_i - wanted).max()
+
+
+def test_no_more_solutions_are_kept_than_there_is_memory_for(pair, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 1)
+    nodes = HYPER["laplace"](nodes=8).integrate(pair.log_posterior, pair.optimum, random_seed=1)
+    nodes.solution(0)
+    nodes.solution_at(pair.optimum)
+    assert len(list(nodes.solutions())) == 8
+    assert len(nodes._kept) == 2

@@ -234,7 +234,7 @@ def test_few_draws_that_count_are_told_of():
     found = fitted(posterior, draws=100, steps=1, trace=False)
     assert not found.converged
     assert "too few: give it more draws, or take hyper='importance'" in found.message
-    assert "after 1 steps the bound still rises" in found.message
+    assert "after 1 step it cannot be seen whether the bound still rises: give it more" in found.message
     assert np.isnan(found.log_evidence)
 
 

@@ -1,8 +1,9 @@
 """When weighted draws can be trusted."""
 
+import numpy as np
 import pytest
 
-from pymc_gpep.hyper.weights import stand_for_posterior
+from pymc_gpep.hyper.weights import smooth, stand_for_posterior
 
 
 @pytest.mark.parametrize(
@@ -11,3 +12,12 @@ from pymc_gpep.hyper.weights import stand_for_posterior
 )
 def test_a_heavy_tail_does_no_harm_where_weights_are_alike(pareto_k, worth, trusted):
     assert stand_for_posterior(pareto_k, worth * 4000, 4000) is trusted
+
+
+@pytest.mark.parametrize("draws", [1, 2, 3, 5, 10, 19, 24, 30])
+def test_a_tail_of_few_draws_says_nothing(draws):
+    log_weights = np.random.default_rng(draws).normal(size=draws)
+    smoothed, pareto_k = smooth(log_weights)
+    assert np.isfinite(smoothed).all()
+    assert np.isfinite(pareto_k) == (draws == 30)
+    assert np.array_equal(smoothed, log_weights) == (draws != 30)

@@ -38,6 +38,7 @@ def test_an_epoch_has_every_row_once(kind, size):
         assert all(np.array_equal(batch.inputs[:, 0], batch.labels) for batch in found)
         assert all(np.array_equal(batch.rows, batch.labels) for batch in found)
         assert {len(batch.labels) for batch in found} == {batches.size}
+        assert all(batch.weights.sum() >= batches.size - 1 for batch in found)
         labels = np.concatenate([batch.labels[batch.weights == 1] for batch in found])
         assert np.array_equal(np.sort(labels), np.arange(101))
         epochs.append(labels)

@@ -12,6 +12,7 @@ from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.memories.stored import Stored
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.schedule import ReplacingSchedule
+from pymc_gpep.streaming.step import Taken
 from pymc_gpep.streaming.stored_sites import StoredSites
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from tests import models
@@ -105,6 +106,23 @@ def test_an_interrupt_leaves_q_and_sites_at_one(monkeypatch):
         run.advance()
     values = problem.state.values()
     assert_allclose(values["precision"], summed(values, 3)[0], atol=1e-12)
+
+
+def test_an_interrupt_while_a_step_is_tried_again_leaves_the_jitter():
+    problem, run = begun(models.shared, "pairwise", 8)
+    before, seen = problem.state.jitter.get_value(), []
+
+    def failing(*_):
+        seen.append(float(problem.state.jitter.get_value()))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return Taken(np.nan, 0.0, went_well=False)
+
+    run._step = failing
+    with pytest.raises(KeyboardInterrupt):
+        run.advance()
+    assert_allclose(seen, before * 100.0 ** np.arange(3))
+    assert problem.state.jitter.get_value() == before
 
 
 @pytest.mark.parametrize("sets", [1, 3])

@@ -7,6 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.variational.active_inference import ActiveInference
 from tests import models
 
 X, Y = models.data()
@@ -111,12 +112,19 @@ def test_the_same_seed_is_the_same_fit():
     assert "score='probability'" in str(one)
 
 
+def test_a_score_is_that_of_one_fit():
+    model, _ = models.bernoulli_logit()
+    inference = ActiveInference("ivm", model, active=6, majors=0)
+    scores = [inference.fit(0, score=score, progressbar=False).approximator.score for score in ("random", None)]
+    assert scores == ["random", "expected"]
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"active": 2.5}, TypeError, "active must be a whole number"),
-        ({"active": "15"}, TypeError, "active must be at least 1, but is '15'"),
-        ({"active": np.arange(3)}, TypeError, "active must be at least 1, but is array"),
+        ({"active": "15"}, TypeError, "active must be a whole number, but is '15'"),
+        ({"active": np.arange(3)}, TypeError, "active must be a whole number, but is array"),
         ({"majors": -1}, ValueError, "majors, .*, must be at least 0"),
         ({"inducing": 5}, TypeError, "ivm has no option inducing"),
         ({"hyper": "ccd"}, NotImplementedError, "ivm has no hyper yet"),

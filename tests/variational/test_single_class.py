@@ -31,6 +31,7 @@ def fit(observe, outputs, **options):
         ("two", 1, {"method": "ep"}, "1"),
         ("named", 3, {"method": "nested_ep"}, "'versicolor'"),
         ("two", 1, {"method": "sparse_ep", "inducing": 4, "learn_inducing": False}, "1"),
+        ("named", 3, {"method": "sparse_ep", "inducing": 4, "batch_size": 10, "n": 1}, "'versicolor'"),
         ("two", 1, {"method": "ivm", "active": 4}, "1"),
     ],
 )

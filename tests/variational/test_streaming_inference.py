@@ -179,6 +179,27 @@ def test_an_interrupt_keeps_what_was_learned():
     xr.testing.assert_allclose(again.predict(NEW), stopped.predict(NEW))
 
 
+def test_numpy_numbers_are_numbers(tmp_path):
+    options = {"warmup": np.int64(1), "learn_inducing": np.bool_(True), "local_iterations": np.int64(5)}
+    file = tmp_path / "run.nc"
+    fit(2, batch_size=np.int64(10), callbacks=[gpep.Checkpoint(file)], **options)
+    _, further = fit(2, start=file, local_iterations=5)
+    assert further.steps == 4
+
+
+def test_a_store_whose_renaming_was_broken_off_is_found(tmp_path):
+    file = tmp_path / "run.zarr"
+    fit(2, callbacks=[gpep.Checkpoint(file)])
+    file.rename(tmp_path / ".run.zarr.new")
+    (tmp_path / ".run.zarr.old").mkdir()
+    _, further = fit(1, start=file)
+    assert further.steps == 3
+
+
+def test_of_no_steps_there_is_no_objective():
+    assert np.isnan(fit(0)[1].objective)
+
+
 CUT = """
 import sys
 from tests.variational.test_streaming_inference import fit, gpep
@@ -300,6 +321,8 @@ def test_stochastic_ep_takes_all_rows_without_a_batch_size():
 
 
 REFUSED = {
+    "no iteration": ({"local_iterations": 0}, ValueError, "local_iterations must be at least 1"),
+    "half an iteration": ({"local_iterations": 2.5}, TypeError, "local_iterations must be a whole number"),
     "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has sites, memory"),
     "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
     "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless' and 'sites'"),

@@ -13,6 +13,7 @@ import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.rules.contract import Rule
 from pymc_gpep.streaming.schedule import Schedule
@@ -55,7 +56,13 @@ class Effect(NamedTuple):
 
 @dataclass(frozen=True)
 class Memory(ABC):
-    """A way to make sites of a batch, and to remember them."""
+    """A way to make sites of a batch, and to remember them.
+
+    Raises
+    ------
+    ValueError, TypeError
+        If an option has a value that makes no sense.
+    """
 
     name: ClassVar[str]
     """What `memory=` calls it."""
@@ -67,6 +74,9 @@ class Memory(ABC):
     """By what part steps shrink in the first epoch, and as fast from there, if nothing else is said."""
     schedule: ClassVar[type[Schedule]]
     """Its step sizes."""
+
+    def __post_init__(self) -> None:
+        check_limits(self)
 
     @abstractmethod
     def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:

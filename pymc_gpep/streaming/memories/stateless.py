@@ -1,11 +1,12 @@
 """EP that remembers no site: at a fixed point each follows from q alone, and is found again from it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.memories.averages import Averages, BatchSites
 from pymc_gpep.streaming.memories.contract import Marginals, log_site_normalisers, site_of
@@ -27,7 +28,7 @@ class Stateless(Averages):
         How often. Few of them leave a little of the site in the cavity.
     """
 
-    local_iterations: int = 6
+    local_iterations: int = field(default=6, metadata=at_least(1))
 
     name: ClassVar[str] = "stateless"
     functional: ClassVar[str] = "log normaliser"
