@@ -197,6 +197,11 @@ class SparseApproximation(ABC):
     def point_sites(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int, size: int) -> PointSites:
         """The sites of all points; a ValueError if the likelihood has none."""
 
+    def begin(  # noqa: B027 - there is nothing to do as a rule
+        self, features: RowFeatures, team: Team, sites: Array, labels: NDArray[np.int64], likelihood: Likelihood
+    ) -> None:
+        """Write where a cold start begins into sites (2, n, d), which are 0."""
+
     @abstractmethod
     def iterate(
         self,
@@ -256,24 +261,26 @@ class SparseApproximation(ABC):
         c, size = prior.n_functions, covariance.shape[-1]
         observed = likelihood.check(labels, c, prior.n_points)
         points = self.point_sites(likelihood, observed, c, size)
-        begin = np.zeros((2, *points.shape))
+        sites = np.zeros((2, *points.shape))
         if start is not None:
-            if np.size(start) != begin.size or not np.isfinite(start).all():
-                raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
-            begin[:] = np.reshape(start, begin.shape)
+            if np.size(start) != sites.size or not np.isfinite(start).all():
+                raise ValueError(f"start must be {sites.size} finite numbers, the start of a solution of this size.")
+            sites[:] = np.reshape(start, sites.shape)
         history = History(self.max_iterations)
         found, posterior, slope = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme), None, np.empty(0)
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
             if (white := whitening(covariance, self.jitter)) is not None:
                 features = RowFeatures(prior, white)
                 sweeps = points.sweeps(features, team)
-                found = self.iterate(points, sweeps, features, team, begin, history, likelihood)
+                if start is None:
+                    self.begin(features, team, sites, observed, likelihood)
+                found = self.iterate(points, sweeps, features, team, sites, history, likelihood)
                 if np.isfinite(found.evidence):
-                    whitened = sweeps.posterior(begin)
+                    whitened = sweeps.posterior(sites)
                     posterior = InducingPosterior(white, whitened)
                     pulls = found.status == CONVERGED or (pull_anyway and found.status == OUT_OF_ITERATIONS)
                     if pull is not None and pulls:
-                        slope = sweeps.derivatives(begin, whitened, pull)
+                        slope = sweeps.derivatives(sites, whitened, pull)
         evidences, residuals = history.array.T.copy()
         return SparseSolution(
             evidence=found.evidence,
@@ -281,7 +288,7 @@ class SparseApproximation(ABC):
             posterior=posterior,
             labels=observed,
             likelihood=likelihood,
-            start=begin.ravel(),
+            start=sites.ravel(),
             convergence=Convergence(found.status, len(history), evidences, residuals, self.tolerance, found.scheme),
             inducing_slope=slope,
             floored=found.floored,
