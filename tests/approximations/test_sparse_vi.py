@@ -216,3 +216,24 @@ def test_single_steps_never_lower_the_bound_and_end_at_its_maximum(likelihood):
         assert solution.convergence.iterations == 1
     assert (np.diff(bounds) >= 0.0).all()
     assert_allclose(bounds[-1], SparseVI(**EXACT).solve(problem.prior, problem.y, likelihood=given).evidence, rtol=1e-7)
+
+
+def problem_of_planes(seed, n, c, m):
+    """Classes of the largest of linear functions."""
+    problem = random_sparse(seed, n, c, m)
+    slopes = np.random.default_rng(seed).normal(size=(problem.x.shape[1], c))
+    return problem._replace(y=(problem.x @ slopes).argmax(axis=1))
+
+
+def test_labels_with_noise_begin_by_ep():
+    """Where there are several maxima that is a higher one here, and fewer steps from one of them elsewhere."""
+    likelihood, gains, steps = RobustMaxLikelihood(), [], []
+    for problem, epsilon in ((random_sparse(3, 60, 3, 10), 0.05), (problem_of_planes(1, 100, 8, 10), 1e-3)):
+        given = bound_to(likelihood, len(problem.y), epsilon)
+        nothing = np.zeros(2 * len(problem.y) * problem.prior.n_functions)
+        cold, from_prior = (SparseVI().solve(problem.prior, problem.y, at, likelihood=given) for at in (None, nothing))
+        gains.append(cold.evidence - from_prior.evidence)
+        steps.append(cold.convergence.iterations / from_prior.convergence.iterations)
+    assert gains[0] > 0.5
+    assert_allclose(gains[1], 0.0, atol=1e-3)
+    assert steps[1] < 0.6
