@@ -6,9 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from benchmarks.experiment import Experiment, compute
+
+_NAMED = 8  # pieces that a message names
 
 
 def run_paper(paper: str, names: Sequence[str], title: str) -> None:
@@ -27,7 +30,9 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     parser.add_argument("experiments", nargs="+", choices=(*names, "all"), metavar="NAME",
                         help=f"{', '.join(names)}, or all")  # fmt: skip
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
-    parser.add_argument("--quick", action="store_true", help="less data and fewer draws: minutes, and rough figures")
+    parser.add_argument(
+        "--quick", action="store_true", help="a few pieces of little data: minutes, to see that it works"
+    )
     parser.add_argument("--size", type=int, metavar="N", help="points to learn from, where that can be chosen")
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN",
                         help="compute only pieces whose name fits, such as 'wine, *, fold [0-4]'; the report has all "
@@ -50,6 +55,7 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         parser.error(f"--jobs must be at least 0, but is {arguments.jobs}.")
     if arguments.size is not None:
         _resize(parser, chosen, arguments)
+    _check_patterns(parser, chosen, arguments)
     try:
         arguments.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -60,7 +66,8 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
         sys.exit(130)
     if failed:
-        sys.exit(f"Without results: {', '.join(failed)}. The same command tries again what failed.")
+        others = f" and {len(failed) - _NAMED} others" if len(failed) > _NAMED else ""
+        sys.exit(f"Without results: {'; '.join(failed[:_NAMED])}{others}. The same command tries again what failed.")
 
 
 def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace) -> None:
@@ -73,6 +80,17 @@ def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], a
         parser.error(f"--size must be at least 1, but is {arguments.size}.")
     for experiment in chosen.values():
         experiment.size = arguments.size
+
+
+def _check_patterns(
+    parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace
+) -> None:
+    """Refuse patterns that no piece fits."""
+    pieces = [cell.name for each in chosen.values() for cell in each.cells(arguments.data, arguments.quick)]
+    for pattern in arguments.only:
+        if not any(fnmatchcase(piece, pattern) for piece in pieces):
+            others = f" and {len(pieces) - _NAMED} others" if len(pieces) > _NAMED else ""
+            parser.error(f"--only: no piece fits {pattern!r}. They are {'; '.join(pieces[:_NAMED])}{others}.")
 
 
 def run(name: str, experiment: Experiment, arguments: argparse.Namespace) -> list[str]:

@@ -62,7 +62,9 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     wanted = f"(M, {d})" + ("" if shared or functions == 1 else f" or ({functions}, M, {d})")
     found = f"is {given!r}" if z.ndim == 0 else f"has shape {z.shape}"
     if z.ndim not in (2, 3) or z.shape[-1] != d or 0 in z.shape or (z.ndim == 3 and len(z) not in (1, sets)):
-        raise ValueError(f"inducing must be a whole number or an array {wanted}, but {found}.")
+        sets_too_many = z.ndim == 3 and sets == 1 and len(z) > 1
+        advice = " All functions have one set: give gpep.class_centres shared=True." if sets_too_many else ""
+        raise ValueError(f"inducing must be a whole number or an array {wanted}, but {found}.{advice}")
     if not np.isfinite(z).all():
         raise ValueError(f"inducing must be finite, but has {np.count_nonzero(~np.isfinite(z))} values that are not.")
     return np.broadcast_to(z, (sets, *z.shape[-2:])).copy()

@@ -137,8 +137,13 @@ class StreamedFit(InducingFit):
 
     @cached_property
     def objective(self) -> float:
-        """Average over the last epoch of the estimates of what is raised, without the log prior; NaN of none."""
-        last = self.losses[-int(self.settings["per_epoch"]) :]
+        """Average of the estimates of what is raised, without the log prior, over the last whole epoch; NaN of none.
+
+        In the first epoch it is that of all steps.
+        """
+        per_epoch = self.iterations_per_epoch
+        end = self.steps - self.steps % per_epoch or self.steps  # rows of a broken one would count twice
+        last = self.losses[max(end - per_epoch, 0) : end]
         known = last[np.isfinite(last)]
         return -float(known.mean()) - self.space.log_prior(self.theta) if known.size else np.nan
 
@@ -148,7 +153,7 @@ class StreamedFit(InducingFit):
 
         NaN in the first epoch as well, when q is still on its way.
         """
-        return np.nan if self._of_ep or self.steps < int(self.settings["per_epoch"]) else self.objective
+        return np.nan if self._of_ep or self.steps < self.iterations_per_epoch else self.objective
 
     @cached_property
     def log_evidence(self) -> float:
@@ -189,7 +194,7 @@ class StreamedFit(InducingFit):
     @property
     def converged(self) -> bool:
         """Whether there was a number at every step of the last epoch; `history` says whether there were enough."""
-        last = self.losses[-int(self.settings["per_epoch"]) :]
+        last = self.losses[-self.iterations_per_epoch :]
         return bool(self.steps) and bool(np.isfinite(last).all())
 
     @property
@@ -222,10 +227,10 @@ class StreamedFit(InducingFit):
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""
         number = f"{self.memory.objective} {self.objective:.4f}" if self.steps else "nothing done yet"
-        held_back = float(self.floored[-int(self.settings["per_epoch"]) :].mean()) if self.steps else 0.0
+        held_back = float(self.floored[-self.iterations_per_epoch :].mean()) if self.steps else 0.0
         floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
         evidence = "; fit.log_evidence computes that" if self._has_evidence else ""
-        averaged = "the last epoch" if self.steps >= int(self.settings["per_epoch"]) else "all steps"
+        averaged = "the last whole epoch" if self.steps >= self.iterations_per_epoch else "all steps"
         return (
             f"{self.method} (sites={self.rule.expresses.name!r}, {self._size}): {number}, averaged over {averaged} "
             f"(no evidence{evidence}{floored}). {self.message}"

@@ -152,7 +152,8 @@ class StreamingInference(Inference):
         known = [each.name for each in fields(chosen)]
         if unknown := sorted(set(options) - set(known)):
             for name in _OF_ALL_ROWS.keys() & set(unknown):
-                raise TypeError(f"{name} is for fits of all rows at once: {_OF_ALL_ROWS[name]}, or batch_size.")
+                instead = "" if batch_size is None else ", or batch_size"
+                raise TypeError(f"{name} is for fits of all rows at once: {_OF_ALL_ROWS[name]}{instead}.")
             raise TypeError(
                 f"{method} with batches has no option {', '.join(unknown)}; it has sites, memory, warmup, decay, "
                 f"jitter{''.join(f', {name}' for name in known)}, gp, data, inducing, learn_inducing, shared_inducing, "

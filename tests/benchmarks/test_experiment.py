@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.command import run_paper
 from benchmarks.experiment import Cell, compute
 
 
@@ -148,3 +149,12 @@ def test_only_what_is_asked_for_is_computed(tmp_path):
     found, _ = compute(some, tmp_path, 1, ["*1"])
     assert set(found) == {"of 0", "of 1", "of 2"}
     assert calls(tmp_path) == [2.0, 3.0, 4.0]
+
+
+def test_a_pattern_that_no_piece_fits_is_refused(tmp_path, monkeypatch, capsys):
+    given = ["figure1", "--quick", "--data", str(tmp_path), "--output", str(tmp_path), "--only", "inner", "nonesuch"]
+    monkeypatch.setattr(sys, "argv", ["benchmarks.scalable_paper", *given])
+    with pytest.raises(SystemExit):
+        run_paper("scalable_paper", ["figure1"], "a paper")
+    assert "no piece fits 'nonesuch'. They are inner." in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

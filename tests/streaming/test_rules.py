@@ -92,5 +92,5 @@ def test_far_tails_are_finite():
 
 
 def test_a_rule_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="but for batches of a multinomial_probit likelihood expectation prop"):
+    with pytest.raises(ValueError, match="for batches of a multinomial_probit likelihood by expectation prop"):
         rule_for("log normaliser", "nested", NAMED["multinomial_probit"])

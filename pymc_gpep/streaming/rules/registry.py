@@ -28,7 +28,7 @@ RULES: tuple[type[Rule], ...] = (
 )
 """All there are; a new one is a line here."""
 
-_TITLES = {"log normaliser": "expectation propagation", "expected log": "variational bound"}
+_TITLES = {"log normaliser": "expectation propagation", "expected log": "a variational bound"}
 
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
@@ -47,13 +47,13 @@ def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule
     names = list(reversed(fitting))
     if not names:
         raise ValueError(
-            f"Batches of a {likelihood.name} likelihood have no {_TITLES[functional]}. Take another method, or leave "
-            "batch_size out."
+            f"Batches of a {likelihood.name} likelihood cannot be fitted by {_TITLES[functional]}. Take another "
+            "method, or leave batch_size out."
         )
     if sites is not None and sites not in fitting:
         raise ValueError(
-            f"sites is {sites!r}, but for batches of a {likelihood.name} likelihood {_TITLES[functional]} has "
-            f"{' and '.join(map(repr, names))}."
+            f"sites is {sites!r}, but must be {' or '.join(map(repr, names))} for batches of a {likelihood.name} "
+            f"likelihood by {_TITLES[functional]}."
         )
     return fitting[sites or names[0]].of(likelihood)
 
