@@ -70,13 +70,13 @@ def observed_classes(
         case Constant():
             values = observed.data
         case Variable():
-            _check_shape(known_shape(observed), batch, name, given, shaping)
+            _check_shape(known_shape(observed), batch, n_classes, name, given, shaping)
             return observed
         case _:
             values = observed
     top = "c−1" if n_classes is None else n_classes - 1
     labels = _whole_numbers(values, name)
-    _check_shape(labels.shape, batch, name, given, shaping)
+    _check_shape(labels.shape, batch, n_classes, name, given, shaping)
     wrong = labels < 0 if n_classes is None else (labels < 0) | (labels >= n_classes)
     advice = coding.format(top=top)
     if wrong.any() and n_classes is not None and (how := recoding(labels, n_classes)):
@@ -137,15 +137,21 @@ def _refuse(wrong: np.ndarray, values: np.ndarray, name: str, what: str, advice:
 
 
 def _check_shape(
-    labels: tuple[int | None, ...], batch: tuple[int | None, ...], name: str, given: str, shaping: str
+    labels: tuple[int | None, ...],
+    batch: tuple[int | None, ...],
+    n_classes: int | None,
+    name: str,
+    given: str,
+    shaping: str,
 ) -> None:
     """Raise a ValueError unless the batch dimensions of f can broadcast to the labels' shape; None is not known."""
     pairs = zip(labels[::-1], batch[::-1], strict=False)
     if len(labels) >= len(batch) and all(n is None or m is None or m in (1, n) for n, m in pairs):
         return
+    turned = len(labels) != len(batch) or labels[-1:] == (n_classes,)
     raise ValueError(
         f"{name}: observed labels have shape {shape_text(labels)}, but f has {given} for each of {shape_text(batch)}. "
-        f"{shaping}"
+        f"{shaping if turned else 'Give each of these points one label'}"
     )
 
 

@@ -236,6 +236,7 @@ def test_wrong_labels(labels, message, as_data, in_shared_f):
         (np.full(4, 9), r"4 of 4 .* out of range"),
         (np.full(30, 9), "9; ..."),
         (LABELS[:3], r"y: observed labels have shape \(3,\), but f has one vector .* each of \(4,\)"),
+        (LABELS[:2], r"have shape \(2,\), .* each of \(4,\)\. Give each of these points one label"),
         (np.eye(3, dtype=int)[LABELS], r"shape \(4, 3\).*argmax"),
         (1, r"shape \(\), but"),
     ],
