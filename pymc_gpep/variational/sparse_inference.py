@@ -251,7 +251,8 @@ class SparseInference(Inference):
                 progress.stage("interrupted: keeping the best point so far")
             seconds = time.perf_counter() - began - compiled.seconds
             fit = self._result(log_posterior, optimum, seconds, compiled.seconds)
-            _ = optimum.interrupted or fit.solution
+            if not optimum.interrupted or self._client is not None:  # a client may be closed when it is asked for
+                _ = fit.solution
             finish(callbacks, fit)
         self.hist = fit.hist
         _log.info("%s", fit)
