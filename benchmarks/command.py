@@ -66,8 +66,7 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
         sys.exit(130)
     if failed:
-        others = f" and {len(failed) - _NAMED} others" if len(failed) > _NAMED else ""
-        sys.exit(f"Without results: {'; '.join(failed[:_NAMED])}{others}. The same command tries again what failed.")
+        sys.exit(f"Without results: {_listed(failed)}. The same command tries again what failed.")
 
 
 def _resize(parser: argparse.ArgumentParser, chosen: Mapping[str, Experiment], arguments: argparse.Namespace) -> None:
@@ -89,8 +88,12 @@ def _check_patterns(
     pieces = [cell.name for each in chosen.values() for cell in each.cells(arguments.data, arguments.quick)]
     for pattern in arguments.only:
         if not any(fnmatchcase(piece, pattern) for piece in pieces):
-            others = f" and {len(pieces) - _NAMED} others" if len(pieces) > _NAMED else ""
-            parser.error(f"--only: no piece fits {pattern!r}. They are {'; '.join(pieces[:_NAMED])}{others}.")
+            parser.error(f"--only: no piece fits {pattern!r}. They are {_listed(pieces)}.")
+
+
+def _listed(pieces: Sequence[str]) -> str:
+    others = f" and {len(pieces) - _NAMED} others" if len(pieces) > _NAMED else ""
+    return f"{'; '.join(pieces[:_NAMED])}{others}"
 
 
 def run(name: str, experiment: Experiment, arguments: argparse.Namespace) -> list[str]:
