@@ -29,7 +29,7 @@ export PYTENSOR_FLAGS := base_compiledir=$(CACHE)/pytensor$(PYTENSOR_FLAGS:%=$(c
 .DELETE_ON_ERROR:
 # Targets share one environment, and two installers at once would spoil it.
 .NOTPARALLEL:
-.PHONY: help demo test test-slow calibrate paper lint format types package docs python clean
+.PHONY: help demo test test-extra test-slow calibrate paper lint format types package docs python clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,9 @@ demo: $(VENV)/.with-examples ## classify the wine data; prints a table and write
 
 test: $(VENV)/.with-test ## run the tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
+
+test-extra: $(VENV)/.with-test ## run the tests of clusters, of the benchmark commands and of the examples
+	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m "extra and not slow" $(PYTEST)
 
 test-slow: $(VENV)/.with-test ## run the slow tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow $(PYTEST)

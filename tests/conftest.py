@@ -2,13 +2,26 @@
 
 import gc
 import signal
+from pathlib import Path
 
+import psutil
 import pymc as pm
 import pytensor
 import pytest
+from pytensor.compile.mode import Mode
+from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.structure.numpy_rewrites import NUMPY_REWRITES
 from tests import models
+from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
+    pytest_addoption,
+    pytest_runtest_logreport,
+    pytest_runtest_logstart,
+    pytest_runtest_makereport,
+    pytest_sessionfinish,
+    pytest_terminal_summary,
+)
 
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
@@ -18,11 +31,42 @@ pytensor.config.mode = INTERPRETED
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+_EXTRA = {"cluster", "benchmarks", "test_examples.py"}
+_GARBAGE = 150e6  # bytes
+_process = psutil.Process()
+_kept = _process.memory_info().rss
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests of clusters, of commands and of examples have a target of their own."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in _EXTRA:
+            item.add_marker("extra")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def memory_given_back():
-    """What a file of tests leaves behind, graphs above all, is freed before the next one begins."""
+    """Graphs that a file of tests leaves behind are freed before the next one begins, once they have become many.
+
+    They are full of circles, and a collection goes over all that is alive, which takes longer with every file.
+    """
+    global _kept
     yield
-    gc.collect()
+    if _process.memory_info().rss > _kept + _GARBAGE:
+        gc.collect()
+        _kept = _process.memory_info().rss
+
+
+_HARDLY_REWRITTEN = Mode(INTERPRETED.linker, RewriteDatabaseQuery(include=["merge"])).register(*NUMPY_REWRITES)
+
+
+@pytest.fixture(scope="module")
+def hardly_rewritten():
+    """Steps of fits batch by batch are made in a third of the time, where their numbers are not what is tested."""
+    with pytensor.config.change_flags(mode=_HARDLY_REWRITTEN):
+        yield
 
 
 @pytest.fixture

@@ -65,14 +65,15 @@ def matches(pattern: str) -> list[str]:
     return [f"{path}: {match[0]}" for path, text in sources().items() for match in re.finditer(pattern, text)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_module_says_what_it_is_and_what_it_exports(path):
-    module = ast.parse(path.read_text())
-    assert ast.get_docstring(module)
-    statements = module.body[1:]
-    targets = [target for s in statements if isinstance(s, ast.Assign) for target in s.targets]
-    assigned = {target.id for target in targets if isinstance(target, ast.Name)}
-    assert not statements or "__all__" in assigned
+def test_modules_say_what_they_are_and_what_they_export():
+    silent = []
+    for path in MODULES:
+        module = ast.parse(path.read_text())
+        targets = [target for s in module.body[1:] if isinstance(s, ast.Assign) for target in s.targets]
+        exports = any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets)
+        if not ast.get_docstring(module) or (module.body[1:] and not exports):
+            silent.append(str(path.relative_to(ROOT)))
+    assert silent == []
 
 
 def room(module: str) -> str:

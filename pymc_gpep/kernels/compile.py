@@ -49,7 +49,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             is_text = [isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in body]
-            node.body = [each for each, text in zip(body, is_text, strict=True) if not text]  # type: ignore[attr-defined]
+            node.body = [each for each, text in zip(body, is_text, strict=True) if not text]
     return tree
 
 

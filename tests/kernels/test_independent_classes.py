@@ -8,8 +8,10 @@ from scipy.special import ndtr, ndtri
 
 from pymc_gpep.kernels.special.independent_classes import FINE, probabilities_of_independent
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
+from tests.reference.stored import stored
 
 
+@stored
 def by_mpmath(mean, sd):
     """Each class by its own integral, in pieces about where any of the others is at its mean."""
     with mpmath.workdps(20):

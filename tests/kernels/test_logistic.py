@@ -8,8 +8,10 @@ from scipy.special import expit
 
 from pymc_gpep.kernels.special.logistic_mixture import MIXTURE_ERROR, logistic_of_normal, mixture_scales
 from pymc_gpep.kernels.special.logistic_normal import logistic_normal
+from tests.reference.stored import stored
 
 
+@stored
 def exact(mean, sd):
     """E σ(−d), E σ(d)."""
     with mpmath.workdps(25):

@@ -6,6 +6,7 @@ from scipy.special import log_ndtr, logsumexp, ndtr
 from pymc_gpep.kernels.special import bivariate as bivariate_kernels
 from pymc_gpep.kernels.special import orthant
 from pymc_gpep.kernels.special import trivariate as trivariate_kernels
+from tests.reference.stored import stored
 
 
 def random_covariance(rng, d, scale):
@@ -13,6 +14,7 @@ def random_covariance(rng, d, scale):
     return a @ a.T + np.eye(d)
 
 
+@stored
 def given_first(b, s):
     """P(x < b) of x ~ N(0, s) in two dimensions by one quadrature in 20 digits."""
     with mpmath.workdps(20):

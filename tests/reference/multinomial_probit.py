@@ -5,6 +5,8 @@ from itertools import pairwise
 import mpmath
 import numpy as np
 
+from tests.reference.stored import stored
+
 __all__ = ["gradient", "hessian", "log_probability"]
 
 _DIGITS = 30
@@ -53,12 +55,14 @@ def _moments(f, y, derivatives=True):
     return mpmath.log(top * total), first / total, second / total
 
 
+@stored
 def log_probability(f, y):
     """log p(y | f)."""
     with mpmath.workdps(_DIGITS):
         return _moments(f, y, derivatives=False)[0]
 
 
+@stored
 def gradient(f, y):
     """Its derivative with respect to f, (c,)."""
     with mpmath.workdps(_DIGITS):
@@ -66,6 +70,7 @@ def gradient(f, y):
     return np.insert(-first, y, first.sum())
 
 
+@stored
 def hessian(f, y):
     """Its second derivative with respect to f, (c, c)."""
     with mpmath.workdps(_DIGITS):

@@ -10,6 +10,8 @@ import mpmath
 import numpy as np
 from scipy.special import log_expit, log_ndtr
 
+from tests.reference.stored import stored
+
 DIGITS = 60
 _EXPONENT = 125.0  # below the largest, at which a node is dropped
 
@@ -86,12 +88,14 @@ EXACT = {
 }
 
 
+@stored
 def exact_log_average(link: str, mean: float, sd: float) -> np.ndarray:
     """The terms of h."""
     density, log_density, _, _ = EXACT[link]
     return np.array(log_average(density, log_density, mean, sd), dtype=float)
 
 
+@stored
 def exact_average_log(link: str, mean: float, sd: float) -> np.ndarray:
     """The terms of g."""
     _, _, log_density, log_size = EXACT[link]

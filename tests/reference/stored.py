@@ -1,0 +1,56 @@
+"""Slow references whose values never change: numbers in `numbers.json`, and the command that makes them.
+
+    STORE_NUMBERS=1 .venv/bin/python -m pytest -m "" tests/kernels tests/likelihoods tests/reference
+
+computes the values that tests ask for and the file does not hold, and adds them. To make the file anew, delete it
+first. Without the variable a value that is missing is computed each time.
+"""
+
+import atexit
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+__all__ = ["FILE", "stored"]
+
+FILE = Path(__file__).parent / "numbers.json"
+_numbers: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
+_new: dict[str, Any] = {}
+
+
+def _key(name: str, arguments: tuple[Any, ...]) -> str:
+    # `repr` of a float has all of its digits.
+    text = repr([np.asarray(each).tolist() for each in arguments])
+    return f"{name} {hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def _store() -> None:
+    kept = json.loads(FILE.read_text()) if FILE.exists() else {}
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in sorted((kept | _new).items()))
+    FILE.write_text(f"{{\n{lines}\n}}\n")
+
+
+def stored(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Look a function of numbers, arrays and names up in the file; it returns a number or numbers.
+
+    The function itself, which computes, is the attribute `__wrapped__`.
+    """
+    name = f"{function.__module__.removeprefix('tests.')}.{function.__name__}"
+
+    @functools.wraps(function)
+    def look_up(*arguments: Any) -> Any:
+        key = _key(name, arguments)
+        if key not in _numbers:
+            _numbers[key] = _new[key] = np.asarray(function(*arguments), dtype=float).tolist()
+            if "STORE_NUMBERS" in os.environ and len(_new) == 1:
+                atexit.register(_store)
+        value = _numbers[key]
+        return np.array(value) if isinstance(value, list) else value
+
+    return look_up
