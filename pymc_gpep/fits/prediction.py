@@ -51,8 +51,11 @@ def new_inputs(x: ArrayLike, columns: int) -> Array:
     except (TypeError, ValueError) as error:
         raise ValueError(f"Xnew must be numbers, as the model's inputs are: {error}.") from None
     if values.ndim != 2:
+        alone = values.ndim == 1 and 1 < columns == len(values)
+        advice = "one point is a row, Xnew[None]" if alone else "one input is a column, Xnew[:, None]"
         raise ValueError(
-            f"Xnew must be (points, inputs), but has shape {values.shape}; one input is a column, Xnew[:, None]."
+            f"Xnew must be (points, inputs), here (points, {columns}), but has shape {values.shape}"
+            f"{f'; {advice}' if alone or columns == 1 else ''}."
         )
     if values.shape[1] != columns:
         raise ValueError(f"Xnew has {values.shape[1]} columns, but the model's inputs have {columns}.")
