@@ -115,8 +115,9 @@ def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Like
 def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood) -> str:
     """Say what a method approximates, and which methods approximate a likelihood that it does not."""
     theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
-    kinds = (*APPROXIMATIONS, *SPARSE_APPROXIMATIONS)
-    names = [kind.name for kind in kinds if kind.approximates(likelihood)] + ["ivm"] * rows_can_be_chosen(likelihood)
+    names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
+    names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+    names += ["ivm"] * rows_can_be_chosen(likelihood)
     return (
         f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. Methods that "
         f"fit it: {', '.join(map(repr, names))}."

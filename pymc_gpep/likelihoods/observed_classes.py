@@ -153,7 +153,8 @@ def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
         return ""
     if sum(size != 1 for size in shape) < 2:
         return " Give them one axis: np.ravel(y)."
-    times = "k" if None in shape else math.prod(shape[1:])
+    sizes = [size for size in shape[1:] if size is not None]
+    times = math.prod(sizes) if len(sizes) == len(shape) - 1 else "k"
     several = f" For {times} values of each point repeat the point: X=np.repeat(X, {times}, axis=0), and np.ravel(y)."
     indicators = " Indicators of classes become labels by np.argmax(y, axis=1)."
     return f"{indicators}{several} {A_ROW_FOR_EACH_VOTE}" if classes else several

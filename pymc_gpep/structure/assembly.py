@@ -51,7 +51,7 @@ class Assembly(NamedTuple):
     dims: Dims
 
 
-def read_assembly(argument: TensorVariable, likelihood: TensorVariable, classes: bool, model: pm.Model) -> Assembly:
+def read_assembly(argument: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model) -> Assembly:
     """Find the priors behind the argument of a likelihood and the class that each of their outputs feeds.
 
     Parameters
@@ -60,7 +60,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, classes:
         What the likelihood is given; the class axis is the last.
     likelihood : TensorVariable
         The likelihood's random variable, for messages.
-    classes : bool
+    per_class : bool
         Whether it has one function for each class, for messages.
     model : pm.Model
 
@@ -70,7 +70,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, classes:
         If something else than a rearrangement of latent values reaches the likelihood, or if it is not one function
         per class, each at all points in their order.
     """
-    latents, named = _walk(argument, likelihood, classes, model)
+    latents, named = _walk(argument, likelihood, per_class, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
     sizes = [int(shape[-1]) for shape in shapes]
     if len(set(sizes)) > 1:
@@ -113,7 +113,7 @@ def evaluate(
 
 
 def _walk(
-    argument: TensorVariable, likelihood: TensorVariable, classes: bool, model: pm.Model
+    argument: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model
 ) -> tuple[list[LatentGP], list[TensorVariable]]:
     """Follow the argument back to the priors; return them and the variables with named axes met on the way."""
     latents: list[LatentGP] = []
@@ -136,7 +136,7 @@ def _walk(
             _check_fixed(how, source, likelihood, model)
             pending.append(source)
         else:
-            raise StructureError(why_not(variable, likelihood, classes, model))
+            raise StructureError(why_not(variable, likelihood, per_class, model))
     return latents, named
 
 

@@ -22,12 +22,12 @@ _TO_ALL = (
     "that have other parts in common cannot be read."
 )
 _PAIRS = (
-    "A difference of one function at two places, f[a] - f[b], is one function of pairs: give the rows of both to a "
-    "covariance function of pairs, as in the guide to own covariance functions."
+    "A difference of one function at two places, f[a] - f[b], is one function of pairs of rows: see Comparisons of "
+    "pairs in the guide to own covariance functions."
 )
 
 
-def why_not(variable: TensorVariable, likelihood: TensorVariable, classes: bool, model: pm.Model) -> str:
+def why_not(variable: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model) -> str:
     """Say why a variable is neither the latent values of a Gaussian process nor a rearrangement of such.
 
     Parameters
@@ -36,7 +36,7 @@ def why_not(variable: TensorVariable, likelihood: TensorVariable, classes: bool,
         A part of what the likelihood is given.
     likelihood : TensorVariable
         The likelihood's random variable.
-    classes : bool
+    per_class : bool
         Whether the likelihood has one function for each class.
     model : pm.Model
     """
@@ -61,7 +61,7 @@ def why_not(variable: TensorVariable, likelihood: TensorVariable, classes: bool,
     names = " and ".join(map(repr, functions))
     match scalar_op:
         case Add() | Sub() if len(parts) == len(functions) > 1:
-            common = f" {_TO_ALL}" if classes else ""
+            common = f" {_TO_ALL}" if per_class else ""
             return (
                 f"In {argument}, separate priors are added, {names}. Add the processes before the prior, so that there "
                 f"is one: (gp1 + gp2).prior(...).{common} {as_it_is(model)}"
@@ -84,7 +84,7 @@ def why_not(variable: TensorVariable, likelihood: TensorVariable, classes: bool,
             )
     return (
         f"In {argument}, latent values of {names} are combined, or a function of them is taken. {_ALLOWED}. "
-        f"{_TO_ALL if classes else _PAIRS} {as_it_is(model)}"
+        f"{_TO_ALL if per_class else _PAIRS} {as_it_is(model)}"
     )
 
 

@@ -22,6 +22,7 @@ Y = np.arange(N) % C
 ONE = Y % 2  # of two classes
 COUNTS = np.tile([1, 2, 2], (N, 1))
 W = np.diag(np.ones(N - 1), 1) + np.diag(np.ones(N - 1), -1)
+CUTPOINTS = np.array([-1.0, 1.0])
 LOADINGS = np.arange(6.0).reshape(C, 2)
 OPERATIONS = re.compile(r"goes through|\b(Blockwise|Second|Alloc|Dot|Einsum|DimShuffle|Elemwise|Subtensor|CAReduce)\b")
 
@@ -47,8 +48,8 @@ def bernoulli(f):
     pm.Bernoulli("y", logit_p=f, observed=ONE)
 
 
-def ordered(f, cutpoints=(-1.0, 1.0), **kwargs):
-    pm.OrderedProbit("y", eta=f, cutpoints=np.array(cutpoints), compute_p=False, observed=Y, **kwargs)
+def ordered(f, cutpoints=CUTPOINTS, **kwargs):
+    pm.OrderedProbit("y", eta=f, cutpoints=cutpoints, compute_p=False, observed=Y, **kwargs)
 
 
 class Pairs(pm.gp.cov.Covariance):
@@ -174,7 +175,11 @@ ARGUMENTS = {
     "ordered with sigma": Refused(
         lambda: ordered(one(), sigma=2.0),
         ["between cutpoints", "without sigma", "cutpoints / sigma"],
-        lambda: ordered(one(eta=1 / 2.0), cutpoints=(-0.5, 0.5)),
+        lambda: ordered(one(eta=1 / 2.0), cutpoints=CUTPOINTS / 2.0),
+    ),
+    "some rows of ordered probabilities": Refused(
+        lambda: pm.Categorical("y", p=pm.OrderedProbit.compute_p(one(), CUTPOINTS, 1)[Y > 0], observed=Y[Y > 0]),
+        ["between cutpoints"],
     ),
     "lapses": Refused(
         lambda: pm.Bernoulli("y", p=0.025 + 0.95 * pm.math.invprobit(one()), observed=ONE),
