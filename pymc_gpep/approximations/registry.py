@@ -1,6 +1,6 @@
 """The approximations by name, and which of them fits a likelihood."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -102,22 +102,24 @@ def approximator(
         raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
     if method not in fitting:
         named = [kind for kind in APPROXIMATIONS if kind.name == method]
-        raise ValueError(_refusal(method, lambda each: any(kind.approximates(each) for kind in named), likelihood))
+        raise ValueError(
+            _refusal(method, lambda each: any(kind.approximates(each) for kind in named), likelihood, fitting)
+        )
     return with_options(fitting[method], options, besides, others)
 
 
 def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood) -> None:
-    """Raise a ValueError that says which methods there are unless one fits a likelihood."""
+    """Raise a ValueError that says which methods of `pm.fit` there are unless one fits a likelihood."""
     if not fits(likelihood):
-        raise ValueError(_refusal(method, fits, likelihood))
+        names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
+        names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+        names += ["ivm"] * rows_can_be_chosen(likelihood)
+        raise ValueError(_refusal(method, fits, likelihood, names))
 
 
-def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood) -> str:
-    """Say what a method approximates, and which methods approximate a likelihood that it does not."""
+def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, names: Iterable[str]) -> str:
+    """Say what a method approximates, and the names of those for a likelihood that it does not approximate."""
     theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
-    names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
-    names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
-    names += ["ivm"] * rows_can_be_chosen(likelihood)
     return (
         f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. Methods that "
         f"fit it: {', '.join(map(repr, names))}."

@@ -79,8 +79,8 @@ def why_not(variable: TensorVariable, likelihood: TensorVariable, per_class: boo
         case Mul() | TrueDiv() if len(parts) == 1:
             return (
                 f"In {argument}, {names} is scaled by {others} after its prior. {_ALLOWED}: put the square of the "
-                "scale into the prior, pm.gp.Latent(cov_func=eta**2 * ...). Scales that differ between "
-                "classes need a prior for each class."
+                "scale into the prior, pm.gp.Latent(cov_func=eta**2 * ...). Scales that differ between classes need a "
+                "prior for each class; one that is a function of the inputs is pm.gp.cov.ScaledCov."
             )
     return (
         f"In {argument}, latent values of {names} are combined, or a function of them is taken. {_ALLOWED}. "

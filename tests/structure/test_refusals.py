@@ -171,6 +171,17 @@ ARGUMENTS = {
         ["scaled by 'eta'", "eta**2"],
         lambda: bernoulli(one(eta=pm.HalfNormal("eta"))),
     ),
+    "scaled by inputs": Refused(
+        lambda: bernoulli((1 + X[:, 0]) * one()),
+        ["scaled by a constant", "pm.gp.cov.ScaledCov"],
+        lambda: bernoulli(one(cov=pm.gp.cov.ScaledCov(1, pm.gp.cov.ExpQuad(1, ls=0.3), lambda X: 1 + X))),
+    ),
+    "classes scaled apart": Refused(
+        lambda: softmax((np.array([[1.0], [2.0]]) * several(outputs=2)).T, ONE),
+        ["scaled by a constant", "a prior for each class"],
+        lambda: softmax(pt.stack([one("f"), one("g", eta=2.0)]).T, ONE),
+        same=False,
+    ),
     "negated": Refused(lambda: bernoulli(-one()), ["its sign changed"], lambda: bernoulli(one()), same=False),
     "ordered with sigma": Refused(
         lambda: ordered(one(), sigma=2.0),

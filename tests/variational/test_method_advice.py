@@ -1,10 +1,11 @@
-"""Methods that a likelihood does not have: those that the refusal names are there for it."""
+"""Methods that a likelihood does not have: those that the refusal names are there for it, where it is said."""
 
 import re
 
 import pytest
 
 from pymc_gpep.approximations import METHODS
+from pymc_gpep.approximations.registry import approximator
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.variational.active_inference import ACTIVE_METHODS, ActiveInference
@@ -52,3 +53,13 @@ def test_what_a_refusal_of_batches_names_is_there(likelihood, method):
                 (advice,) = re.findall(r"Methods that fit it: (.*)\.", str(error))
                 for name in re.findall(r"'(\w+)'", advice):
                     WAYS[name](name)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: each.name)
+def test_methods_of_marginal_models_that_a_refusal_names_are_there(likelihood):
+    for method in METHODS:
+        try:
+            approximator(method, likelihood, {})
+        except ValueError as error:
+            for name in re.findall(r"'(\w+)'", str(error).partition("Methods that fit it:")[2]):
+                approximator(name, likelihood, {})
