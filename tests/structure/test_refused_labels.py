@@ -153,3 +153,12 @@ def test_observations_at_new_points_that_are_missing(likelihood):
     functions = 3 if model.function_axis else 1
     with pytest.raises(ValueError, match=r"ynew are missing at 1 of 3 points \(position 1\)"):
         model.check([0, None, 1], functions, 3, "ynew")
+
+
+@pytest.mark.parametrize("likelihood", ["ordered_probit", "poisson"])
+@pytest.mark.parametrize("wrong", [2.5, -7.0])
+def test_only_labels_that_are_wrong_are_listed(likelihood, wrong):
+    model = next(each for each in LIKELIHOODS if each.name == likelihood).given(np.ones((2, 9)))
+    with pytest.raises(ValueError, match=rf"but among them are {wrong}\.") as raised:
+        model.check([0, 1, 2, wrong, 0, 1, 2, 0, 1], 1, 9)
+    assert "marks a missing label" not in str(raised.value)

@@ -67,10 +67,11 @@ class OrderedLikelihood(OneFunction, ABC):
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
         given = self.checked_shape(observed, n_functions, n_points, name)
         last = len(self.parameters)
-        if given.dtype.kind not in "biuf" or not np.isin(given, np.arange(last + 1)).all():
+        wrong = ~np.isin(given, np.arange(last + 1)) | (given.dtype.kind not in "biuf")
+        if wrong.any():
             raise ValueError(
                 f"{name} must be integers 0…{last}, one class more than there are cutpoints, but among them are "
-                f"{some_of(given)}. Code the classes from 0, in their order.{without_marks(given)}"
+                f"{some_of(given[wrong])}. Code the classes from 0, in their order.{without_marks(given)}"
             )
         return np.ascontiguousarray(given, np.int64)
 

@@ -64,9 +64,12 @@ class PoissonLikelihood(OneFunction):
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
         given = self.checked_shape(observed, n_functions, n_points, name)
-        if given.dtype.kind not in "biuf" or not ((given >= 0) & (given == np.round(given))).all():
+        numbers = given.dtype.kind in "biuf"
+        wrong = (given < 0) | (given != np.round(given)) if numbers else np.full(n_points, True)
+        if wrong.any():
             raise ValueError(
-                f"{name} must be counts, 0, 1, 2, ..., but among them are {some_of(given)}.{without_marks(given)}"
+                f"{name} must be counts, 0, 1, 2, ..., but among them are {some_of(given[wrong])}."
+                f"{without_marks(given)}"
             )
         if (given > _LARGEST).any():
             raise ValueError(f"{name} must be counts up to {_LARGEST}, but run up to {given.max()}.")
