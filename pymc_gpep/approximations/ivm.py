@@ -16,13 +16,12 @@ from pymc_gpep.gaussians.registry import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.selection.average_log_density import has_averages
 from pymc_gpep.selection.bound import ActiveBound
 from pymc_gpep.selection.contract import Places, RowPrior, Selection
 from pymc_gpep.selection.greedy import choose_rows, include_rows
 from pymc_gpep.selection.scores import RANDOM, SCORE_NAMES
 from pymc_gpep.selection.site_rules.contract import SiteRule
-from pymc_gpep.selection.site_rules.registry import RULE_NAMES, RULES, selection_rule
+from pymc_gpep.selection.site_rules.registry import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 
@@ -145,7 +144,7 @@ class IVM:
     @classmethod
     def approximates(cls, likelihood: Likelihood) -> bool:
         """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
-        return has_averages(likelihood) and any(rule.fits(likelihood) for rule in RULES)
+        return rows_can_be_chosen(likelihood)
 
     def rule(self, likelihood: Likelihood) -> SiteRule:
         """How rows get their sites; a ValueError if they cannot."""

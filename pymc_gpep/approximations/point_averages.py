@@ -52,7 +52,7 @@ def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) ->
     if terms is None:
         raise ValueError(
             f"A {likelihood.name} likelihood has no average of its logarithm under several independent latent values, "
-            "which a variational bound needs."
+            f"which a variational bound needs. Take another method, such as {likelihood.method!r}."
         )
     if likelihood.offers(PointAverage) and likelihood.has_parameters and (likelihood.parameters <= 0.0).any():
         raise ValueError(

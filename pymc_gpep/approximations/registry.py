@@ -1,6 +1,6 @@
 """The approximations by name, and which of them fits a likelihood."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +28,12 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import plain
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.selection.site_rules.registry import rows_can_be_chosen
 
 if TYPE_CHECKING:
     from pymc_gpep.approximations.ivm import IVM
 
-__all__ = ["APPROXIMATIONS", "METHODS", "SPARSE_APPROXIMATIONS", "approximator", "with_options"]
+__all__ = ["APPROXIMATIONS", "METHODS", "SPARSE_APPROXIMATIONS", "approximator", "check_fits", "with_options"]
 
 APPROXIMATIONS: tuple[type[Approximator], ...] = (
     NestedEP,
@@ -101,12 +102,28 @@ def approximator(
         raise ValueError(f"method is {method!r}, but must be one of {', '.join(map(repr, METHODS))}.")
     if method not in fitting:
         named = [kind for kind in APPROXIMATIONS if kind.name == method]
-        theirs = ", ".join(each.name for each in LIKELIHOODS if any(kind.approximates(each) for kind in named))
         raise ValueError(
-            f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. "
-            f"Methods that fit it: {', '.join(map(repr, fitting))}."
+            _refusal(method, lambda each: any(kind.approximates(each) for kind in named), likelihood, fitting)
         )
     return with_options(fitting[method], options, besides, others)
+
+
+def check_fits(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood) -> None:
+    """Raise a ValueError that says which methods of `pm.fit` there are unless one fits a likelihood."""
+    if not fits(likelihood):
+        names = [kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)]
+        names += [kind.name for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+        names += ["ivm"] * rows_can_be_chosen(likelihood)
+        raise ValueError(_refusal(method, fits, likelihood, names))
+
+
+def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likelihood, names: Iterable[str]) -> str:
+    """Say what a method approximates, and the names of those for a likelihood that it does not approximate."""
+    theirs = ", ".join(each.name for each in LIKELIHOODS if fits(each))
+    return (
+        f"method {method!r} approximates a {theirs} likelihood, but the model has a {likelihood.name}. Methods that "
+        f"fit it: {', '.join(map(repr, names))}."
+    )
 
 
 def with_options[A: Approximator | SparseApproximation | IVM](

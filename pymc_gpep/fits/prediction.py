@@ -51,8 +51,13 @@ def new_inputs(x: ArrayLike, columns: int) -> Array:
     except (TypeError, ValueError) as error:
         raise ValueError(f"Xnew must be numbers, as the model's inputs are: {error}.") from None
     if values.ndim != 2:
+        advice = ""
+        if values.ndim == 1 and columns == 1:
+            advice = "; one input is a column, Xnew[:, None]"
+        elif values.ndim == 1 and len(values) == columns:
+            advice = "; one point is a row, Xnew[None]"
         raise ValueError(
-            f"Xnew must be (points, inputs), but has shape {values.shape}; one input is a column, Xnew[:, None]."
+            f"Xnew must be (points, inputs), here (points, {columns}), but has shape {values.shape}{advice}."
         )
     if values.shape[1] != columns:
         raise ValueError(f"Xnew has {values.shape[1]} columns, but the model's inputs have {columns}.")

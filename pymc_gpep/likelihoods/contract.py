@@ -8,6 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -44,6 +45,8 @@ class Likelihood(ABC):
     """What approximations, messages and files call it."""
     written: ClassVar[str]
     """What a user writes for it."""
+    distributions: ClassVar[tuple[type[Op], ...]]
+    """The random variables that it may be read from."""
     method: ClassVar[str]
     """The approximation that is meant where none is named."""
     guide: ClassVar[str]
@@ -107,6 +110,10 @@ class Likelihood(ABC):
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
+    def may_be(self, variable: TensorVariable) -> bool:
+        """Whether a random variable has a distribution that it may be read from."""
+        return isinstance(variable.owner.op, self.distributions)
+
     @abstractmethod
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """What a random variable is given; None if its likelihood is another one.
@@ -118,8 +125,11 @@ class Likelihood(ABC):
             The latent values of the model, which tell an argument from parameters.
         """
 
-    def why_not(self, variable: TensorVariable) -> str | None:
-        """Why a random variable that has this distribution is not read; None if it has another one."""
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        """Why a random variable that `may_be` of this likelihood is not; None if another likelihood is nearer.
+
+        Arguments are those of `read`.
+        """
         return None
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable | None:

@@ -39,6 +39,8 @@ def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> Tensor
     expected = link(_GRID)
     innermost = None
     for argument in _arguments(value):
+        if argument.ndim > value.ndim:
+            continue  # a product of matrices gives its vectors a second axis
         found = _on_grid(value, argument)
         if found.shape == expected.shape and np.abs(found - expected).max() < _SAME:
             innermost = argument

@@ -1,10 +1,12 @@
-"""Observed classes as distributions are given them, checked before anything is added to a model."""
+"""Observations as distributions and likelihoods are given them, checked before anything is done with them."""
 
+import math
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
 from pymc.pytensorf import constant_fold
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace
@@ -12,8 +14,26 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.sharedvar import TensorSharedVariable
 from pytensor.tensor.variable import TensorVariable
 
-__all__ = ["known_shape", "observed_classes", "recoding", "shape_text"]
+__all__ = [
+    "A_ROW_FOR_EACH_VOTE",
+    "known_shape",
+    "missing_labels",
+    "observed_classes",
+    "one_for_each_point",
+    "recoding",
+    "shape_text",
+    "some_of",
+    "to_one_axis",
+    "without_marks",
+]
 
+A_ROW_FOR_EACH_VOTE = (
+    "Votes, how many of them each class has, need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
+    "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
+)
+"""How votes (n, classes) become single labels."""
+
+_WHOLE = "Code the classes as 0 ... c−1; a label in doubt needs a row for each vote, np.repeat(X, ..., axis=0)."
 _SHOWN = 5  # offending labels that an error message lists
 
 
@@ -75,15 +95,15 @@ def observed_classes(
         case _:
             values = observed
     top = "c−1" if n_classes is None else n_classes - 1
+    _check_shape(np.shape(values), batch, n_classes, name, given, shaping)
     labels = _whole_numbers(values, name)
-    _check_shape(labels.shape, batch, n_classes, name, given, shaping)
     wrong = labels < 0 if n_classes is None else (labels < 0) | (labels >= n_classes)
-    advice = coding.format(top=top)
+    advice = f"{coding.format(top=top)}."
     if wrong.any() and n_classes is not None and (how := recoding(labels, n_classes)):
-        advice = f"{advice}: {how} does so"
+        advice = f"{advice[:-1]}: {how} does so."
     elif wrong.any() and labels.min() >= 0:
-        advice = f"{advice}; {more.format(count=labels.max() + 1)}"
-    _refuse(wrong, labels, name, "out of range", advice)
+        advice = f"{advice[:-1]}; {more.format(count=labels.max() + 1)}."
+    _refuse(wrong, labels, name, "out of range", advice + without_marks(labels))
     return observed if isinstance(observed, Variable) else labels
 
 
@@ -97,16 +117,83 @@ def recoding(labels: np.ndarray, n_classes: int) -> str:
     return ""
 
 
+def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: bool = True) -> NDArray[Any]:
+    """Observations as an array, one for each point.
+
+    Parameters
+    ----------
+    observed : array_like (n,)
+    n_points : int
+        n.
+    name : str
+        What the caller calls them.
+    classes : bool
+        Whether they are classes.
+
+    Raises
+    ------
+    ValueError
+        If they have another shape, or if some are missing.
+    """
+    shape = np.shape(observed)
+    if shape != (n_points,):
+        advice = to_one_axis(shape, classes)
+        raise ValueError(
+            f"{name} must be ({n_points},), one for each point, but have shape {shape_text(shape)}.{advice}"
+        )
+    missing = _missing(observed)
+    if missing.any():
+        raise ValueError(missing_labels(missing, name))
+    return np.asarray(observed)
+
+
+def to_one_axis(shape: tuple[int | None, ...], classes: bool = True) -> str:
+    """How labels of a shape get one axis, as sentences with a space before them; nothing if they have one."""
+    if len(shape) < 2:
+        return ""
+    if sum(size != 1 for size in shape) < 2:
+        return " Give them one axis: np.ravel(y)."
+    sizes = [size for size in shape[1:] if size is not None]
+    times = math.prod(sizes) if len(sizes) == len(shape) - 1 else "k"
+    several = f" For {times} values of each point repeat the point: X=np.repeat(X, {times}, axis=0), and np.ravel(y)."
+    indicators = " Indicators of classes become labels by np.argmax(y, axis=1)."
+    return f"{indicators}{several} {A_ROW_FOR_EACH_VOTE}" if classes else several
+
+
+def missing_labels(missing: NDArray[np.bool_], name: str) -> str:
+    """The message about observations, called by `name`, that are missing, and how to leave them out."""
+    where = [", ".join(map(str, i)) for i in np.argwhere(missing)[:_SHOWN]]
+    more = "; ..." if missing.sum() > _SHOWN else ""
+    return (
+        f"{name} are missing at {missing.sum()} of {missing.size} points (position {'; '.join(where)}{more}). "
+        "Leave these points out, of the prior's X as well: X[keep] and y[keep].astype(int) with keep = pd.notna(y), or "
+        "~y.mask of a masked array. Draw or predict their labels from the fitted model."
+    )
+
+
+def some_of(labels: NDArray[Any]) -> str:
+    """The smallest of the different labels."""
+    return ", ".join(map(str, np.unique(labels)[:_SHOWN].tolist()))
+
+
+def without_marks(labels: NDArray[Any]) -> str:
+    """How to leave out points whose label is −1, as a sentence with a space before it; nothing if there are none."""
+    if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
+        return ""
+    return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."
+
+
+def _missing(values: Any) -> NDArray[np.bool_]:
+    """Which of the values are missing."""
+    missing = np.asarray(pd.isna(np.asarray(np.ma.getdata(values))), bool)
+    return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
+
+
 def _whole_numbers(values: Any, name: str) -> np.ndarray:
     """`values` as int64, or an error that says which are not whole numbers."""
-    if np.ma.isMaskedArray(values):
-        mask = np.ma.getmaskarray(values)
-        array = np.ma.getdata(values)
-    else:
-        array = np.asarray(values)
-        mask = np.zeros(array.shape, bool)
-    advice = "Leave those points out; draw or predict their labels from the fitted model instead"
-    _refuse(mask | pd.isna(array), array, name, "missing", advice)
+    array = np.asarray(np.ma.getdata(values))
+    if (missing := _missing(values)).any():
+        raise ValueError(missing_labels(missing, f"{name}: observed labels"))
     try:
         numbers = array.astype(np.float64)
     except (TypeError, ValueError):
@@ -115,10 +202,10 @@ def _whole_numbers(values: Any, name: str) -> np.ndarray:
         raise ValueError(
             f"{name}: observed labels must be whole numbers 0 ... c−1, but they are of type {array.dtype}, "
             f"such as {array.ravel()[0]!r}. Code them, for example with pandas.factorize(labels, sort=True); a "
-            "categorical has them as labels.cat.codes"
+            "categorical has them as labels.cat.codes."
         )
     whole = np.isfinite(numbers) & (numbers == np.round(numbers))
-    _refuse(~whole, array, name, "not whole numbers", "Code the classes as 0 ... c−1")
+    _refuse(~whole, array, name, "not whole numbers", _WHOLE)
     return numbers.astype(np.int64)
 
 
@@ -148,10 +235,11 @@ def _check_shape(
     pairs = zip(labels[::-1], batch[::-1], strict=False)
     if len(labels) >= len(batch) and all(n is None or m is None or m in (1, n) for n, m in pairs):
         return
-    turned = len(labels) != len(batch) or labels[-1:] == (n_classes,)
+    turned = labels[-1:] == (n_classes,) and len(labels) == len(batch)
+    advice = shaping if turned or len(labels) < len(batch) else "Give each of these points one label."
     raise ValueError(
         f"{name}: observed labels have shape {shape_text(labels)}, but f has {given} for each of {shape_text(batch)}. "
-        f"{shaping if turned else 'Give each of these points one label'}"
+        f"{advice}{to_one_axis(labels)}"
     )
 
 

@@ -11,6 +11,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ScalarDensity
+from pymc_gpep.likelihoods.observed_classes import one_for_each_point
 
 __all__ = ["OneFunction"]
 
@@ -33,10 +34,7 @@ class OneFunction(Likelihood, ABC):
     def checked_shape(self, observed: ArrayLike, n_functions: int, n_points: int, name: str) -> NDArray[Any]:
         """Observations as an array, one for each point."""
         self.check_functions(n_functions)
-        given = np.asarray(observed)
-        if given.shape != (n_points,):
-            raise ValueError(f"{name} must be ({n_points},), one for each point, but have shape {given.shape}.")
-        return given
+        return one_for_each_point(observed, n_points, name, classes=self.n_classes(1) > 0)
 
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
         values = f[..., 0, :]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.observed_classes import recoding
+from pymc_gpep.likelihoods.observed_classes import one_for_each_point, recoding, without_marks
 
 __all__ = ["OneFunctionPerClass"]
 
@@ -33,9 +33,7 @@ class OneFunctionPerClass(Likelihood, ABC):
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
         self.check_functions(n_functions)
-        given = np.asarray(observed)
-        if given.shape != (n_points,):
-            raise ValueError(f"{name} must be ({n_points},), one for each point, but have shape {given.shape}.")
+        given = one_for_each_point(observed, n_points, name)
         classes = f"{name} must be integers 0…{n_functions - 1}"
         if given.dtype.kind not in "biuf":
             such = f", such as '{given[0]}'" if n_points else ""
@@ -43,11 +41,12 @@ class OneFunctionPerClass(Likelihood, ABC):
                 f"{classes}, but are of type {given.dtype}{such}. Code them in the way of the labels that were fitted."
             )
         numbers = given.astype(np.float64)
-        if (odd := np.flatnonzero(numbers != np.round(numbers))).size:  # a missing one is not even itself
+        if (odd := np.flatnonzero(numbers != np.round(numbers))).size:
             raise ValueError(f"{classes}, but {odd.size} are no whole numbers: that at {odd[0]} is {given[odd[0]]}.")
         if not ((given >= 0) & (given < n_functions)).all():
             found = f"{classes}, but run from {given.min()} to {given.max()}. Code the classes from 0"
             if how := recoding(given, n_functions):
                 raise ValueError(f"{found}: {how} does so.")
-            raise ValueError(f"{found}, or give the prior as many outputs (n_outputs=c) as there are classes.")
+            more = "" if given.min() < 0 else ", or give the prior as many outputs (n_outputs=c) as there are classes"
+            raise ValueError(f"{found}{more}.{without_marks(given)}")
         return np.ascontiguousarray(given, np.int64)

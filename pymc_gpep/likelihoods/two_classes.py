@@ -13,12 +13,10 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.link import argument_of, behind
-from pymc_gpep.likelihoods.observed_classes import recoding
+from pymc_gpep.likelihoods.observed_classes import recoding, some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction
 
 __all__ = ["TwoClasses"]
-
-_SHOWN = 5  # labels that an error message lists
 
 
 @dataclass(frozen=True)
@@ -42,17 +40,17 @@ class TwoClasses(OneFunction, ABC):
         argument = argument_of(p, self.link)
         return None if argument is None else Reading(argument)
 
-    def why_not(self, variable: TensorVariable) -> str | None:
-        op = variable.owner.op
-        if not isinstance(op, BernoulliRV):
-            return None
-        (p,) = op.dist_params(variable.owner)
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        (p,) = variable.owner.op.dist_params(variable.owner)
         of = " and ".join(map(repr, behind(p))) or "numbers alone"
+        name = repr(variable.name)
         return (
-            f"{variable.name!r} is a Bernoulli, but its probability, made of {of}, is neither the logistic function "
-            f"nor the standard normal distribution function of one variable. Write pm.Bernoulli({variable.name!r}, "
-            f"logit_p=f) or gpep.Probit({variable.name!r}, f) with nothing around it: offset and scale belong into the "
-            "prior, pm.gp.Latent(mean_func=..., cov_func=...), and lapse rates, or other links, cannot be read."
+            f"{name} is a Bernoulli, but its probability, made of {of}, is neither the logistic function nor the "
+            f"standard normal distribution function of one variable. Write pm.Bernoulli({name}, logit_p=f) or "
+            f"gpep.Probit({name}, f) with nothing around it: offset and scale belong into the prior, "
+            "pm.gp.Latent(mean_func=..., cov_func=...). In place of a lapse rate there is label noise, "
+            f"gpep.MultinomialProbit({name}, f.T, epsilon=0.05) of two functions, gp.prior(..., n_outputs=2). Other "
+            "links cannot be read."
         )
 
     def n_classes(self, n_functions: int) -> int:
@@ -65,12 +63,11 @@ class TwoClasses(OneFunction, ABC):
         if given.dtype.kind not in "biuf":
             raise ValueError(f"{classes}, but are of type {given.dtype}.")
         if not np.isin(given, (0, 1)).all():
-            found = ", ".join(map(str, np.unique(given)[:_SHOWN].tolist()))
             how = recoding(given, 2)
             advice = f"Write {how}" if how else "Write (labels == one) for one class against the others"
             raise ValueError(
-                f"{classes}, but among them are {found}. {advice}; more classes need more latent functions, and "
-                "gpep.MultinomialProbit or pm.Categorical(logit_p=...)."
+                f"{classes}, but among them are {some_of(given)}. {advice}; more classes need more latent functions, "
+                f"and gpep.MultinomialProbit or pm.Categorical(logit_p=...).{'' if how else without_marks(given)}"
             )
         return np.ascontiguousarray(given, np.int64)
 

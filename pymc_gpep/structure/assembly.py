@@ -16,22 +16,22 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Add, Mul, Neg, Sub, TrueDiv
 from pytensor.tensor.basic import Join
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction
-from pymc_gpep.structure.latent import LatentGP, latents_among, read_latent
+from pymc_gpep.structure.latent import LatentGP, read_latent
+from pymc_gpep.structure.refused_arguments import why_not
 
 __all__ = ["Assembly", "Dims", "evaluate", "read_assembly"]
 
 _JOINING = (Join,)
 _SELECTING = (DimShuffle, ViewOp, Subtensor, AdvancedSubtensor, Reshape, SpecifyShape)
-_ALLOWED = "Only transposing, stacking and selecting may stand between a pm.gp.Latent prior and the likelihood"
 
 
 class Dims(NamedTuple):
@@ -51,7 +51,7 @@ class Assembly(NamedTuple):
     dims: Dims
 
 
-def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: pm.Model) -> Assembly:
+def read_assembly(argument: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model) -> Assembly:
     """Find the priors behind the argument of a likelihood and the class that each of their outputs feeds.
 
     Parameters
@@ -60,6 +60,8 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
         What the likelihood is given; the class axis is the last.
     likelihood : TensorVariable
         The likelihood's random variable, for messages.
+    per_class : bool
+        Whether it has one function for each class, for messages.
     model : pm.Model
 
     Raises
@@ -68,7 +70,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
         If something else than a rearrangement of latent values reaches the likelihood, or if it is not one function
         per class, each at all points in their order.
     """
-    latents, named = _walk(argument, likelihood, model)
+    latents, named = _walk(argument, likelihood, per_class, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
     sizes = [int(shape[-1]) for shape in shapes]
     if len(set(sizes)) > 1:
@@ -91,7 +93,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
         for latent, shape, end in zip(latents, shapes, ends, strict=True)
     }
     codes, *named_codes = (code.astype(np.int64) for code in evaluate([argument, *named], cells))
-    functions = _functions_of_classes(codes, n, likelihood)
+    functions = _functions_of_classes(codes, n, likelihood, model)
     _check_one_function_per_class(functions, latents, [int(end) // n for end in ends], likelihood)
     class_of = {int(function): k for k, function in enumerate(functions)}
     classes = tuple(
@@ -111,7 +113,7 @@ def evaluate(
 
 
 def _walk(
-    argument: TensorVariable, likelihood: TensorVariable, model: pm.Model
+    argument: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model
 ) -> tuple[list[LatentGP], list[TensorVariable]]:
     """Follow the argument back to the priors; return them and the variables with named axes met on the way."""
     latents: list[LatentGP] = []
@@ -134,7 +136,7 @@ def _walk(
             _check_fixed(how, source, likelihood, model)
             pending.append(source)
         else:
-            raise StructureError(_why_not(variable, likelihood, model))
+            raise StructureError(why_not(variable, likelihood, per_class, model))
     return latents, named
 
 
@@ -149,59 +151,9 @@ def _check_fixed(how: Sequence[Variable], source: Variable, likelihood: TensorVa
         )
 
 
-def _why_not(variable: Variable, likelihood: TensorVariable, model: pm.Model) -> str:
-    """Say why a variable is neither the latent values of a Gaussian process nor a rearrangement of such."""
-    behind = list(ancestors([variable]))
-    random = [v for v in behind if v in model.basic_RVs]
-    if not random:
-        which = f", {variable.name!r}" if variable.name else ""
-        return (
-            f"A part of the argument of {likelihood.name!r} is constant or data{which}. Every class needs a latent "
-            "function with a pm.gp.Latent prior; none can be held fixed as a reference."
-        )
-    if not latents_among(behind, model):
-        return (
-            f"The argument of {likelihood.name!r} must be made of latent values with pm.gp.Latent priors, but it, or a "
-            f"part of it, is made of {listing(random)}. Use pm.gp.Latent(...).prior; linear models, Student-t "
-            "processes (pm.gp.TP), Kronecker (pm.gp.LatentKron) and low-rank (pm.gp.HSGP) priors cannot be read."
-        )
-    scalar_op = variable.owner.op.scalar_op if isinstance(variable.owner.op, Elemwise) else None
-    with_latents: list[Variable] = []
-    without: list[Variable] = []
-    for operand in variable.owner.inputs:
-        (with_latents if latents_among(ancestors([operand]), model) else without).append(operand)
-    functions = [_nearest_name(operand, model) for operand in with_latents]
-    others = [_nearest_name(operand, model) for operand in without]
-    match scalar_op:
-        case Add() | Sub() if len(functions) > 1:
-            return (
-                f"The argument of {likelihood.name!r} is a sum of separate priors, {' and '.join(functions)}. Add the "
-                "processes before the prior, so that there is one: (gp1 + gp2).prior(...)."
-            )
-        case Add() | Sub():
-            return (
-                f"In the argument of {likelihood.name!r}, {functions[0]} is shifted by {', '.join(others)} after its "
-                f"prior. {_ALLOWED}: put the offset into the prior, pm.gp.Latent(mean_func=...)."
-            )
-        case Mul() | TrueDiv() | Neg() if len(functions) == 1:
-            return (
-                f"In the argument of {likelihood.name!r}, {functions[0]} is scaled by {', '.join(others) or '-1'} "
-                f"after its prior. {_ALLOWED}: put the square of the scale into the prior, "
-                "pm.gp.Latent(cov_func=eta**2 * ...)."
-            )
-    operation = type(scalar_op or variable.owner.op).__name__
-    return f"In the argument of {likelihood.name!r}, {' and '.join(functions)} goes through {operation}. {_ALLOWED}."
-
-
-def _nearest_name(variable: Variable, model: pm.Model) -> str:
-    """Return the quoted name of the model variable nearest to an expression, "a constant" if there is none."""
-    known = set(model.named_vars.values())
-    boundary = [v for v in ancestors([variable]) if v in known]
-    nearest = [v for v in ancestors([variable], blockers=boundary) if v in known]
-    return " and ".join(repr(v.name) for v in nearest) or "a constant"
-
-
-def _functions_of_classes(codes: NDArray[np.int64], n: int, likelihood: TensorVariable) -> NDArray[np.int64]:
+def _functions_of_classes(
+    codes: NDArray[np.int64], n: int, likelihood: TensorVariable, model: pm.Model
+) -> NDArray[np.int64]:
     """Return the number of the function that feeds each class, given the cells of the argument, (n, c)."""
     name = repr(likelihood.name)
     if _is_points_by_functions(codes, n):
@@ -215,6 +167,12 @@ def _functions_of_classes(codes: NDArray[np.int64], n: int, likelihood: TensorVa
         raise StructureError(
             f"The argument of {name} has the classes first, {codes.shape}. The class axis must be last: give it the "
             "transpose, f.T."
+        )
+    if codes.size == n and len(codes) < n:
+        raise StructureError(
+            f"The argument of {name} is one latent function of {n} points, of which each class has some. Functions of "
+            "classes must be independent, one for each class at the same inputs: gp.prior(..., X=X, n_outputs="
+            f"{codes.shape[1]}). {as_it_is(model)}"
         )
     if len(codes) != n:
         raise StructureError(

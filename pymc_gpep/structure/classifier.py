@@ -1,19 +1,23 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import get_symbolic_rv_shapes
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.likelihoods.contract import Likelihood, Reading
+from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood, not_latent
 from pymc_gpep.structure.assembly import evaluate, read_assembly
+from pymc_gpep.structure.elementwise import is_elementwise
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.latent import LatentGP, latents_among
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
@@ -96,7 +100,8 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     """
     refuse_what_was_made(model)
     likelihood_model, rv, reading = _find_likelihood(model, likelihood)
-    assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
+    argument = _by_functions(likelihood_model, reading.argument, rv)
+    assembly = read_assembly(argument, rv, likelihood_model.function_axis, model)
     parameters, count = _parameters(reading, assembly.n_points)
     # What is known of parameters as yet is how many there are.
     likelihood_model = likelihood_model.given(np.full((count, assembly.n_points), np.nan))
@@ -125,37 +130,70 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
 
 def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, TensorVariable, Reading]:
     """Return the one likelihood that can be read, or that of the given name: which, its variable, what it is given."""
-    written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
+    _check_missing(model)
     found: dict[str, tuple[Likelihood, TensorVariable, Reading]] = {}
     latents = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
     unobserved = []
-    near: dict[str, None] = {}
+    refused: list[TensorVariable] = []
     for rv in model.basic_RVs:
-        for likelihood in LIKELIHOODS:
-            if (reading := likelihood.read(rv, latents)) is None:
-                continue
-            if rv in model.observed_RVs:
-                found[rv.name] = likelihood, rv, reading
-            else:
-                unobserved.append(rv)
-            break  # the first that reads it
+        # With more axes PyMC has given them to the parameters, too.
+        read = None if rv.ndim > 1 else _first_reading(rv, latents)
+        if read is None:
+            refused += [rv] * (rv in model.observed_RVs)
+        elif rv in model.observed_RVs:
+            found[rv.name] = read
         else:
-            if rv in model.observed_RVs:
-                near |= {why: None for each in LIKELIHOODS if (why := each.why_not(rv)) is not None}
-    _check_missing(model)
-    wanted = f"an observed {written}" + ("" if name is None else f" named {name!r}")
+            unobserved.append(rv)
     if name is not None:
         found = {key: triple for key, triple in found.items() if key == name}
+        refused = [rv for rv in refused if rv.name == name] or refused
     if len(found) > 1:
         names = ", ".join(map(repr, found))
         raise StructureError(f"The model has several likelihoods that can be read, {names}. Choose one: likelihood=...")
     if not found:
-        advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
-        raise StructureError(
-            f"The model has no likelihood to read. Looked for {wanted}; found as observed variables "
-            f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near)}"
-        )
+        raise StructureError(_no_likelihood(model, name, latents, unobserved, refused))
     return next(iter(found.values()))
+
+
+def _first_reading(rv: TensorVariable, latents: Set[Variable]) -> tuple[Likelihood, TensorVariable, Reading] | None:
+    """The first likelihood that a random variable is, the variable, and what it is given; None if it is none."""
+    for likelihood in LIKELIHOODS:
+        if (reading := likelihood.read(rv, latents)) is not None:
+            return likelihood, rv, reading
+    return None
+
+
+def _no_likelihood(
+    model: pm.Model,
+    name: str | None,
+    latents: Set[Variable],
+    unobserved: Sequence[TensorVariable],
+    refused: Sequence[TensorVariable],
+) -> str:
+    """Say why none of the observed variables is a likelihood that can be read."""
+    near: dict[str, None] = {}
+    for rv in sorted(refused, key=lambda rv: latents.isdisjoint(ancestors([rv]))):
+        likely = [likelihood for likelihood in LIKELIHOODS if likelihood.may_be(rv)]
+        random = [each for each in ancestors([rv]) if each in model.basic_RVs and each is not rv]
+        if likely and rv.ndim > 1 and not near:
+            (labels,) = evaluate([model.rvs_to_values[rv]])
+            values = "" if likely[0].function_axis else ", and latent values of one axis, f as gp.prior(...) returns it"
+            return (
+                f"{rv.name!r} is observed with shape {labels.shape}, but must have one label for each point, in one "
+                f"axis{values}.{to_one_axis(labels.shape, likely[0].n_classes(1) > 0)}"
+            )
+        if likely and random and latents.isdisjoint(ancestors([rv])) and not near:
+            return not_latent(f"The argument of {rv.name!r}", random)
+        whys = [why for likelihood in likely if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
+        near |= dict.fromkeys(whys[:1])
+    written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
+    named = "" if name is None else f" named {name!r}"
+    advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
+    sampled = f" {as_it_is(model)}" if near else ""
+    return (
+        f"The model has no likelihood to read. Looked for an observed {written}{named}; found as observed variables "
+        f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near if why)}{sampled}"
+    )
 
 
 def _parameters(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
@@ -171,11 +209,17 @@ def _check_missing(model: pm.Model) -> None:
     """Refuse labels that are missing: PyMC makes of such a variable an observed and an unobserved one."""
     for rv in model.free_RVs:
         name = rv.name.removesuffix("_unobserved")
-        if name != rv.name and f"{name}_observed" in {each.name for each in model.observed_RVs}:
-            raise StructureError(
-                f"Values of {name!r} are missing. Leave those points out, of the prior's X as well; draw or predict "
-                "them from the fitted model instead."
-            )
+        if name == rv.name or f"{name}_observed" not in {each.name for each in model.observed_RVs}:
+            continue
+        # PyMC puts the unobserved values where a mask says.
+        (given,) = (each.owner.inputs for each in ancestors([model[name]]) if each.owner and rv in each.owner.inputs)
+        (mask,) = (each.data for each in given if isinstance(each, Constant) and each.type.dtype == "bool")
+        raise StructureError(missing_labels(mask, f"Values of {name!r}"))
+
+
+def _as_given(labels: Variable) -> Variable:
+    """Labels before PyMC made whole numbers of them, where that can be seen."""
+    return labels.owner.inputs[0] if is_elementwise(labels, Cast) else labels
 
 
 def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVariable) -> TensorVariable:
@@ -204,12 +248,7 @@ def _check_labels(
     except ValueError as error:
         how_many = "one latent function only" if n_functions == 1 else f"{n_functions} latent functions"
         raise StructureError(f"{rv.name!r} has {how_many}. {error}") from None
-    (values,) = evaluate([labels])
-    if values.shape != (n_points,):
-        raise StructureError(
-            f"{rv.name!r} has labels of shape {values.shape}, but its latent functions have {n_points} points. Observe "
-            "one label per point."
-        )
+    (values,) = evaluate([_as_given(labels)])
     plural = "" if n_functions == 1 else "s"
     try:
         likelihood.check(

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RNGConsumerOp
 
-__all__ = ["StructureError", "describe", "listing"]
+__all__ = ["StructureError", "describe", "distribution", "listing"]
 
 
 class StructureError(ValueError):
@@ -14,12 +14,17 @@ class StructureError(ValueError):
 
 def describe(variable: Variable) -> str:
     """Return the quoted name of a variable and, of a random one, its distribution: `'beta' (Normal)`."""
-    name = repr(variable.name or str(variable))
+    name, which = repr(variable.name or str(variable)), distribution(variable)
+    return f"{name} ({which})" if which else name
+
+
+def distribution(variable: Variable) -> str:
+    """Return the name of the distribution of a random variable; nothing for another one."""
     if variable.owner is None or not isinstance(variable.owner.op, RNGConsumerOp):
-        return name
+        return ""
     op = variable.owner.op
     printed = getattr(op, "_print_name", None)
-    return f"{name} ({printed[0] if printed else type(op).__name__})"
+    return str(printed[0] if printed else type(op).__name__)
 
 
 def listing(variables: Iterable[Variable]) -> str:

@@ -95,7 +95,7 @@ class LikelihoodElsewhere:
         try:
             (parameters,) = self._function(*(point[name] for name in self._names), *self._values)
         except (ValueError, IndexError) as error:
-            raise ValueError(f"{self._refusal} PyTensor says: {str(error).splitlines()[0]}") from error
+            raise ValueError(self._refusal) from error
         if self._rows is None and (parameters == parameters[:, :1]).all():
             parameters = parameters[:, :1]
         if parameters.shape[1] not in (1, self._rows):

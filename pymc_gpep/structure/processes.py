@@ -116,8 +116,8 @@ def read_processes(model: pm.Model) -> GPModel:
     if not latents:
         raise StructureError(
             f"The model has no pm.gp.Latent prior. Its free variables are {listing(model.free_RVs)}; linear models, "
-            "Student-t processes (pm.gp.TP), Kronecker (pm.gp.LatentKron) and low-rank (pm.gp.HSGP) priors cannot be "
-            "read."
+            "Student-t processes (pm.gp.TP), Kronecker (pm.gp.LatentKron), low-rank (pm.gp.HSGP) and other priors "
+            "cannot be read. PyMC's own steps sample all of them: pm.sample()."
         )
     check_priors(latents, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))

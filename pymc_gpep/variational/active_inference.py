@@ -12,7 +12,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution
-from pymc_gpep.approximations.registry import with_options
+from pymc_gpep.approximations.registry import check_fits, with_options
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.active_fit import ActiveFit
@@ -107,6 +107,7 @@ class ActiveInference(Inference):
         check_whole("majors, the limit on rounds of choosing rows,", majors)
         approximator = with_options(ACTIVE_METHODS[method], options, _OF_FIT, taken(type(self)))
         classifier = read_classifier(pm.modelcontext(model), likelihood)
+        check_fits(method, approximator.approximates, classifier.likelihood_model)
         self._approximator = approximator.named(classifier.likelihood_model)
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)

@@ -11,7 +11,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations.number import Number
-from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, with_options
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, check_fits, with_options
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
@@ -133,6 +133,7 @@ class SparseInference(Inference):
         check_switches(learn_inducing=learn_inducing, shared_inducing=shared_inducing)
         self._approximator = with_options(kind, options, _OF_FIT, {*taken(type(self)), "batch_size", "warmup", "decay"})
         classifier = read_classifier(pm.modelcontext(model), likelihood)
+        check_fits(method, kind.approximates, classifier.likelihood_model)
         self._approximator.named(classifier.likelihood_model, classifier.n_functions, 1)
         self._space = Hyperparameters(classifier)
         self._gps = as_gps(gp)

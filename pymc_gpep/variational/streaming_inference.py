@@ -13,6 +13,7 @@ from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 from pymc.variational.updates import adam
 
+from pymc_gpep.approximations.registry import check_fits
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
@@ -171,11 +172,7 @@ class StreamingInference(Inference):
             if not (np.isfinite(value) and value >= least):
                 raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value!r}.")
         classifier = read_classifier(pm.modelcontext(model), likelihood)
-        if not any(rule.fits(classifier.likelihood_model) for rule in RULES):
-            raise ValueError(
-                f"{method} with batches has no {classifier.likelihood_model.name} likelihood. Leave batch_size out, or "
-                'take method="ivm": they have others.'
-            )
+        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), classifier.likelihood_model)
         self._space = Hyperparameters(classifier)
         at_a_row = LikelihoodElsewhere(classifier, 1, self._space.data)(self._space.point(self._space.initial_point()))
         self._rule = rule_for(self._memory.functional, sites, at_a_row)

@@ -7,6 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep.fits.prediction
+from pymc_gpep.fits.prediction import new_inputs
 from tests import models
 from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
 from tests.reference.dense_nested_ep import predict as dense_predict
@@ -110,7 +111,7 @@ def test_what_is_wrong_is_said(shared, per_class):
         shared.fit.predict([shared.gp, other], np.zeros((1, 2)))
     with pytest.raises(ValueError, match="'f' was given 2 times"):
         shared.fit.predict([shared.gp, shared.gp], np.zeros((1, 2)))
-    with pytest.raises(ValueError, match=r"\(points, inputs\), but has shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"\(points, inputs\), .* but has shape \(2,\)"):
         shared.fit.predict(shared.gp, np.zeros(2))
     with pytest.raises(ValueError, match="Xnew has 3 columns, but the model's inputs have 2"):
         shared.fit.predict(shared.gp, np.zeros((1, 3)))
@@ -120,6 +121,29 @@ def test_what_is_wrong_is_said(shared, per_class):
         shared.fit.predict(shared.gp, np.array([[0.0, np.nan]]))
     with pytest.raises(ValueError, match="guess"):
         shared.fit.predict(shared.gp, np.zeros((1, 2)), probabilities="guess")
+
+
+@pytest.mark.parametrize(
+    ("columns", "shape", "advice"),
+    [
+        (1, (5,), "Xnew[:, None]"),
+        (1, (1,), "Xnew[:, None]"),
+        (3, (3,), "Xnew[None]"),
+        (3, (4,), None),
+        (3, (), None),
+        (1, (), None),
+        (2, (2, 2, 2), None),
+    ],
+)
+def test_inputs_of_another_number_of_axes(columns, shape, advice):
+    """What is advised is tried."""
+    x = np.zeros(shape)
+    with pytest.raises(ValueError, match=rf"\(points, inputs\), here \(points, {columns}\), but has shape") as raised:
+        new_inputs(x, columns)
+    assert ("one " in str(raised.value)) == (advice is not None)
+    if advice is not None:
+        assert advice in str(raised.value)
+        assert new_inputs(eval(advice, {"Xnew": x, "None": None}), columns).shape[1] == columns
 
 
 def test_what_made_the_latent_values_may_be_left_out(shared, per_class):

@@ -204,7 +204,7 @@ WRONG_VALUES = [
     ([0, 1, 2, 3], r"y: 1 of 4 observed labels are out of range .*for 4 classes .* n_outputs=4"),
     ([0, 1.5, 2, 1], r"y: 1 of 4 observed labels are not whole numbers \(position: value is 1: 1\.5\)"),
     ([0, np.inf, 2, 1], r"y: 1 of 4 observed labels are not whole numbers"),
-    ([np.nan, 1, 2, np.nan], r"y: 2 of 4 observed labels are missing \(position: value is 0: nan; 3: nan\)"),
+    ([np.nan, 1, 2, np.nan], r"y: observed labels are missing at 2 of 4 points \(position 0; 3\)"),
 ]
 
 
@@ -228,10 +228,10 @@ def test_wrong_labels(labels, message, as_data, in_shared_f):
     [
         (
             np.ma.masked_array(LABELS, mask=[0, 0, 1, 0]),
-            r"1 of 4 observed labels are missing \(position: value is 2: 2\)",
+            r"observed labels are missing at 1 of 4 points \(position 2\)",
         ),
-        (pd.Series([0, None, 2, 1], dtype="Int64"), "1 of 4 observed labels are missing"),
-        ([0, None, 2, 1], "1 of 4 observed labels are missing"),
+        (pd.Series([0, None, 2, 1], dtype="Int64"), r"missing at 1 of 4 points \(position 1\)"),
+        ([0, None, 2, 1], r"missing at 1 of 4 points \(position 1\)"),
         (list("abca"), "whole numbers.*'a'.*pandas.factorize"),
         (np.full(4, 9), r"4 of 4 .* out of range"),
         (np.full(30, 9), "9; ..."),

@@ -75,7 +75,7 @@ def test_support_point():
         ([0, 1, np.nan], "missing"),
         ([0, 1, 0.5], "not whole numbers"),
         (["a", "b", "a"], "must be whole numbers"),
-        ([[0], [1], [1]], r"shape \(3, 1\), but f has one latent value for each of \(3,\).*labels.ravel"),
+        ([[0], [1], [1]], r"shape \(3, 1\), but f has one latent value for each of \(3,\).*ravel"),
     ],
 )
 def test_labels_that_are_refused(observed, message):

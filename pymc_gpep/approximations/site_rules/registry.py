@@ -49,7 +49,7 @@ def _fitting(likelihood: Likelihood) -> dict[str, type[SiteRule]]:
     fitting = {rule.name: rule for rule in RULES if rule.fits(likelihood)}
     if not fitting:
         raise ValueError(
-            f"EP with inducing inputs has no sites for a {likelihood.name} likelihood. Take a method of all rows, or "
-            'method="ivm".'
+            f"EP with inducing inputs has no sites for a {likelihood.name} likelihood. Take a method of all rows, such "
+            f"as {likelihood.method!r}."
         )
     return fitting

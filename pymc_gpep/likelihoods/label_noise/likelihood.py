@@ -9,7 +9,6 @@ import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
-from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -30,8 +29,6 @@ class LabelNoise(OneFunctionPerClass, ABC):
     largest_precision: ClassVar[float]
     noise: ClassVar[float]
     """Variance of what is added to latent values before the largest of them is looked for."""
-    distribution: ClassVar[type[RandomVariable]]
-    """The random variable that it is read from."""
 
     @abstractmethod
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
@@ -46,10 +43,9 @@ class LabelNoise(OneFunctionPerClass, ABC):
         """As of `log_tail`, without label noise."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        op = variable.owner.op
-        if not isinstance(op, self.distribution):
+        if not self.may_be(variable):
             return None
-        latent, epsilon = op.dist_params(variable.owner)
+        latent, epsilon = variable.owner.op.dist_params(variable.owner)
         return Reading(cast(TensorVariable, latent), pt.atleast_2d(epsilon))
 
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from pytensor.graph.op import Op
+from pytensor.tensor.random.basic import BernoulliRV
 from scipy.special import expit, log_expit
 
 from pymc_gpep.array_types import Array
@@ -24,6 +26,7 @@ class LogitLikelihood(TwoClasses):
 
     name: ClassVar[str] = "logit"
     written: ClassVar[str] = "pm.Bernoulli(logit_p=...)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (BernoulliRV,)
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = 0.25

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -59,6 +60,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
 
     name: ClassVar[str] = "multinomial_probit"
     written: ClassVar[str] = "gpep.MultinomialProbit"
+    distributions: ClassVar[tuple[type[Op], ...]] = (MultinomialProbitRV,)
     method: ClassVar[str] = "nested_ep"
     guide: ClassVar[str] = "nested_ep"
     ways: ClassVar[tuple[str, ...]] = ("orthant", "inner_ep")
@@ -80,10 +82,9 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        op = variable.owner.op
-        if not isinstance(op, MultinomialProbitRV):
+        if not self.may_be(variable):
             return None
-        (latent,) = op.dist_params(variable.owner)
+        (latent,) = variable.owner.op.dist_params(variable.owner)
         return Reading(cast(TensorVariable, latent))
 
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable:

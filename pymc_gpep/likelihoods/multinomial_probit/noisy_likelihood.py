@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pytensor.tensor.random.op import RandomVariable
+from pytensor.graph.op import Op
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.expected_log import noisy_probit_average
@@ -34,7 +34,7 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
     ways: ClassVar[tuple[str, ...]] = MultinomialProbitLikelihood.ways
     largest_precision: ClassVar[float] = MultinomialProbitLikelihood.largest_precision
     noise: ClassVar[float] = 1.0
-    distribution: ClassVar[type[RandomVariable]] = NoisyMultinomialProbitRV
+    distributions: ClassVar[tuple[type[Op], ...]] = (NoisyMultinomialProbitRV,)
     local: ClassVar[tuple[object, ...]] = (PointFactor(noisy_probit_derivatives), PointAverage(noisy_probit_average))
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:

@@ -1,6 +1,6 @@
 """Latent values and cutpoints behind the probabilities of ordered classes, recognised by the values they give."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import cast
 
 import numpy as np
@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Reading
 
-__all__ = ["read_cutpoints"]
+__all__ = ["has_cutpoints", "read_cutpoints"]
 
 _GRID = np.linspace(-4.0, 4.0, 9)
 _SAME = 1e-6  # PyMC has functions that take √2 in single precision
@@ -37,6 +37,20 @@ def read_cutpoints(
     distribution : callable
         F, from numbers to numbers of the same shape.
     """
+    for latent, cut in _differences(p, latents):
+        if _gives(p, latent, cut, distribution):
+            return Reading(cast(TensorVariable, latent.owner.inputs[0]), cut.T)
+    return None
+
+
+def has_cutpoints(p: TensorVariable, latents: Collection[Variable]) -> bool:
+    """Whether probabilities are made of differences of latent values and cutpoints, whatever their distribution."""
+    return any(True for _ in _differences(p, latents))
+
+
+def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[tuple[TensorVariable, TensorVariable]]:
+    """What is made of latent values, as a column, and what may be cutpoints, as rows, that are subtracted."""
+    known = set(latents)
     for node in toposort([p]):
         if not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, Sub):
             continue
@@ -44,10 +58,8 @@ def read_cutpoints(
             column = latent.owner is not None and isinstance(latent.owner.op, DimShuffle)
             if not column or latent.owner.op.new_order != (0, "x") or cut.ndim != 2:
                 continue
-            depends = not set(latents).isdisjoint(ancestors([latent]))
-            if depends and set(latents).isdisjoint(ancestors([cut])) and _gives(p, latent, cut, distribution):
-                return Reading(cast(TensorVariable, latent.owner.inputs[0]), cut.T)
-    return None
+            if known.isdisjoint(ancestors([cut])) and not known.isdisjoint(ancestors([latent])):
+                yield latent, cut
 
 
 def _gives(
@@ -68,6 +80,6 @@ def _gives(
             (found,) = pytensor.function(inputs, outputs, mode=_PLAIN, on_unused_input="ignore")(
                 _GRID[:, None], cuts[None]
             )
-    except ValueError:  # shapes of the data are in the way
+    except (ValueError, IndexError):  # shapes of the data are in the way
         return False
     return found.shape == expected.shape and bool(np.abs(found - expected).max() < _SAME)

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import expit, ndtr
@@ -22,6 +23,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
+from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
 
@@ -34,6 +36,7 @@ _PROBIT = ScalarDensity(ordinal.probit_derivatives)
 class OrderedLikelihood(OneFunction, ABC):
     """p(y = k | f) = F(κ_{k+1} − f) − F(κ_k − f), κ₀ = −∞ and κ_K = ∞; the cutpoints κ₁ … κ_{K−1} are parameters."""
 
+    distributions: ClassVar[tuple[type[Op], ...]] = (CategoricalRV,)
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
     has_parameters: ClassVar[bool] = True
@@ -43,11 +46,19 @@ class OrderedLikelihood(OneFunction, ABC):
         """F."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        op = variable.owner.op
-        if not isinstance(op, CategoricalRV):
+        if not self.may_be(variable):
             return None
+        op = variable.owner.op
         (p,) = op.dist_params(variable.owner)
         return read_cutpoints(p, latents, self.distribution)
+
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        name = repr(variable.name)
+        return (
+            f"{name} is a Categorical of classes between cutpoints, but not with standard normal or logistic noise. "
+            f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
+            "sigma leaves the model as it is: cutpoints=cutpoints / sigma, and in the prior cov_func=sigma**-2 * ...."
+        )
 
     def n_classes(self, n_functions: int) -> int:
         """One more than cutpoints."""
@@ -56,10 +67,11 @@ class OrderedLikelihood(OneFunction, ABC):
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
         given = self.checked_shape(observed, n_functions, n_points, name)
         last = len(self.parameters)
-        if given.dtype.kind not in "biuf" or not np.isin(given, np.arange(last + 1)).all():
+        wrong = ~np.isin(given, np.arange(last + 1)) | (given.dtype.kind not in "biuf")
+        if wrong.any():
             raise ValueError(
-                f"{name} must be integers 0…{last}, one class more than there are cutpoints, but are not all. Code the "
-                "classes from 0, in their order."
+                f"{name} must be integers 0…{last}, one class more than there are cutpoints, but among them are "
+                f"{some_of(given[wrong])}. Code the classes from 0, in their order.{without_marks(given)}"
             )
         return np.ascontiguousarray(given, np.int64)
 

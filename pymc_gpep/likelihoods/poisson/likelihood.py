@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
 
@@ -19,6 +20,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
+from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.poisson.log_rate import read_log_rate
 
@@ -31,6 +33,7 @@ class PoissonLikelihood(OneFunction):
 
     name: ClassVar[str] = "poisson"
     written: ClassVar[str] = "pm.Poisson(mu=pm.math.exp(f + offset))"
+    distributions: ClassVar[tuple[type[Op], ...]] = (PoissonRV,)
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "laplace"
     has_parameters: ClassVar[bool] = True
@@ -43,15 +46,13 @@ class PoissonLikelihood(OneFunction):
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        op = variable.owner.op
-        if not isinstance(op, PoissonRV):
+        if not self.may_be(variable):
             return None
+        op = variable.owner.op
         (rate,) = op.dist_params(variable.owner)
         return read_log_rate(rate, latents)
 
-    def why_not(self, variable: TensorVariable) -> str | None:
-        if not isinstance(variable.owner.op, PoissonRV):
-            return None
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         return (
             f"{variable.name!r} is a Poisson, but its rate is not the exponential of one latent function and what is "
             f"added to it: write pm.Poisson({variable.name!r}, mu=pm.math.exp(f + offset))."
@@ -63,8 +64,13 @@ class PoissonLikelihood(OneFunction):
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
         given = self.checked_shape(observed, n_functions, n_points, name)
-        if given.dtype.kind not in "biuf" or not ((given >= 0) & (given == np.round(given))).all():
-            raise ValueError(f"{name} must be counts, 0, 1, 2, ..., but are not all.")
+        numbers = given.dtype.kind in "biuf"
+        wrong = (given < 0) | (given != np.round(given)) if numbers else np.full(n_points, True)
+        if wrong.any():
+            raise ValueError(
+                f"{name} must be counts, 0, 1, 2, ..., but among them are {some_of(given[wrong])}."
+                f"{without_marks(given)}"
+            )
         if (given > _LARGEST).any():
             raise ValueError(f"{name} must be counts up to {_LARGEST}, but run up to {given.max()}.")
         return np.ascontiguousarray(given, np.int64)

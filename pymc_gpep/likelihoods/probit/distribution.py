@@ -94,7 +94,7 @@ class Probit(Discrete):
                 given="one latent value",
                 coding="Code the classes as 0 and 1",
                 more="more than two need gpep.MultinomialProbit, or pm.Categorical(logit_p=...)",
-                shaping="Labels are one number per point: pass labels.ravel() for a column",
+                shaping="Labels are one number for each point.",
             )
         return super().__new__(cls, name, f, *args, observed=observed, **kwargs)
 

@@ -6,6 +6,8 @@ from typing import Any, ClassVar, cast
 
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import log_ndtr, ndtr
 
@@ -32,6 +34,7 @@ class ProbitLikelihood(TwoClasses):
 
     name: ClassVar[str] = "probit"
     written: ClassVar[str] = "gpep.Probit"
+    distributions: ClassVar[tuple[type[Op], ...]] = (ProbitRV, BernoulliRV)
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
     largest_precision: ClassVar[float] = 1.0

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pytensor.tensor.random.op import RandomVariable
+from pytensor.graph.op import Op
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.expected_log import noisy_step_average
@@ -36,7 +36,7 @@ class RobustMaxLikelihood(LabelNoise):
     largest_precision: ClassVar[float] = np.inf
     noise: ClassVar[float] = 0.0
     fixes_scale: ClassVar[bool] = False
-    distribution: ClassVar[type[RandomVariable]] = RobustMaxRV
+    distributions: ClassVar[tuple[type[Op], ...]] = (RobustMaxRV,)
     local: ClassVar[tuple[object, ...]] = (
         PointFactor(noisy_step_derivatives),
         PairFactors(step_pair_derivatives),

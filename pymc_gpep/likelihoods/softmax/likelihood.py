@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import CategoricalRV
 from pytensor.tensor.special import Softmax
@@ -20,6 +21,7 @@ from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
+from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints
 from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
@@ -33,6 +35,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
 
     name: ClassVar[str] = "softmax"
     written: ClassVar[str] = "pm.Categorical(logit_p=...)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (CategoricalRV,)
     method: ClassVar[str] = "laplace"
     guide: ClassVar[str] = "laplace"
     ways: ClassVar[tuple[str, ...]] = ("average",)
@@ -45,7 +48,7 @@ class SoftmaxLikelihood(OneFunctionPerClass):
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read pm.Categorical(logit_p=...), or p=softmax(...): what the softmax is taken of, class axis last."""
-        if not isinstance(variable.owner.op, CategoricalRV):
+        if not self.may_be(variable):
             return None
         (p,) = variable.owner.op.dist_params(variable.owner)
         transposed = False
@@ -64,8 +67,9 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
         return Reading(cast(TensorVariable, argument)) if over_classes else None
 
-    def why_not(self, variable: TensorVariable) -> str | None:
-        if not isinstance(variable.owner.op, CategoricalRV):
+    def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
+        (p,) = variable.owner.op.dist_params(variable.owner)
+        if has_cutpoints(p, latents):
             return None
         name = variable.name
         return (

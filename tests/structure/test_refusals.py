@@ -1,0 +1,465 @@
+"""Refused models: a message says what was found, and what it advises is read, and the same model by PyMC's graph."""
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations import SparseEP
+from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.structure import StructureError, read_classifier, read_processes
+
+N, C = 6, 3
+X = np.linspace(0.0, 1.0, N)[:, None]
+Y = np.arange(N) % C
+ONE = Y % 2  # of two classes
+COUNTS = np.tile([1, 2, 2], (N, 1))
+W = np.diag(np.ones(N - 1), 1) + np.diag(np.ones(N - 1), -1)
+CUTPOINTS = np.array([-1.0, 1.0])
+LOADINGS = np.arange(6.0).reshape(C, 2)
+OPERATIONS = re.compile(r"goes through|\b(Blockwise|Second|Alloc|Dot|Einsum|DimShuffle|Elemwise|Subtensor|CAReduce)\b")
+
+
+def process(eta=1.0, mean=None, cov=None):
+    mean = pm.gp.mean.Zero() if mean is None else mean
+    return pm.gp.Latent(mean_func=mean, cov_func=eta**2 * (cov or pm.gp.cov.ExpQuad(1, ls=0.3)))
+
+
+def one(name="f", X=X, **kwargs):
+    return process(**kwargs).prior(name, X=X)
+
+
+def several(name="f", outputs=C, **kwargs):
+    return process(**kwargs).prior(name, X=X, n_outputs=outputs)
+
+
+def softmax(f, y=Y):
+    pm.Categorical("y", logit_p=f, observed=y)
+
+
+def bernoulli(f):
+    pm.Bernoulli("y", logit_p=f, observed=ONE)
+
+
+def ordered(f, cutpoints=CUTPOINTS, **kwargs):
+    pm.OrderedProbit("y", eta=f, cutpoints=cutpoints, compute_p=False, observed=Y, **kwargs)
+
+
+class Pairs(pm.gp.cov.Covariance):
+    """Of f(a) − f(b) at rows (a, b), as on the page about covariance functions of one's own."""
+
+    def __init__(self, of):
+        super().__init__(2 * of.input_dim)
+        self.of = of
+
+    def full(self, X, Xs=None):
+        (a, b), (c, d) = self._ends(X), self._ends(X if Xs is None else Xs)
+        return self.of(a, c) - self.of(a, d) - self.of(b, c) + self.of(b, d)
+
+    def diag(self, X):
+        a, b = self._ends(X)
+        return self.of(a, diag=True) + self.of(b, diag=True) - 2 * pt.diagonal(self.of(a, b))
+
+    def _ends(self, X):
+        return X[:, : self.of.input_dim], X[:, self.of.input_dim :]
+
+
+A, B = np.array([0, 1, 2]), np.array([3, 4, 5])
+
+
+def _difference():
+    f = one()
+    gpep.Probit("y", f[A] - f[B], observed=ONE[A])
+
+
+def _centred():
+    f = several()
+    softmax((f - f.mean(axis=0)).T)
+
+
+def _zeros_like():
+    f = several(outputs=2)
+    softmax(pt.concatenate([pt.zeros_like(f[:1]), f]).T)
+
+
+def _grid_of_inputs_and_classes():
+    inputs = np.c_[np.repeat(X, C, axis=0), np.tile(np.arange(C), N)]
+    softmax(one(X=inputs, cov=pm.gp.cov.ExpQuad(2, ls=0.3)).reshape((N, C)))
+
+
+def _class_levels():
+    f = several()
+    softmax((pt.as_tensor(np.arange(3.0))[:, None] + f).T)
+
+
+class Refused(NamedTuple):
+    """A model, what is said of it, and what it is told to be instead."""
+
+    build: Callable
+    phrases: list[str]
+    advised: Callable | None = None
+    same: bool = True
+    """Whether labels have the same probability under both at the same values of free variables."""
+
+
+def _reference(outputs=2, below=True):
+    """Functions of other classes, and one with next to no variance in place of zeros."""
+    f = process().prior("f", X=X, n_outputs=outputs)
+    zero = one("zero", eta=1e-4)
+    return pt.concatenate([zero[None], f]).T
+
+
+ARGUMENTS = {
+    "a row of zeros": Refused(
+        lambda: softmax(pt.concatenate([np.zeros((1, N)), several(outputs=2)]).T),
+        ["constant or data", "1e-8 * pm.gp.cov.ExpQuad", "in its place"],
+        lambda: softmax(_reference()),
+    ),
+    "zeros like": Refused(_zeros_like, ["constant or data", "1e-8"], lambda: softmax(_reference())),
+    "zeros and one function": Refused(
+        lambda: softmax(pt.stack([np.zeros(N), one()]).T, ONE),
+        ["constant or data", "pm.Bernoulli(logit_p=f)"],
+        lambda: bernoulli(one()),
+    ),
+    "centred": Refused(_centred, ["values of 'f'", "their mean", "left out"], lambda: softmax(several().T)),
+    "shared and own": Refused(
+        lambda: softmax((one("s") + several()).T),
+        ["'s' and 'f'", "same for all classes", "left out"],
+        lambda: (one("s"), softmax(several().T)),
+    ),
+    "sum of priors": Refused(
+        lambda: bernoulli(one("f") + one("g")),
+        ["'f' and 'g'", "(gp1 + gp2).prior"],
+        lambda: bernoulli((process() + process()).prior("f", X=X)),
+        same=False,
+    ),
+    "mixed": Refused(lambda: softmax((LOADINGS @ several("g", 2)).T), ["values of 'g' are combined"]),
+    "mixed by a sum": Refused(lambda: softmax(pt.einsum("cl,ln->nc", LOADINGS, several("g", 2))), ["'g' are combined"]),
+    "over inputs and classes": Refused(
+        _grid_of_inputs_and_classes,
+        ["one latent function of 18 points", "n_outputs=3"],
+        lambda: softmax(several().T),
+        same=False,
+    ),
+    "difference": Refused(
+        _difference,
+        ["f[a] - f[b]", "pairs"],
+        lambda: gpep.Probit("y", one(cov=Pairs(pm.gp.cov.ExpQuad(1, ls=0.3)), X=np.c_[X[A], X[B]]), observed=ONE[A]),
+        same=False,
+    ),
+    "a function": Refused(lambda: bernoulli(pt.tanh(one())), ["a function of them"]),
+    "product": Refused(lambda: bernoulli(one("f") * one("g")), ["'f' and 'g'", "are combined"]),
+    "shifted": Refused(
+        lambda: bernoulli(pm.Normal("a") + one()),
+        ["shifted by 'a'", "mean_func"],
+        lambda: bernoulli(one(mean=pm.gp.mean.Constant(pm.Normal("a")))),
+    ),
+    "levels of classes": Refused(
+        _class_levels,
+        ["shifted by a constant", "mean_func"],
+        lambda: softmax(several(mean=pm.gp.mean.Constant(np.arange(3.0)[:, None])).T),
+    ),
+    "scaled": Refused(
+        lambda: bernoulli(pm.HalfNormal("eta") * one()),
+        ["scaled by 'eta'", "eta**2"],
+        lambda: bernoulli(one(eta=pm.HalfNormal("eta"))),
+    ),
+    "scaled by inputs": Refused(
+        lambda: bernoulli((1 + X[:, 0]) * one()),
+        ["scaled by a constant", "pm.gp.cov.ScaledCov"],
+        lambda: bernoulli(one(cov=pm.gp.cov.ScaledCov(1, pm.gp.cov.ExpQuad(1, ls=0.3), lambda X: 1 + X))),
+    ),
+    "classes scaled apart": Refused(
+        lambda: softmax((np.array([[1.0], [2.0]]) * several(outputs=2)).T, ONE),
+        ["scaled by a constant", "a prior for each class"],
+        lambda: softmax(pt.stack([one("f"), one("g", eta=2.0)]).T, ONE),
+        same=False,
+    ),
+    "negated": Refused(lambda: bernoulli(-one()), ["its sign changed"], lambda: bernoulli(one()), same=False),
+    "ordered with sigma": Refused(
+        lambda: ordered(one(), sigma=2.0),
+        ["between cutpoints", "without sigma", "cutpoints / sigma"],
+        lambda: ordered(one(eta=1 / 2.0), cutpoints=CUTPOINTS / 2.0),
+    ),
+    "some rows of ordered probabilities": Refused(
+        lambda: pm.Categorical("y", p=pm.OrderedProbit.compute_p(one(), CUTPOINTS, 1)[Y > 0], observed=Y[Y > 0]),
+        ["between cutpoints"],
+    ),
+    "lapses": Refused(
+        lambda: pm.Bernoulli("y", p=0.025 + 0.95 * pm.math.invprobit(one()), observed=ONE),
+        ["made of 'f'", "lapse rate", "epsilon=0.05"],
+        lambda: gpep.MultinomialProbit("y", several(outputs=2).T, epsilon=0.05, observed=ONE),
+        same=False,
+    ),
+    "another link": Refused(
+        lambda: pm.Bernoulli("y", p=1 - pt.exp(-pt.exp(one())), observed=ONE), ["Other links cannot be read"]
+    ),
+    "a rate that is no exponential": Refused(
+        lambda: pm.Poisson("y", mu=pt.softplus(one()), observed=Y),
+        ["'y' is a Poisson", "mu=pm.math.exp(f + offset)"],
+        lambda: pm.Poisson("y", mu=pm.math.exp(one()), observed=Y),
+        same=False,
+    ),
+}
+
+TRIALS = np.full(N, 5)
+ROWS = "need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0)"
+
+
+def _votes(votes):
+    """Rows and labels, as the message writes them."""
+    repeated = np.repeat(X, votes.sum(axis=1), axis=0)
+    labels = np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])
+    pm.Categorical("y", logit_p=process().prior("f", X=repeated, n_outputs=C).T, observed=labels)
+
+
+def _trials():
+    labels = np.concatenate([np.arange(m) < k for k, m in zip(Y, TRIALS, strict=True)])
+    pm.Bernoulli("y", logit_p=one(X=np.repeat(X, TRIALS, axis=0)), observed=labels)
+
+
+def _spread_out():
+    noisy = pm.gp.cov.ExpQuad(1, ls=0.3) + pm.gp.cov.WhiteNoise(0.5)
+    pm.Poisson("y", mu=pm.math.exp(one(cov=noisy)), observed=Y)
+
+
+OBSERVED = {
+    "Binomial": Refused(
+        lambda: pm.Binomial("y", n=TRIALS, logit_p=one(), observed=Y),
+        ["each trial", "np.repeat(X, trials, axis=0)"],
+        _trials,
+    ),
+    "Multinomial": Refused(
+        lambda: pm.Multinomial("y", n=5, p=pm.math.softmax(several().T, axis=-1), observed=COUNTS),
+        [ROWS],
+        lambda: _votes(COUNTS),
+    ),
+    "Dirichlet": Refused(
+        lambda: pm.Dirichlet("y", a=pt.exp(several().T), observed=np.full((N, C), 1 / C)),
+        ["np.rint(10 * p)", ROWS],
+        lambda: _votes(np.rint(10 * np.full((N, C), 1 / C)).astype(int)),
+    ),
+    "NegativeBinomial": Refused(
+        lambda: pm.NegativeBinomial("y", mu=pt.exp(one()), alpha=2.0, observed=Y), ["WhiteNoise"], _spread_out
+    ),
+    "Mixture": Refused(
+        lambda: pm.ZeroInflatedPoisson("y", psi=0.8, mu=pt.exp(one()), observed=Y), ["WhiteNoise"], _spread_out
+    ),
+    "Hurdle": Refused(
+        lambda: pm.HurdlePoisson("y", psi=0.8, mu=pt.exp(one()), observed=Y), ["WhiteNoise"], _spread_out
+    ),
+    "Normal": Refused(lambda: pm.Normal("y", one(), 1.0, observed=1.0 * Y), ["pm.gp.Marginal"]),
+    "StudentT": Refused(lambda: pm.StudentT("y", nu=4, mu=one(), sigma=1.0, observed=1.0 * Y), []),
+    "Beta": Refused(lambda: pm.Beta("y", mu=pm.math.invlogit(one()), nu=5.0, observed=(Y + 1) / 5), []),
+}
+
+
+def refusal_of(build) -> tuple[pm.Model, str]:
+    with pm.Model() as model:
+        build()
+    with pytest.raises(StructureError) as raised:
+        read_classifier(model)
+    return model, str(raised.value)
+
+
+def log_probability_of_labels(model, values):
+    value_vars = model.value_vars
+    (log_p,) = (pm.logp(rv, model.rvs_to_values[rv]).sum() for rv in model.observed_RVs)
+    expression = model.replace_rvs_by_values([log_p])
+    function = model.compile_fn(expression, inputs=value_vars, on_unused_input="ignore", mode="FAST_COMPILE")
+    return float(function({v.name: values[v.name] for v in value_vars})[0])
+
+
+@pytest.mark.parametrize(("case"), [*ARGUMENTS, *OBSERVED])
+def test_message_and_advice(case):
+    build, phrases, advised, _ = (ARGUMENTS | OBSERVED)[case]
+    model, message = refusal_of(build)
+    assert "'y'" in message
+    for phrase in phrases:
+        assert phrase in message
+    assert not OPERATIONS.search(message)
+    if case in OBSERVED:
+        assert f"'y' ({case})" in message
+    if "GuidedHMC" in message:  # what the sampler asks of a model before anything is compiled
+        latent = LatentModel(read_processes(model))
+        assert latent.log_likelihood(pt.matrix("f")).ndim == 0
+    if advised is not None:
+        with pm.Model() as other:
+            advised()
+        assert read_classifier(other).likelihood.name == "y"
+
+
+SAME = {name: case for name, case in ARGUMENTS.items() if case.advised is not None and case.same}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_advised_model_gives_labels_the_same_probability(case):
+    """By PyMC's own log probabilities; what differs is the jitter."""
+    build, _, advised, _ = SAME[case]
+    models = []
+    for declare in (build, advised):
+        with pm.Model() as model:
+            declare()
+        models.append(model)
+    rng = np.random.default_rng(3)
+    values = {name: rng.normal(size=np.shape(x)) for model in models for name, x in model.initial_point().items()}
+    values["zero_rotated_"] = np.zeros(N)
+    first, second = (log_probability_of_labels(model, values) for model in models)
+    assert first == pytest.approx(second, abs=1e-4)
+
+
+def test_sampler_takes_a_model_as_it_is():
+    model, message = refusal_of(_difference)
+    assert "pm.sample(step=gpep.GuidedHMC())" in message
+    with model:
+        idata = pm.sample(2, tune=2, chains=1, step=gpep.GuidedHMC(), progressbar=False, random_seed=1,
+                          compute_convergence_checks=False)  # fmt: skip
+    assert np.isfinite(idata["posterior"]["f"]).all()
+
+
+def test_function_of_next_to_no_variance_stands_for_zeros():
+    """Log evidence of Bernoulli(logit_p=f) by Laplace's method, which is another implementation."""
+    evidence = []
+    for declare in (lambda: softmax(pt.stack([one("zero", eta=1e-4), one()]).T, ONE), lambda: bernoulli(one())):
+        with pm.Model() as model:
+            declare()
+        found = read_classifier(model)
+        likelihood, k = found.likelihood_model, found.covariances().eval()
+        solver = approximator("laplace", likelihood, {})
+        mean = np.zeros((found.n_functions, N))
+        evidence.append(solver.solve(k, mean, ONE, likelihood=likelihood).evidence)
+    assert evidence[0] == pytest.approx(evidence[1], abs=1e-5)
+
+
+def test_rows_for_trials_and_votes_are_as_many_as_observed():
+    with pm.Model() as model:
+        _trials()
+    labels = model.rvs_to_values[model["y"]].eval()
+    assert_allclose(labels.reshape(N, 5).sum(axis=1), Y)
+    with pm.Model() as model:
+        _votes(COUNTS)
+    labels = model.rvs_to_values[model["y"]].eval().reshape(N, 5)
+    assert_allclose([np.bincount(row, minlength=C) for row in labels], COUNTS)
+
+
+# ---- priors that are no pm.gp.Latent ---------------------------------------------------------------------------
+
+t = np.arange(N)
+PRIORS = {
+    "random walk": (
+        lambda: pm.GaussianRandomWalk("f", sigma=0.7, init_dist=pm.Normal.dist(0.0, 1.3), steps=N - 1),
+        "start_sd**2 + sigma**2 * np.minimum.outer(t, t)",
+        1.3**2 + 0.7**2 * np.minimum.outer(t, t),
+    ),
+    "AR": (
+        lambda: pm.AR("f", [0.6], sigma=0.7, init_dist=pm.Normal.dist(0.0, 0.7 / np.sqrt(1 - 0.6**2)), steps=N - 1),
+        "sigma**2 / (1 - rho**2) * rho ** abs(t[:, None] - t)",
+        0.7**2 / (1 - 0.6**2) * 0.6 ** abs(t[:, None] - t),
+    ),
+    "CAR": (
+        lambda: pm.CAR("f", np.zeros(N), W, alpha=0.9, tau=1.7),
+        "np.linalg.inv(tau * (np.diag(W.sum(axis=1)) - alpha * W))",
+        np.linalg.inv(1.7 * (np.diag(W.sum(axis=1)) - 0.9 * W)),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PRIORS)
+def test_a_normal_prior_has_the_covariance_that_the_message_says(case):
+    """By PyMC's own log density of the prior, up to the same number at all values."""
+    prior, phrase, cov = PRIORS[case]
+    model, message = refusal_of(lambda: bernoulli(prior()))
+    assert phrase in message
+    assert "pm.MvNormal('f', mu, cov)" in message
+    values = np.random.default_rng(4).normal(size=(2, N))
+    normal = pm.MvNormal.dist(np.zeros(N), cov)
+    theirs, ours = ([pm.logp(rv, v).sum().eval() for v in values] for rv in (model["f"], normal))
+    assert theirs[1] - theirs[0] == pytest.approx(ours[1] - ours[0], abs=1e-8)
+    with pm.Model() as other:
+        bernoulli(pm.MvNormal("f", np.zeros(N), cov))
+    assert read_classifier(other).kind == "logit"
+
+
+GRID = [X[:2], X[:3]]
+
+
+def test_a_linear_model_is_a_process():
+    _, message = refusal_of(lambda: bernoulli(X @ pm.Normal("b", sigma=2.0, shape=1)))
+    assert "'b' (Normal)" in message
+    assert "pm.gp.Latent(cov_func=tau**2 * pm.gp.cov.Linear(d, c=np.zeros(d)))" in message
+    with pm.Model() as other:
+        bernoulli(pm.gp.Latent(cov_func=2.0**2 * pm.gp.cov.Linear(1, c=np.zeros(1))).prior("f", X=X))
+    assert_allclose(read_classifier(other).covariance().eval(), 2.0**2 * X @ X.T + 1e-6 * np.eye(N), atol=1e-12)
+
+
+def test_a_kronecker_prior_is_a_process():
+    parts = [pm.gp.cov.ExpQuad(1, ls=0.3), pm.gp.cov.Matern32(1, ls=0.5)]
+    _, message = refusal_of(lambda: bernoulli(pm.gp.LatentKron(cov_funcs=parts).prior("f", GRID)))
+    assert "'f_rotated_' (Normal)" in message
+    assert "pm.math.cartesian(X1, X2)" in message
+    product = pm.gp.cov.ExpQuad(2, ls=0.3, active_dims=[0]) * pm.gp.cov.Matern32(2, ls=0.5, active_dims=[1])
+    with pm.Model() as other:
+        bernoulli(pm.gp.Latent(cov_func=product).prior("f", X=pm.math.cartesian(*GRID)))
+    kron = np.kron(*(part(x).eval() for part, x in zip(parts, GRID, strict=True)))
+    assert_allclose(read_classifier(other).covariance().eval(), kron + 1e-6 * np.eye(6), atol=1e-12)
+
+
+def test_a_low_rank_prior():
+    gp = pm.gp.HSGP(m=[3], L=[2.0], cov_func=pm.gp.cov.ExpQuad(1, ls=0.3))
+    _, message = refusal_of(lambda: bernoulli(gp.prior("f", X=X)))
+    assert "'f_hsgp_coeffs' (Normal)" in message
+    assert "the same cov_func; for many rows of gpep.MultinomialProbit, gpep.Probit or pm.Bernoulli" in message
+    with pm.Model() as model:
+        bernoulli(one())
+    assert SparseEP.approximates(read_classifier(model).likelihood_model)
+
+
+@pytest.mark.parametrize(
+    ("argument", "name"),
+    [
+        (lambda: np.eye(N) @ pm.Normal("z", shape=N), "z"),
+        (lambda: pt.dot(X, pm.Normal("z", shape=1)), "z"),
+        (lambda: pm.Normal("z"), "z"),
+        (lambda: pt.cumsum(pm.Normal("z", shape=N)), "z"),
+        (lambda: pm.gp.TP(scale_func=pm.gp.cov.ExpQuad(1, ls=0.3), nu=4).prior("z", X=X), "z_rotated_"),
+    ],
+    ids=["matrix", "dot", "number", "sums", "Student-t process"],
+)
+@pytest.mark.parametrize("likelihood", ["logit", "ordered", "poisson"])
+def test_what_is_made_of_other_variables_is_said_to_be(argument, name, likelihood):
+    observe = {
+        "logit": bernoulli,
+        "ordered": ordered,
+        "poisson": lambda f: pm.Poisson("y", mu=pm.math.exp(f), observed=Y),
+    }[likelihood]
+    _, message = refusal_of(lambda: observe(argument() * np.ones(N)))
+    assert re.search(rf"argument of 'y' must be made of latent values.* '{name}' \(", message)
+    assert "number of axes" not in message
+
+
+def test_difference_has_the_covariance_of_pairs():
+    """Dense algebra: D K Dᵀ for the matrix of differences D."""
+    of = pm.gp.cov.ExpQuad(1, ls=0.3)
+    pairs = np.c_[X[A], X[B]]
+    D = np.eye(N)[A] - np.eye(N)[B]
+    expected = D @ of(X).eval() @ D.T
+    cov = Pairs(of)
+    assert_allclose(cov(pairs).eval(), expected, atol=1e-12)
+    assert_allclose(cov(pairs, pairs[:2]).eval(), expected[:, :2], atol=1e-12)
+    assert_allclose(cov(pairs, diag=True).eval(), expected.diagonal(), atol=1e-12)
+
+
+def test_an_unrelated_variable_is_not_the_one_that_is_spoken_of():
+    def build():
+        pm.Bernoulli("other", p=pm.Beta("rate", 1, 1), observed=ONE)
+        pm.Poisson("y", mu=pt.softplus(one()), observed=Y)
+
+    _, message = refusal_of(build)
+    assert "'y' is a Poisson" in message

@@ -1,0 +1,164 @@
+"""Labels of other shapes, and missing ones: every likelihood refuses them alike, and what is advised works."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.structure import StructureError, read_classifier
+
+N = 6
+X = np.linspace(0.0, 1.0, N)[:, None]
+CUTPOINTS = np.array([-1.0, 1.0])
+
+# For each likelihood how it is declared, and its labels.
+DECLARED = {
+    "multinomial_probit": (lambda f, y: gpep.MultinomialProbit("y", f.T, observed=y), 3),
+    "noisy_multinomial_probit": (lambda f, y: gpep.MultinomialProbit("y", f.T, epsilon=0.1, observed=y), 3),
+    "robust_max": (lambda f, y: gpep.RobustMax("y", f.T, epsilon=0.1, observed=y), 3),
+    "softmax": (lambda f, y: pm.Categorical("y", logit_p=f.T, observed=y), 3),
+    "probit": (lambda f, y: gpep.Probit("y", f, observed=y), 2),
+    "logit": (lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y), 2),
+    "ordered_probit": (lambda f, y: pm.OrderedProbit("y", eta=f, cutpoints=CUTPOINTS, observed=y), 3),
+    "ordered_logit": (lambda f, y: pm.OrderedLogistic("y", eta=f, cutpoints=CUTPOINTS, observed=y), 3),
+    "poisson": (lambda f, y: pm.Poisson("y", mu=pm.math.exp(f), observed=y), 3),
+}
+CLASSES = DECLARED.keys() - {"poisson"}
+every = pytest.mark.parametrize("likelihood", DECLARED)
+
+
+def labels(likelihood):
+    return np.arange(N) % DECLARED[likelihood][1]
+
+
+def declared(likelihood, y, X=X):
+    """A model of a likelihood, with several functions where it has them."""
+    declare, c = DECLARED[likelihood]
+    one = not next(each for each in LIKELIHOODS if each.name == likelihood).function_axis
+    with pm.Model() as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
+        warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)
+        prior = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=0.3)).prior
+        declare(prior("f", X=X) if one else prior("f", X=X, n_outputs=c), y() if callable(y) else y)
+    return model
+
+
+def refusal_of(likelihood, y):
+    """What is said of labels where they are declared, or where the model is read."""
+    with pytest.raises(ValueError, match="y") as raised:
+        read_classifier(declared(likelihood, y))
+    return str(raised.value)
+
+
+def test_every_likelihood_is_here():
+    assert set(DECLARED) == {likelihood.name for likelihood in LIKELIHOODS}
+    for likelihood in DECLARED:
+        assert read_classifier(declared(likelihood, labels(likelihood))).kind == likelihood
+
+
+@every
+@pytest.mark.parametrize(
+    "shaped",
+    [lambda y: y[:, None], lambda y: y[None], lambda y: pd.DataFrame({"y": y}), lambda y: y[:, None, None]],
+    ids=["column", "row", "frame", "three axes"],
+)
+def test_labels_of_one_more_axis(likelihood, shaped):
+    y = shaped(labels(likelihood))
+    message = refusal_of(likelihood, y)
+    assert f"shape {np.shape(y)}" in message
+    assert "np.ravel(y)" in message
+    assert "argmax" not in message
+    assert read_classifier(declared(likelihood, np.ravel(y))).kind == likelihood
+
+
+@every
+def test_labels_in_data_of_one_more_axis(likelihood):
+    message = refusal_of(likelihood, lambda: pm.Data("labels", labels(likelihood)[:, None]))
+    assert "shape (6, 1)" in message
+    assert "np.ravel(y)" in message
+
+
+@every
+@pytest.mark.parametrize("soft", [False, True])
+def test_rows_of_indicators_of_votes_and_of_probabilities(likelihood, soft):
+    y = labels(likelihood)
+    rows = np.eye(3, dtype=int)[y] if not soft else np.full((N, 3), 1 / 3)
+    message = refusal_of(likelihood, rows)
+    assert "shape (6, 3)" in message
+    assert "X=np.repeat(X, 3, axis=0), and np.ravel(y)" in message
+    assert ("np.argmax(y, axis=1)" in message) == (likelihood in CLASSES)
+    assert ("votes.sum(axis=1)" in message) == (likelihood in CLASSES)
+    several = np.stack([y, y, y], axis=1)
+    assert refusal_of(likelihood, several) == refusal_of(likelihood, np.eye(3, dtype=int)[y])
+    repeated = declared(likelihood, np.ravel(several), X=np.repeat(X, 3, axis=0))
+    assert read_classifier(repeated).n_points == 3 * N
+
+
+MISSING = {
+    "nan": lambda y: np.where(np.isin(np.arange(N), (2, 5)), np.nan, y),
+    "masked": lambda y: np.ma.masked_array(y, np.isin(np.arange(N), (2, 5))),
+    "Int64": lambda y: pd.Series(y, dtype="Int64").where(~np.isin(np.arange(N), (2, 5))),
+    "None": lambda y: [None if i in (2, 5) else int(each) for i, each in enumerate(y)],
+}
+
+
+@every
+@pytest.mark.parametrize("kind", MISSING)
+def test_missing_labels(likelihood, kind):
+    y = MISSING[kind](labels(likelihood))
+    message = refusal_of(likelihood, y)
+    assert "missing at 2 of 6 points (position 2; 5)" in message
+    assert "X[keep] and y[keep].astype(int) with keep = pd.notna(y), or ~y.mask of a masked array" in message
+    keep = ~y.mask if kind == "masked" else pd.notna(y)
+    there = (np.array(y) if kind == "None" else y)[keep].astype(int)
+    found = read_classifier(declared(likelihood, there, X=X[keep]))
+    np.testing.assert_array_equal(found.labels.eval(), labels(likelihood)[[0, 1, 3, 4]])
+
+
+@every
+def test_more_missing_labels_than_are_listed(likelihood):
+    assert "missing at 6 of 6 points (position 0; 1; 2; 3; 4; ...)" in refusal_of(likelihood, np.full(N, np.nan))
+
+
+@every
+def test_labels_of_minus_one(likelihood):
+    y = labels(likelihood)
+    y[2] = -1
+    message = refusal_of(likelihood, y)
+    assert "Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0" in message
+    keep = y >= 0
+    assert read_classifier(declared(likelihood, y[keep], X=X[keep])).n_points == N - 1
+
+
+@pytest.mark.parametrize("likelihood", ["logit", "softmax", "ordered_probit", "poisson"])
+@pytest.mark.parametrize(("value", "said"), [(0.5, "0.5"), (np.nan, "missing at 1 of 6 points")])
+def test_data_that_pymc_cuts_to_whole_numbers(likelihood, value, said):
+    model = declared(likelihood, lambda: pm.Data("labels", labels(likelihood).astype(float)))
+    changed = labels(likelihood).astype(float)
+    changed[3] = value
+    with model:
+        pm.set_data({"labels": changed})
+    with pytest.raises(StructureError, match=said):
+        read_classifier(model)
+
+
+@every
+def test_observations_at_new_points_that_are_missing(likelihood):
+    model = next(each for each in LIKELIHOODS if each.name == likelihood)
+    model = model.given(np.ones((2, 3)) if likelihood.startswith("ordered") else np.ones((1, 3)))
+    functions = 3 if model.function_axis else 1
+    with pytest.raises(ValueError, match=r"ynew are missing at 1 of 3 points \(position 1\)"):
+        model.check([0, None, 1], functions, 3, "ynew")
+
+
+@pytest.mark.parametrize("likelihood", ["ordered_probit", "poisson"])
+@pytest.mark.parametrize("wrong", [2.5, -7.0])
+def test_only_labels_that_are_wrong_are_listed(likelihood, wrong):
+    model = next(each for each in LIKELIHOODS if each.name == likelihood).given(np.ones((2, 9)))
+    with pytest.raises(ValueError, match=rf"but among them are {wrong}\.") as raised:
+        model.check([0, 1, 2, wrong, 0, 1, 2, 0, 1], 1, 9)
+    assert "marks a missing label" not in str(raised.value)

@@ -1,0 +1,65 @@
+"""Methods that a likelihood does not have: those that the refusal names are there for it, where it is said."""
+
+import re
+
+import pytest
+
+from pymc_gpep.approximations import METHODS
+from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.variational.active_inference import ACTIVE_METHODS, ActiveInference
+from pymc_gpep.variational.inference import GPInference
+from pymc_gpep.variational.sparse_inference import SPARSE_METHODS, SparseInference
+from pymc_gpep.variational.streaming_inference import StreamingInference
+from tests.structure.test_refused_labels import declared, labels
+
+WAYS = {
+    **dict.fromkeys(METHODS, GPInference),
+    **dict.fromkeys(SPARSE_METHODS, SparseInference),
+    **dict.fromkeys(ACTIVE_METHODS, ActiveInference),
+}
+
+
+@pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])
+def test_methods_that_a_refusal_names_are_there(likelihood):
+    model = declared(likelihood, labels(likelihood))
+    fitting, refusals = set(), {}
+    for name, way in WAYS.items():
+        with model:
+            try:
+                way(name)
+                fitting.add(name)
+            except ValueError as error:
+                refusals[name] = str(error)
+    assert fitting
+    for name, message in refusals.items():
+        (advice,) = re.findall(r"(?:Methods that fit it:|With inducing inputs there is) (.*)", message)
+        named = set(re.findall(r"""['"](\w+)['"]""", advice))
+        assert named, name
+        assert named <= fitting, name
+
+
+@pytest.mark.parametrize("likelihood", [each.name for each in LIKELIHOODS])
+@pytest.mark.parametrize("method", STREAMING_METHODS)
+def test_what_a_refusal_of_batches_names_is_there(likelihood, method):
+    with declared(likelihood, labels(likelihood)):
+        try:
+            StreamingInference(method, batch_size=3)
+        except ValueError as error:
+            if "leave batch_size out" in str(error):
+                SparseInference(method)
+            else:
+                (advice,) = re.findall(r"Methods that fit it: (.*)\.", str(error))
+                for name in re.findall(r"'(\w+)'", advice):
+                    WAYS[name](name)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS, ids=lambda each: each.name)
+def test_methods_of_marginal_models_that_a_refusal_names_are_there(likelihood):
+    for method in METHODS:
+        try:
+            approximator(method, likelihood, {})
+        except ValueError as error:
+            for name in re.findall(r"'(\w+)'", str(error).partition("Methods that fit it:")[2]):
+                approximator(name, likelihood, {})
