@@ -8,12 +8,10 @@ import psutil
 import pymc as pm
 import pytensor
 import pytest
-from pytensor.compile.mode import Mode
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 
 from pymc_gpep.structure.interpreted import INTERPRETED
-from pymc_gpep.structure.numpy_rewrites import NUMPY_REWRITES
 from tests import models
+from tests.graphs import HARDLY_REWRITTEN
 from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
     pytest_addoption,
     pytest_runtest_logreport,
@@ -59,13 +57,10 @@ def memory_given_back():
         _kept = _process.memory_info().rss
 
 
-_HARDLY_REWRITTEN = Mode(INTERPRETED.linker, RewriteDatabaseQuery(include=["merge"])).register(*NUMPY_REWRITES)
-
-
 @pytest.fixture(scope="module")
 def hardly_rewritten():
     """Steps of fits batch by batch are made in a third of the time, where their numbers are not what is tested."""
-    with pytensor.config.change_flags(mode=_HARDLY_REWRITTEN):
+    with pytensor.config.change_flags(mode=HARDLY_REWRITTEN):
         yield
 
 

@@ -16,6 +16,7 @@ from pymc_gpep.streaming.step import Problem, make_step, step_graph
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.prior_functions import as_gps
 from tests import models
+from tests.graphs import HARDLY_REWRITTEN
 
 __all__ = ["Small", "small"]
 
@@ -31,12 +32,16 @@ class Small(NamedTuple):
         effect, sites = graph.effect, self.state.sites
         outputs = [graph.log_posterior, *graph.gradient, *(new for _, new in effect.changes[:2])]
         compiled = pytensor.function(
-            [graph.inputs, graph.labels, graph.weights, *effect.former], outputs, givens={graph.beta: np.float64(1.0)}
+            [graph.inputs, graph.labels, graph.weights, *effect.former],
+            outputs,
+            givens={graph.beta: np.float64(1.0)},
+            mode=HARDLY_REWRITTEN,
         )
         return lambda *batch: compiled(*batch[:3], *(sites.of(batch[3]) if sites else ()))
 
-    def step(self, learning_rate: float = 0.01, **compile_kwargs: Any) -> Any:
-        return make_step(self.problem, self.state, pm.adam(learning_rate=learning_rate), compile_kwargs)
+    def step(self, learning_rate: float = 0.01, mode: Any = HARDLY_REWRITTEN, **compile_kwargs: Any) -> Any:
+        optimiser = pm.adam(learning_rate=learning_rate)
+        return make_step(self.problem, self.state, optimiser, {"mode": mode, **compile_kwargs})
 
     def refused(self, step: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The state before and after a step by rows with an input that is not finite."""

@@ -11,6 +11,7 @@ from pymc_gpep.streaming.memories.stochastic import Stochastic
 from pymc_gpep.streaming.memories.stored import Stored
 from pymc_gpep.streaming.memories.variational import Variational
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
 from tests.streaming.problems import small
 
@@ -90,7 +91,7 @@ def test_gradients_are_those_of_the_objective(memory, build):
 def at_fixed_point():
     """All rows at once, until nothing changes."""
     problem = small(models.per_class, Stateless(local_iterations=15), "pairwise", 30)
-    state, step, batch = problem.state, problem.step(), problem.all_rows()
+    state, step, batch = problem.state, problem.step(mode=INTERPRETED), problem.all_rows()
     state.precision.set_value(np.zeros_like(state.precision.get_value()))
     state.location.set_value(np.zeros_like(state.location.get_value()))
     for _ in range(60):
