@@ -16,6 +16,7 @@ from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.sparse_fit import SparseFit
+from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
@@ -244,6 +245,7 @@ class SparseInference(Inference):
                     optimum = climb(log_posterior, first, n, report, _direction(obj_optimizer, bounded), flat, bounded)
                 else:
                     optimum = maximise(log_posterior, first, n, report, flat=flat)
+                optimum = looked_at(optimum, self._space, log_posterior)
             except RowError as error:
                 error.fit = so_far
                 raise

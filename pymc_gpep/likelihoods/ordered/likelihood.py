@@ -23,7 +23,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
+from pymc_gpep.likelihoods.ordered.cutpoints import made_of_normal_tails, read_cutpoints
 
 __all__ = ["OrderedLogitLikelihood", "OrderedProbitLikelihood"]
 
@@ -48,6 +48,15 @@ class OrderedLikelihood(OneFunction, ABC):
             return None
         (p,) = op.dist_params(variable.owner)
         return read_cutpoints(p, latents, self.distribution)
+
+    def check_parameters(self) -> None:
+        descends = ~(np.diff(self.parameters, axis=0) > 0.0).all(axis=0)
+        if descends.any():
+            first = self.parameters[:, descends][:, 0]
+            raise ValueError(
+                f"The cutpoints of ordered classes must ascend, but are {', '.join(f'{cut:.4g}' for cut in first)}. "
+                "Declare them with transform=pm.distributions.transforms.ordered, and with initval=... that ascend."
+            )
 
     def n_classes(self, n_functions: int) -> int:
         """One more than cutpoints."""
@@ -87,6 +96,17 @@ class OrderedProbitLikelihood(OrderedLikelihood):
             parameter_slopes(_PROBIT, ordinal.probit_parameter_derivatives).average_log,
         ),
     )
+
+    def why_not(self, variable: TensorVariable) -> str | None:
+        op = variable.owner.op
+        if not isinstance(op, CategoricalRV) or not made_of_normal_tails(op.dist_params(variable.owner)[0]):
+            return None
+        name = variable.name
+        return (
+            f"{name!r} has ordered classes, but not by one latent function and cutpoints alone. Write "
+            f"pm.OrderedProbit({name!r}, eta=f, cutpoints=...) without sigma, which divides both: the magnitude of the "
+            "covariance and the width of the cutpoints' prior say the same."
+        )
 
     def distribution(self, x: Array) -> Array:
         p: Array = ndtr(x)

@@ -20,6 +20,7 @@ from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
+from pymc_gpep.likelihoods.ordered.cutpoints import made_of_normal_tails
 from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
@@ -65,7 +66,8 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         return Reading(cast(TensorVariable, argument)) if over_classes else None
 
     def why_not(self, variable: TensorVariable) -> str | None:
-        if not isinstance(variable.owner.op, CategoricalRV):
+        op = variable.owner.op
+        if not isinstance(op, CategoricalRV) or made_of_normal_tails(op.dist_params(variable.owner)[0]):
             return None
         name = variable.name
         return (
