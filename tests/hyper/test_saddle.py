@@ -1,4 +1,4 @@
-"""Searches that begin where there is no slope, on log posteriors that are made up: where they end, and what they say."""
+"""Searches from where there is no slope, on log posteriors that are made up: where they end, and what they say."""
 
 import numpy as np
 import pytest
@@ -121,11 +121,13 @@ def test_a_slope_that_is_not_finite_is_named(search, only_here, says):
     def rooted(a, b):
         return -(a**2) - b**2, (-2 * a, np.nan if b == 0.0 or not only_here else -2 * b)
 
+    here = MadeUp(rooted), np.array([1.0, 0.0]), 20
+    begin = {
+        "L-BFGS": lambda: maximise(*here),
+        "sweeps": lambda: climb(*here, lambda history: None, SignedSteps(), 1e-8),
+    }[search]
     with pytest.raises(ValueError, match="its derivatives with respect to theta are not finite there") as error:
-        if search == "L-BFGS":
-            maximise(MadeUp(rooted), np.array([1.0, 0.0]), 20)
-        else:
-            climb(MadeUp(rooted), np.array([1.0, 0.0]), 20, lambda history: None, SignedSteps(), 1e-8)
+        begin()
     assert says in str(error.value)
     assert ("nor beside" in str(error.value)) != only_here
     assert "sqrt(squared + 1e-12)" in str(error.value)
