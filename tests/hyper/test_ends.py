@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+import xarray as xr
 
 import pymc_gpep as gpep
 
@@ -162,7 +163,5 @@ def test_a_file_says_what_the_fit_said(tmp_path):
         fit = pm.fit(method="ep", progressbar=False)
         assert "having left a point that is stationary" in str(fit)
         fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
-        import xarray as xr
-
         again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"))
     assert again.message.split(";")[0] == fit.message.split(";")[0]
