@@ -32,23 +32,26 @@ class Method(NamedTuple):
     """Iterations from one to the next that may be."""
 
 
+_LEARNED = {"learn_inducing": True}
 _SEP = {"obj_optimizer": signed_steps, "compile_kwargs": {"mode": INTERPRETED}}
 PAPERS = {
-    "gfitc": Method("GFITC", step_model, {"method": "gfitc"}),
-    "ep": Method("EP", step_model, {"method": "sparse_ep", "sites": "pairwise", "update": "inner"}),
+    "gfitc": Method("GFITC", step_model, {"method": "gfitc", **_LEARNED}),
+    "ep": Method("EP", step_model, {"method": "sparse_ep", "sites": "pairwise", "update": "inner", **_LEARNED}),
     "sep": Method("SEP", step_model, {"method": "sparse_sep", "sites": "pairwise", **_SEP}),
-    "vi": Method("VI", step_model, {"method": "sparse_vi", "update": "inner"}),
+    "vi": Method("VI", step_model, {"method": "sparse_vi", "update": "inner", **_LEARNED}),
 }
 """As the paper has them, GFITC by L-BFGS, EP and SEP a sweep and a step of the hyperparameters in turns; but VI with
 natural gradients in turns with such steps, where the paper has L-BFGS for all parameters."""
 
 _FULL = {"method": "nested_ep"}
-_EXACT = {"method": "sparse_ep", "sites": "quadrature", "update": "inner"}
+_EXACT = {"method": "sparse_ep", "sites": "quadrature", "update": "inner", **_LEARNED}
 BEYOND = {
     "exact": Method("EP, exact factor", step_model, _EXACT),
     "exact-priors": Method("EP, exact factor, weak priors", partial(step_model, spread=WEAK), _EXACT),
-    "nested": Method("EP, nested", probit_model, {"method": "sparse_ep", "sites": "nested", "update": "inner"}),
-    "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi", "update": "inner"}),
+    "nested": Method(
+        "EP, nested", probit_model, {"method": "sparse_ep", "sites": "nested", "update": "inner", **_LEARNED}
+    ),
+    "vi-probit": Method("VI, probit", probit_model, {"method": "sparse_vi", "update": "inner", **_LEARNED}),
     "ep-kept-back": PAPERS["ep"]._replace(title="EP, the best for a fifth of the rows", kept_back=0.2, every=5),
     "vi-kept-back": PAPERS["vi"]._replace(title="VI, the best for a fifth of the rows", kept_back=0.2, every=10),
     "full": Method("nested EP, all rows", probit_model, _FULL, sparse=False),

@@ -22,6 +22,7 @@ __all__ = [
     "of_functions",
     "of_points",
     "starts",
+    "without_common",
 ]
 
 
@@ -54,10 +55,27 @@ def latent(fit: Fit) -> xr.Dataset:
 
 
 def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:
-    """Latent values of the points that were fitted, as `of_functions`; `named` if they are those of the model."""
+    """Latent values of the points that were fitted, as `of_functions`; `named` if they are those of the model.
+
+    Where a likelihood sees only differences between functions, `sd` (point, class) has standard deviations of values
+    less their mean over functions. Those of the values themselves are, for the most part, those of the prior's shift of
+    all functions together, of which labels say nothing.
+    """
     point_dim = classifier.point_dim or "point"
     arrays, coords = of_functions(classifier, point_dim, mean, cov)
+    if not classifier.likelihood_model.sees_common:
+        sd = np.sqrt(without_common(mean, cov)[1].diagonal(axis1=1, axis2=2))
+        arrays["sd"] = (point_dim, *classifier.function_dims), sd
     return xr.Dataset(arrays, coords=coords | (_coords(classifier, [point_dim]) if named else {}))
+
+
+def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
+    """Mean (m, c) and covariance (m, c, c) of latent values less their mean over functions, at each of m points."""
+    centred = np.eye(mean.shape[1]) - 1.0 / mean.shape[1]
+    found = centred @ cov @ centred
+    places = np.arange(mean.shape[1])
+    found[:, places, places] = np.maximum(found[:, places, places], 0.0)  # rounding
+    return mean @ centred, found
 
 
 def of_functions(

@@ -28,7 +28,13 @@ from pymc_gpep.structure.prior_functions import as_gps
 if TYPE_CHECKING:
     from pymc_gpep.fits.left_out import CavityELPD
 
-__all__ = ["InducingFit"]
+__all__ = ["OVER_FITTED", "InducingFit"]
+
+OVER_FITTED = (
+    "Inducing inputs were fitted to the labels: the number comes out too high, and is not to be compared with that of "
+    "inducing inputs that stay or of all rows."
+)
+"""What a fit by EP says that learned its inducing inputs."""
 
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
@@ -225,6 +231,7 @@ class InducingFit(ABC):
     def latent(self) -> xr.Dataset:
         """The same as a Dataset: `mean` (point, class) and `cov` (point, class, class).
 
+        `sd` (point, class) is of values less their mean over functions, which is what the likelihood sees of them.
         `mean` and `variance` (point) where a point has one latent function, and the model no axis for it.
         """
         return datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)

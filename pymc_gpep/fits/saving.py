@@ -121,6 +121,7 @@ def described(
         "converged": int(converged),
         "optimum_converged": int(optimum.converged),
         "optimum_message": optimum.message,
+        "optimum_remark": optimum.remark,
     }
 
 
@@ -157,6 +158,7 @@ def read_fit(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         evaluations,
         # Earlier versions had one start.
         ends=evaluations_of(tree["starts"].to_dataset(), "start") if "starts" in tree else (),
+        remark=attrs.get("optimum_remark", ""),
     )
     best = optimum.best
     labels = tree["observed_data"].to_dataset()[attrs["likelihood"]].values

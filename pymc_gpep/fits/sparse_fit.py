@@ -12,7 +12,7 @@ from pymc_gpep.approximations import Convergence
 from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.inducing_fit import Gp
+from pymc_gpep.fits.inducing_fit import OVER_FITTED, Gp
 from pymc_gpep.fits.optimised_fit import OptimisedFit
 from pymc_gpep.fits.sparse_saving import sparse_datatree
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -130,7 +130,8 @@ class SparseFit(OptimisedFit):
         ended = f"{'Hyperparameters and inducing inputs' if learned else 'Hyperparameters'} {self.optimum.outcome}"
         if self.optimum.interrupted:  # who interrupts a fit does not wait for another solve
             return f"{ended}."
-        return f"{ended}; {self.approximator.title}, started near its solution, {self.convergence}."
+        over = "" if not learned or self.solution.number is Number.BOUND else f" {OVER_FITTED}"
+        return f"{ended}; {self.approximator.title}, started near its solution, {self.convergence}.{over}"
 
     def __str__(self) -> str:
         """Method, what its number is, and how the fit ended."""

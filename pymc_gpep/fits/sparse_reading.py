@@ -74,7 +74,13 @@ def read_sparse_fit(tree: xr.DataTree, model: pm.Model | None = None) -> SparseF
         floored=int(sweeps.attrs["floored"]),
     )
     history = evaluations_of(tree["history"].to_dataset(), "iteration")
-    optimum = Optimum(best, bool(attrs["optimum_converged"]), attrs["optimum_message"], history)
+    optimum = Optimum(
+        best,
+        bool(attrs["optimum_converged"]),
+        attrs["optimum_message"],
+        history,
+        remark=attrs.get("optimum_remark", ""),
+    )
     return SparseFit(
         space,
         approximator,

@@ -118,7 +118,7 @@ class HeldActive:
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
             return self._failed(theta, NOT_POSITIVE_DEFINITE)
         log_prior, of_prior = self._whole.hyperparameters.log_prior_and_slope(theta)
-        if not (np.isfinite(bound) and np.isfinite(slope).all()):
+        if not np.isfinite(bound):
             return self._failed(theta, NOT_FINITE)
         return Evaluation(theta, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 

@@ -11,6 +11,7 @@ import xarray as xr
 from pymc.blocking import DictToArrayBijection, PointType, RaveledVars
 from pymc.initial_point import make_initial_point_fn
 from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -115,6 +116,14 @@ class Hyperparameters:
         """Name of the hyperparameter that each element of a flat vector belongs to."""
         rv_of = {v.name: rv.name for v, rv in self.classifier.model.values_to_rvs.items()}
         return [rv_of[name] for name, shape, *_ in self._point_map for _ in np.ndindex(*shape)]
+
+    @cached_property
+    def scales_of_priors(self) -> frozenset[str]:
+        """Names of those, transformed, that the priors of other hyperparameters depend on."""
+        rvs = self.classifier.hyperparameters
+        above = {rv: set(ancestors(rv.owner.inputs)) for rv in rvs}
+        transforms = self.classifier.model.rvs_to_transforms
+        return frozenset(rv.name for rv in rvs if transforms[rv] and any(rv in of for of in above.values()))
 
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""

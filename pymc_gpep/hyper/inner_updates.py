@@ -15,7 +15,7 @@ import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, Searched, maximise, why_stopped
+from pymc_gpep.hyper.optimum import Optimum, Searched, how_many, maximise, off_start, refuse, why_stopped
 
 __all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
 
@@ -142,12 +142,15 @@ def climb(
     ValueError
         If EP fails at the beginning.
     """
-    optimum = maximise(log_posterior, theta, 0)
     if not theta.size or not max_iterations:
-        return optimum
-    here = optimum.best
+        return maximise(log_posterior, theta, 0)
+    here, remark = off_start(log_posterior, log_posterior(theta), how_many(log_posterior, theta))
+    if not np.isfinite(here.log_posterior):
+        refuse(log_posterior, here)
     if not np.isfinite(here.gradient).all():  # of sites that are no fixed point the gradient is had after a sweep
-        here = log_posterior.after_one_sweep(theta, here.start)
+        here = log_posterior.after_one_sweep(here.theta, here.start)
+    if not np.isfinite(here.gradient).all():
+        refuse(log_posterior, here)
     history, taken = [here], [here.log_posterior]
     step = direction(here.gradient)
     refused = 0
@@ -185,7 +188,7 @@ def climb(
                 best = exact
         except KeyboardInterrupt as stopped:
             converged, message, interrupted = False, why_stopped(stopped), True
-    return Optimum(best, converged, message, tuple(history), interrupted)
+    return Optimum(best, converged, message, tuple(history), interrupted, remark=remark)
 
 
 def _is_flat(values: Sequence[float], flat: float) -> bool:

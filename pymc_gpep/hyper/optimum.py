@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import numpy as np
 from pymc.blocking import PointType
@@ -11,9 +11,10 @@ from scipy.optimize import minimize
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.saddle import defined_beside, higher_beside
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
-__all__ = ["AGREE", "FLAT", "Optimum", "maximise", "why_stopped"]
+__all__ = ["AGREE", "FLAT", "Optimum", "Searched", "how_many", "maximise", "off_start", "refuse", "why_stopped"]
 
 AGREE = 0.1
 """Largest difference of the log posterior at which two ends are one."""
@@ -60,13 +61,16 @@ class Optimum:
     """Whether it was by Ctrl-C, then or while hyperparameters were integrated over."""
     ends: tuple[Evaluation, ...] = ()
     """Where searches from several points ended, in their order; NaN where one could not begin."""
+    remark: str = ""
+    """What else there is to say of a search, in words that its outcome begins."""
 
     @property
     def outcome(self) -> str:
         """Whether it converged, after how many iterations, and why not, in words that what was sought begins."""
         steps = len(self.history) - 1
         after = f"after {steps} iteration{'' if steps == 1 else 's'}"
-        return f"converged {after}" if self.converged else f"did not converge {after} ({self.message.strip('. ')})"
+        ended = f"converged {after}" if self.converged else f"did not converge {after} ({self.message.strip('. ')})"
+        return f"{ended}, {self.remark}" if self.remark else ended
 
     @property
     def agreement(self) -> str:
@@ -97,6 +101,9 @@ def maximise(
 ) -> Optimum:
     """Find the maximum of the log posterior by L-BFGS, with exact gradients (type-II maximum a posteriori).
 
+    A point without a slope need be no maximum: what is symmetric about its start has none there. Where a point beside
+    the end is higher, the search goes on from that.
+
     Parameters
     ----------
     log_posterior : Searched
@@ -125,22 +132,12 @@ def maximise(
         return Optimum(best, True, _NOTHING, (best,))  # and the solution says how far it got
     if searching and best.status == OUT_OF_ITERATIONS:
         best = evaluate(theta, best.start)  # a first solve has the longest way
+    size, remark = how_many(log_posterior, theta), ""
+    if searching and not np.isfinite(best.log_posterior):
+        best, remark = off_start(evaluate, best, size)
+        theta = best.theta
     if not (np.isfinite(best.log_posterior) and (not searching or np.isfinite(best.gradient).all())):
-        log_posterior.check_moments(theta)
-        name = log_posterior.name
-        point = {key: value.tolist() for key, value in log_posterior.point(theta).items()}
-        advice = "Give another start=..."
-        if best.status == NOT_POSITIVE_DEFINITE:
-            advice = (
-                "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
-                "small pm.gp.cov.WhiteNoise to it."
-            )
-        if best.status == OUT_OF_ITERATIONS:
-            advice = "Raise max_iterations, or a tolerance that rounding does not allow; or give another start=..."
-        raise ValueError(
-            f"{name} cannot start: it {MESSAGES[best.status]} at the initial hyperparameters, unconstrained "
-            f"{point}, where the log posterior is {best.log_posterior}. {advice}"
-        )
+        refuse(log_posterior, best)
     history = [best]
     near = Neighbours((theta,), (best.start,))
     evaluated = {theta.tobytes(): best}
@@ -171,13 +168,28 @@ def maximise(
     if not searching:
         return Optimum(best, not theta.size, "No iteration was allowed" if theta.size else _NOTHING, (best,))
     try:
-        result = minimize(
-            negative, theta, jac=True, method="L-BFGS-B", callback=record,
-            options={"maxiter": max_iterations, "maxfun": 20 * max_iterations, "ftol": flat, "gtol": _SLOPE},
-        )  # fmt: skip
+        begin = theta
+        for _ in range(_SADDLES):
+            result = minimize(
+                negative, begin, jac=True, method="L-BFGS-B", callback=record,
+                options={
+                    "maxiter": max_iterations - len(history) + 1, "maxfun": 20 * max_iterations, "ftol": flat,
+                    "gtol": _SLOPE,
+                },
+            )  # fmt: skip
+            best = _highest(history)
+            if said or not result.success:
+                break
+            higher = higher_beside(evaluate, history, size)
+            if higher is None:
+                break
+            remark = _SADDLE
+            begin = higher.theta
+            evaluated[begin.tobytes()] = higher
+            record(begin)
+            evaluated[begin.tobytes()] = higher
         converged, interrupted = bool(result.success), False
         message = said[0] if said else str(result.message)
-        best = _highest(history)
         exact = best if evaluate is log_posterior else log_posterior(best.theta, best.start)
         if exact.status == NOT_POSITIVE_DEFINITE and search is None and not said:
             # On the way nobody looked whether the covariances were any.
@@ -186,7 +198,59 @@ def maximise(
         converged, message = False, why_stopped(stopped)
         interrupted = isinstance(stopped, KeyboardInterrupt)
         best = exact = _highest(history)  # the solution is found to the tolerance when somebody asks for it
-    return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted)
+    return Optimum(exact if exact.usable else best, converged, message, tuple(history), interrupted, remark=remark)
+
+
+def how_many(log_posterior: Searched, theta: Array) -> int:
+    """How many elements of a flat vector are hyperparameters: the first ones."""
+    return sum(np.size(value) for value in log_posterior.point(theta).values())
+
+
+def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) -> tuple[Evaluation, str]:
+    """A point beside a start at which nothing can be computed or from which no slope leads, and what to say of it.
+
+    The start itself, and nothing to say, where there is no such point or a slope.
+    """
+    if not np.isfinite(here.log_posterior):
+        beside = defined_beside(evaluate, here.theta, size)
+        return (here, "") if beside is None else (beside, _UNDEFINED)
+    flat = np.abs(here.gradient[:size]).min() < _NO_SLOPE  # not so, above all, where the gradient is not known yet
+    higher = higher_beside(evaluate, (here,), size) if flat else None
+    return (here, "") if higher is None else (higher, _SADDLE)
+
+
+def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
+    """Raise a ValueError that says why a search cannot start where it was evaluated."""
+    theta = best.theta
+    log_posterior.check_moments(theta)
+    name = log_posterior.name
+    values = log_posterior.point(theta)
+    point = {key: value.tolist() for key, value in values.items()}
+    at = f"at the initial hyperparameters, unconstrained {point}"
+    if best.status == CONVERGED and np.isfinite(best.log_posterior):
+        names = [key for key, value in values.items() for _ in range(np.size(value))]
+        bad = np.flatnonzero(~np.isfinite(best.gradient))
+        of = ", ".join(dict.fromkeys(names[i] if i < len(names) else "the inducing inputs" for i in bad))
+        beside = log_posterior(theta + _BESIDE, best.start)
+        everywhere = "" if np.isfinite(beside.gradient).all() else ", nor beside them, so that no other start helps"
+        raise ValueError(
+            f"{name} cannot start: the log posterior is {best.log_posterior} {at}, but its derivatives with respect to "
+            f"{of} are not finite there{everywhere}. A covariance function, a mean or a prior takes the root, a power "
+            "or the logarithm of something that is 0, as squared distances are between a point and itself. Add a small "
+            "number to what is under it: pm.math.sqrt(squared + 1e-12)."
+        )
+    advice = "Give another start=..."
+    if best.status == NOT_POSITIVE_DEFINITE:
+        advice = (
+            "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
+            "small pm.gp.cov.WhiteNoise to it."
+        )
+    if best.status == OUT_OF_ITERATIONS:
+        advice = "Raise max_iterations, or a tolerance that rounding does not allow; or give another start=..."
+    raise ValueError(
+        f"{name} cannot start: it {MESSAGES[best.status]} {at}, where the log posterior is {best.log_posterior}. "
+        f"{advice}"
+    )
 
 
 def _highest(history: list[Evaluation]) -> Evaluation:
@@ -194,6 +258,11 @@ def _highest(history: list[Evaluation]) -> Evaluation:
 
 
 _NO_START = np.empty(0)
+_SADDLES = 5  # stationary points that are left, at most
+_SADDLE = "having left a point that is stationary and no maximum"
+_UNDEFINED = "having left the start, at which nothing can be computed"
+_BESIDE = 0.1
+_NO_SLOPE = 1e-7
 _NOTHING = "There is nothing to optimise."
 _WALL = 10.0
 _NEIGHBOURS = 3  # that a start is predicted from

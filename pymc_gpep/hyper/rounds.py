@@ -13,7 +13,7 @@ from pymc_gpep.approximations.ivm import ActiveSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.log_posterior import Evaluation
-from pymc_gpep.hyper.optimum import Optimum, maximise, why_stopped
+from pymc_gpep.hyper.optimum import Optimum, maximise, refuse, why_stopped
 
 __all__ = ["climb_in_rounds"]
 
@@ -61,7 +61,7 @@ def climb_in_rounds(
     """
     history: tuple[Evaluation, ...] = ()
     best: tuple[Evaluation, ActiveSolution] | None = None
-    still, ended = 0, ""
+    still, ended, remark = 0, "", ""
     stopped: BaseException | None = None
 
     def report(seen: tuple[Evaluation, ...]) -> None:
@@ -83,9 +83,9 @@ def climb_in_rounds(
                 raise
             stopped = interrupt
             break
-        if not np.isfinite(here.log_posterior):
+        if not (np.isfinite(here.log_posterior) and (not rounds or np.isfinite(here.gradient).all())):
             if best is None:
-                maximise(held, theta, 0)  # says why
+                refuse(held, here)
             ended = "lost"
             break
         if best is None or here.log_posterior > best[0].log_posterior:
@@ -110,11 +110,11 @@ def climb_in_rounds(
         history = (*history, *found.history[bool(history) :])
         moved = float(np.abs(found.best.theta - theta).max())
         still = still + 1 if moved < _STILL else 0
-        theta = found.best.theta
+        theta, remark = found.best.theta, remark or found.remark
         if found.interrupted:
             stopped = KeyboardInterrupt(found.message)
     assert best is not None
     evaluation, solution = best
     message = why_stopped(stopped) if stopped else _HOW[ended].format(rounds=rounds, iterations=max_iterations)
     settled, interrupted = not stopped and ended in _WELL, isinstance(stopped, KeyboardInterrupt)
-    return Optimum(evaluation, settled, message, history or (evaluation,), interrupted), solution
+    return Optimum(evaluation, settled, message, history or (evaluation,), interrupted, remark=remark), solution

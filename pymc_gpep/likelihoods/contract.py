@@ -106,6 +106,9 @@ class Likelihood(ABC):
         """The same with parameters (p, n)."""
         return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
 
+    def check_parameters(self) -> None:  # noqa: B027  # most have none
+        """Raise a ValueError if they are outside of what they may be, with what to do about it."""
+
     def at(self, points: Any) -> Self:
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self

@@ -10,6 +10,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, latent_moments, reference_among
+from pymc_gpep.fits.datasets import without_common
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.frames import diagonal, same_frame
 from pymc_gpep.plots.style import MARKERS, colours
@@ -27,6 +28,9 @@ def plot_latent_comparison(
     point_kwargs: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
     """Draw means and standard deviations of all latent values by each method against those by a reference.
+
+    Of a likelihood that sees only differences between functions they are those of values less their mean over the
+    functions of a point: what all functions have in common has its prior's deviation whatever the labels say.
 
     Where both agree points are on the line. These are the first two rows of Figures 6 and 8 of Nickisch and Rasmussen
     (2008), in one panel for each method; the third, of probabilities, is what `plot_probability_comparison` draws.
@@ -62,9 +66,14 @@ def plot_latent_comparison(
     if len(named) < 2:
         raise ValueError(f"There is nothing to compare {reference!r} with. Give at least two results by name.")
     classifier = classifier_of(named, model)
+    seen_whole = classifier.likelihood_model.sees_common
+    what = "latent values" if seen_whole else "latent values less their mean"
     moments = {}
     for name, result in named.items():
         mean, cov = latent_moments(result, classifier)
+        if not seen_whole:
+            mean, cov = without_common(mean.T, cov)
+            mean = mean.T
         moments[name] = {"means": mean, "standard deviations": np.sqrt(cov.diagonal(axis1=1, axis2=2).T)}
     base = moments.pop(reference)
     for name, own in moments.items():
@@ -75,13 +84,13 @@ def plot_latent_comparison(
             )
     axes = panels(axes, 1, len(moments), (3.6, 3.6))[0]
     for ax, (name, own) in zip(axes, moments.items(), strict=True):
-        for (what, values), colour, marker in zip(own.items(), colours(2), MARKERS, strict=False):
+        for (moment, values), colour, marker in zip(own.items(), colours(2), MARKERS, strict=False):
             style = {
-                "marker": marker, "s": 14, "facecolor": "none", "edgecolor": colour, "linewidth": 0.8, "label": what,
+                "marker": marker, "s": 14, "facecolor": "none", "edgecolor": colour, "linewidth": 0.8, "label": moment,
             }  # fmt: skip
-            ax.scatter(base[what].ravel(), values.ravel(), **style | dict(point_kwargs or {}))
+            ax.scatter(base[moment].ravel(), values.ravel(), **style | dict(point_kwargs or {}))
         diagonal(ax)
-        ax.set(xlabel=f"latent values, {reference}", ylabel=f"latent values, {name}")
+        ax.set(xlabel=f"{what}, {reference}", ylabel=f"{what}, {name}")
     same_frame(axes)
     if legend:
         axes[0].legend()

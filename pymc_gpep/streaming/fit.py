@@ -11,7 +11,7 @@ from numpy.linalg import LinAlgError
 
 from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.inducing_fit import Gp, InducingFit
+from pymc_gpep.fits.inducing_fit import OVER_FITTED, Gp, InducingFit
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.contract import Rows
@@ -219,9 +219,10 @@ class StreamedFit(InducingFit):
         warmup = int(self.settings["warmup"])
         stayed = bool(self.theta.size) and epochs <= warmup
         still = f" Hyperparameters have not moved yet (warmup={warmup} epochs)." if stayed else ""
+        over = f" {OVER_FITTED}" if self._of_ep and self.settings["learn_inducing"] and epochs > warmup else ""
         return (
             f"{self.ended} after {self.steps} step{plural} of {self.settings['batch_size']} rows, {epochs:.3g} epochs."
-            f"{still}"
+            f"{still}{over}"
         )
 
     def __str__(self) -> str:

@@ -67,7 +67,7 @@ def prior_moments(
 
 
 def check_moments(moments: Moments) -> None:
-    """Raise a ValueError if prior moments cannot be those of a Gaussian process, or labels not of the likelihood."""
+    """Raise a ValueError if prior moments cannot be those of a Gaussian process, or if the likelihood cannot be one."""
     k, mean, labels, likelihood = moments
     for name, values in (("covariance", k), ("mean", mean)):
         if bad := np.count_nonzero(~np.isfinite(values)):
@@ -76,6 +76,7 @@ def check_moments(moments: Moments) -> None:
                 "inputs of the model, and at the hyperparameters it starts from."
             )
     likelihood.check(labels, *DensePrior.checked(k, mean).shape)
+    likelihood.check_parameters()
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:

@@ -18,6 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.active_fit import ActiveFit
 from pymc_gpep.fits.callback import call
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import Optimum
@@ -184,6 +185,7 @@ class ActiveInference(Inference):
                 call(callbacks, None, self.hist, iterations)
 
             optimum, solution = climb_in_rounds(log_posterior, self._first, n, self._majors, report)
+            optimum = looked_at(optimum, self._space)
             seconds = time.perf_counter() - began - compiled.seconds
         fit = self._result(approximator, optimum, solution, rows, seconds, compiled.seconds)
         self.hist = fit.hist

@@ -192,6 +192,7 @@ class GPApproximation(SingleGroupApproximation):
     def latent(self) -> xr.Dataset:
         """Posterior mean (point, class) and covariance (point, class, class) of the latent values.
 
+        `sd` (point, class) is of values less their mean over functions, which is what the likelihood sees of them.
         `mean` and `variance` (point) where a point has one latent function, and the model no axis for it.
         """
         return datasets.latent(self._fit)

@@ -16,6 +16,7 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
+from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.hyperparameters import check_start
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -230,6 +231,7 @@ class GPInference(Inference):
             else:
                 points = begin.theta[None]
             optimum = maximise_from(log_posterior, points, n, report, None if begin is None else begin.start)
+            optimum = looked_at(optimum, log_posterior, log_posterior)
             # With nothing to integrate over, all ways to do it are the same.
             hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
             if optimum.interrupted:

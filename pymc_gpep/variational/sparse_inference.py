@@ -1,4 +1,4 @@
-"""The run of EP with inducing inputs by `pm.fit`: read the model, learn hyperparameters and inducing inputs, report."""
+"""The run of EP with inducing inputs by `pm.fit`: read the model, learn, report."""
 
 import logging
 import time
@@ -16,6 +16,7 @@ from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.sparse_fit import SparseFit
+from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
@@ -59,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 
 class SparseInference(Inference):
-    """Fit a Gaussian process classifier by way of inducing values, their inputs learned with the hyperparameters.
+    """Fit a Gaussian process classifier by way of inducing values, whose inputs stay or are learned.
 
     `pm.fit(method="sparse_ep", ...)` is this with `method` and the keyword arguments below.
 
@@ -69,17 +70,18 @@ class SparseInference(Inference):
         Name of the approximation.
     model : pm.Model, optional
     random_seed : int, optional
-        For the inducing inputs to begin with.
+        For the rows that are inducing inputs.
     start : dict, optional
         Initial values of hyperparameters, by name.
     gp : pm.gp.Latent or sequence of them, optional
         What made the latent values. If not given, the covariance between any inputs is read from the graph of the
         model, which has that of its own.
     inducing : int or array (M, d) or (c, M, d), optional
-        How many inducing inputs each function has, rows of the data to begin with (k-means++); or these themselves. 50
-        if not given, or as many as rows.
+        How many inducing inputs each function has, rows of the data (k-means++); or these themselves. 50 if not given,
+        or as many as rows.
     learn_inducing : bool
-        Whether inducing inputs are learned with the hyperparameters, or stay where they are.
+        Whether inducing inputs are learned with the hyperparameters, from there. If not given they stay: nothing keeps
+        those of EP from fitting the labels, so that its evidence comes out too high, and its predictions too sure.
     shared_inducing : bool
         Whether all functions have the same inducing inputs. With a covariance that they share too, time does not grow
         with the number of functions but for the algebra of the sites.
@@ -117,7 +119,7 @@ class SparseInference(Inference):
         start: Mapping[str, Any] | None = None,
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
         inducing: Any = None,
-        learn_inducing: bool = True,
+        learn_inducing: bool = False,
         shared_inducing: bool = False,
         likelihood: str | None = None,
         update: str = "outer",
@@ -171,7 +173,7 @@ class SparseInference(Inference):
         compile_kwargs: dict[str, Any] | None = None,
         obj_optimizer: Callable[..., Any] | None = None,
     ) -> SparseFit:
-        """Learn hyperparameters and inducing inputs, with exact gradients.
+        """Learn hyperparameters, and inducing inputs where these do not stay, with exact gradients.
 
         With `update="outer"` EP goes to its fixed point at each step of L-BFGS; with `"inner"` one sweep of EP and one
         step of the optimiser take turns.
@@ -245,6 +247,7 @@ class SparseInference(Inference):
                     optimum = climb(log_posterior, first, n, report, _direction(obj_optimizer, bounded), flat, bounded)
                 else:
                     optimum = maximise(log_posterior, first, n, report, flat=flat)
+                optimum = looked_at(optimum, self._space, log_posterior)
             except RowError as error:
                 error.fit = so_far
                 raise

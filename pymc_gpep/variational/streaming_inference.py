@@ -49,6 +49,7 @@ from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
 from pymc_gpep.variational.single_class import warn_of_single_count
+from pymc_gpep.variational.symmetric_start import off_symmetry
 
 __all__ = ["StreamingInference"]
 
@@ -242,6 +243,8 @@ class StreamingInference(Inference):
         ):
             progress.stage("reading the data")
             prior = InducingBlocks(self._space.classifier, self._gps, self._space.data, rows=self._rows)
+            if self._saved is None:
+                self._first = off_symmetry(self._space, prior, self._first)
             warn_of_free_magnitude(self._space, prior, self._first)
             problem, state, batches = self._prepare(prior)
             settings = {

@@ -140,6 +140,7 @@ def test_a_fit_by_a_client(tmp_path):
         "sites": "quadrature",
         "gp": gp,
         "inducing": 4,
+        "learn_inducing": True,
         "progressbar": False,
         "random_seed": 1,
     }

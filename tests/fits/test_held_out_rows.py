@@ -15,7 +15,7 @@ from tests.reference.data import iris
 X, Y = (each[2::10] for each in iris())
 X = X[:, 2:]
 
-SPARSE = {"method": "sparse_ep", "sites": "pairwise", "inducing": 5, "random_seed": 1}
+SPARSE = {"method": "sparse_ep", "sites": "pairwise", "inducing": 5, "learn_inducing": True, "random_seed": 1}
 WAYS = {
     "all latent values": {"method": "qiep"},
     "inducing inputs": SPARSE,

@@ -38,6 +38,9 @@ class TwoHills:
     def loosely(self):
         return self
 
+    def point(self, theta):
+        return {"theta": theta}
+
     def each(self, function, items):
         with one_blas_thread(), gather_for_solves(1, 1) as together:
             return together.each(function, items)

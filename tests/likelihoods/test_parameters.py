@@ -191,6 +191,24 @@ def test_rates_however_they_are_written(rate):
     assert_allclose(found.parameters.eval(), np.log(EXPOSURE)[None], atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])
+def test_cutpoints_that_cross_give_no_number_for_any_class(name):
+    """They are −∞ to PyMC, also where the class between them does not occur."""
+    likelihood = next(each for each in LIKELIHOODS if each.name == name).given(np.array([[0.5], [-0.5], [1.0]]))
+    for observed in range(4):
+        assert np.isnan(likelihood.log_density(np.zeros((1, 1)), np.array([observed])))
+        assert np.isnan(log_predictive(likelihood, np.zeros((1, 1)), np.ones((1, 1, 1)), np.array([observed])))
+    with pytest.raises(ValueError, match=r"must ascend, but are 0\.5, -0\.5, 1\. Declare them"):
+        likelihood.check_parameters()
+
+
+def test_ordered_classes_with_a_scale_of_their_own_are_no_softmax():
+    model, _ = model_of(lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, sigma=2.0, observed=ORDERED))
+    with pytest.raises(StructureError, match=r"pm\.OrderedProbit\('y', eta=f, cutpoints=\.\.\.\) without sigma") as why:
+        gpep.read_classifier(model)
+    assert "softmax" not in str(why.value)
+
+
 @pytest.mark.parametrize(
     ("observe", "message"),
     [

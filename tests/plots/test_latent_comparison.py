@@ -31,10 +31,12 @@ def test_one_function_against_draws(one_function, given):
 def test_several_functions_against_a_fit(shared, shared_iep):
     (ax,) = plot_latent_comparison({"EP": shared.fit, "IEP": shared_iep}, "IEP", point_kwargs={"s": 9}, legend=False)
     means, deviations = drawn(ax).values()
-    pairs = [fit.latent["mean"].transpose("species", "flower").values.ravel() for fit in (shared_iep, shared.fit)]
-    assert_allclose(means, np.stack(pairs, axis=1))
-    variances = [fit.solution.cov.diagonal(axis1=1, axis2=2).T.ravel() for fit in (shared_iep, shared.fit)]
-    assert_allclose(deviations, np.sqrt(np.stack(variances, axis=1)))
+    contrasts = np.array([[2, -1, -1], [-1, 2, -1], [-1, -1, 2]]) / 3  # each less the mean of the three
+    for at, fit in enumerate((shared_iep, shared.fit)):
+        assert_allclose(means[:, at], (contrasts @ fit.solution.mean).ravel(), atol=1e-12)
+        variances = [[row @ cov @ row for cov in fit.solution.cov] for row in contrasts]
+        assert_allclose(deviations[:, at], np.sqrt(variances).ravel())
+    assert ax.get_xlabel() == "latent values less their mean, IEP"
     assert ax.collections[0].get_sizes() == [9]
     assert ax.get_legend() is None
 

@@ -15,7 +15,7 @@ from tests import models
 
 X, Y = models.data()
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(6, 2))
-OPTIONS = {"method": "sparse_ep", "inducing": 5, "random_seed": 1, "progressbar": False}
+OPTIONS = {"method": "sparse_ep", "inducing": 5, "learn_inducing": True, "random_seed": 1, "progressbar": False}
 
 
 def declared(rows):

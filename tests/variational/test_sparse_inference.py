@@ -8,7 +8,7 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -39,7 +39,8 @@ def pairwise():
     model, gp = models.shared()
     seen = []
     with model, pytest.warns(RuntimeWarning, match="and inducing inputs did not converge after 4 iterations"):
-        fit = pm.fit(4, method="sparse_ep", gp=gp, inducing=5, sites="pairwise", random_seed=1, progressbar=False,
+        fit = pm.fit(4, method="sparse_ep", gp=gp, inducing=5, learn_inducing=True, sites="pairwise",
+                     random_seed=1, progressbar=False,
                      callbacks=[lambda fit, losses, i: seen.append((fit.objective, losses[-1], i))])  # fmt: skip
     return model, gp, fit, seen
 
@@ -339,3 +340,42 @@ def test_no_matrix_has_two_axes_over_points():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < n * n * 8 / 2
+
+
+OVER_FITTED = "is not to be compared with that of inducing inputs that stay or of all rows"
+
+
+def test_inducing_inputs_stay_unless_it_is_asked_for(nested, pairwise):
+    _, _, fit, *_ = nested
+    assert "inducing inputs converged" not in fit.message
+    assert OVER_FITTED not in str(fit)
+    assert "Hyperparameters and inducing inputs" in pairwise[2].message
+    assert OVER_FITTED in str(pairwise[2])
+    model, gp = models.bernoulli_probit()
+    with model:
+        fit = pm.fit(method="sparse_ep", gp=gp, inducing=X[:4], progressbar=False)
+        with pytest.warns(RuntimeWarning, match="did not converge after 1 iteration"):
+            bound = pm.fit(1, method="sparse_vi", gp=gp, inducing=X[:4], learn_inducing=True, progressbar=False)
+    assert_array_equal(fit.inducing, X[:4])
+    assert not np.array_equal(bound.inducing, X[:4])
+    assert OVER_FITTED not in str(bound)  # a bound is one, wherever inducing inputs are
+
+
+def test_the_deviation_that_is_shown_is_what_the_likelihood_sees():
+    """Labels say nothing of the sum of three functions with one prior: its part of each variance is a third of that."""
+    model, _ = models.shared()
+    with model:
+        start = {"ls": [1.0, 1.0], "eta": 3.0}
+        options = {"start": start, "progressbar": False}
+        with pytest.warns(RuntimeWarning, match="No iteration was allowed"):
+            sparse = pm.fit(0, method="sparse_ep", inducing=X, shared_inducing=True, jitter=1e-12, **options)
+        with pytest.warns(RuntimeWarning, match="No iteration was allowed"):
+            dense = pm.fit(0, method="nested_ep", **options)
+    for fit in (sparse, dense):
+        own = fit.latent["cov"].values.diagonal(axis1=1, axis2=2)
+        assert_allclose(fit.latent["sd"] ** 2, own - 3.0**2 / 3, atol=1e-4)
+        assert fit.latent["sd"].dims == ("flower", "species")
+        contrast = np.array([2, -1, -1]) / 3
+        joint = np.einsum("a,iab,b->i", contrast, fit.latent["cov"].values, contrast)
+        assert_allclose(fit.latent["sd"][:, 0], np.sqrt(joint), rtol=1e-8)
+    assert_allclose(sparse.latent["sd"], dense.latent["sd"], atol=1e-3)

@@ -43,9 +43,12 @@ def _bounds(f, category, parameters, i):
     last = parameters.shape[0]
     if category < 0 or category > last:
         return math.nan, math.nan
+    for k in range(1, last):  # those of classes that never occur as well
+        if not parameters[k, i] > parameters[k - 1, i]:
+            return math.nan, math.nan
     upper = parameters[category, i] - f if category < last else math.inf
     lower = parameters[category - 1, i] - f if category > 0 else -math.inf
-    return (upper, lower) if upper > lower else (math.nan, math.nan)
+    return upper, lower
 
 
 @kernel

@@ -1,0 +1,88 @@
+"""Whether the end of a search is a maximum, and why not."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import Optimum, Searched
+from pymc_gpep.kernels.status import MESSAGES
+
+__all__ = ["looked_at"]
+
+_STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have
+_FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
+_VERY_FAR = 7.0  # the same of a search that has not ended
+_STUCK = "ABNORMAL"  # how SciPy begins to say that its line search found nothing
+_BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope at which a border is looked for
+
+
+def looked_at(optimum: Optimum, hyperparameters: Hyperparameters, log_posterior: Searched | None = None) -> Optimum:
+    """Return what a search found, not converged and with a reason where its end has a slope.
+
+    Parameters
+    ----------
+    optimum : Optimum
+    hyperparameters : Hyperparameters
+    log_posterior : Searched, optional
+        What was searched. None where the last step of a search leaves a slope: only scales of priors are looked at.
+    """
+    best, size = optimum.best, len(hyperparameters.owners)
+    stuck = not optimum.converged and optimum.message.startswith(_STUCK)
+    ended = optimum.converged or stuck
+    if optimum.interrupted or not size or not np.isfinite(best.gradient[:size]).all():
+        return optimum
+    slope = np.zeros(best.theta.size)
+    slope[:size] = best.gradient[:size]
+    why = _unbounded(optimum, hyperparameters, slope, _FAR if ended else _VERY_FAR)
+    if why and not ended:
+        why = f"{optimum.message.strip('. ')}; {why}"
+    if not why and ended and log_posterior is not None and (stuck or np.abs(slope).max() > _STEEP):
+        why = _at_a_border(log_posterior, best, slope) or _still_rising(hyperparameters, slope)
+    return replace(optimum, converged=False, message=why) if why else optimum
+
+
+def _unbounded(optimum: Optimum, hyperparameters: Hyperparameters, slope: Array, far: float) -> str:
+    """Which scales of the priors of others ran away, where the density of these has no bound; empty if none did."""
+    owners, theta = np.array(hyperparameters.owners), optimum.best.theta[: len(hyperparameters.owners)]
+    moved = np.abs(theta - optimum.history[0].theta[: theta.size])
+    ran = np.isin(owners, list(hyperparameters.scales_of_priors)) & (moved > far) & (np.abs(slope).max() > _STEEP)
+    if not ran.any():
+        return ""
+    natural = hyperparameters.natural(theta[None])
+    where = [
+        f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
+        for name in dict.fromkeys(owners[ran].tolist())
+    ]
+    return (
+        f"{' and '.join(where)}, where the prior density of what it scales has no bound, so that there is no maximum. "
+        "Give it a prior that keeps it away from there, such as pm.InverseGamma, or write what it scales by standard "
+        "normals: pm.math.exp(mu + tau * z) with z = pm.Normal('z', shape=...) in place of pm.LogNormal(mu, tau)"
+    )
+
+
+def _at_a_border(log_posterior: Searched, best: Evaluation, slope: Array) -> str:
+    """What there is at a short way along the slope where nothing can be computed there; empty if it can."""
+    length = np.linalg.norm(slope)
+    for reach in _BEYOND:
+        beyond = log_posterior(best.theta + reach * slope / (length or 1.0), best.start)
+        if np.isfinite(beyond.log_posterior):
+            continue
+        try:
+            log_posterior.check_moments(beyond.theta)
+        except ValueError as error:
+            return f"the search came to a border, and beyond it: {str(error).strip('. ')}"
+        return f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
+    return ""
+
+
+def _still_rising(hyperparameters: Hyperparameters, slope: Array) -> str:
+    """The names of those along which it rises, where no step gets higher."""
+    size = len(hyperparameters.owners)
+    steep = np.abs(slope[:size]) > _STEEP
+    if not steep.any():
+        return "no step along the slope leads higher"
+    names = dict.fromkeys(repr(owner) for owner, rises in zip(hyperparameters.owners, steep, strict=True) if rises)
+    return f"the log posterior still has a slope of {np.abs(slope).max():.2g} in {' and '.join(names)}"

@@ -1,0 +1,167 @@
+"""What a fit says of an end that is no maximum, and that what it advises makes one."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+
+import pymc_gpep as gpep
+
+X = np.random.default_rng(3).normal(size=(40, 3))
+Y = (X[:, 0] + 0.5 * np.sin(2 * X[:, 1]) + 0.3 * np.random.default_rng(4).standard_normal(40) > 0).astype(int)
+
+
+def pooled(scale=None, centred=True):
+    """Length scales with a prior of their own for location and scale."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        tau = pm.HalfNormal("tau", 1) if scale is None else scale()
+        ls = pm.LogNormal("ls", mu, tau, shape=3) if centred else pt.exp(mu + tau * pm.Normal("z", 0, 1, shape=3))
+        f = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(3, ls=ls)).prior("f", X=X)
+        pm.Bernoulli("y", logit_p=f, observed=Y)
+    return model
+
+
+def squared_magnitude():
+    """A magnitude whose prior and use are symmetric about where it begins."""
+    with pm.Model() as model:
+        eta = pm.Normal("eta", 0, 5)
+        f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
+        pm.Bernoulli("y", logit_p=f, observed=Y)
+    return model
+
+
+def ordered(cutpoints=(-1.0, 0.0, 1.0), **kwargs):
+    """Four ordered classes of which the second never occurs."""
+    with pm.Model() as model:
+        cut = pm.Normal("cut", 0, 3, shape=3, initval=np.array(cutpoints), **kwargs)
+        f = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
+        labels = np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.5, -0.5, 0.5])
+        pm.OrderedProbit("y", eta=f, cutpoints=cut, observed=labels, compute_p=False)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [("ep", {}), ("sparse_ep", {"inducing": 10}), ("sparse_ep", {"inducing": 10, "update": "inner", "n": 600})],
+)
+def test_a_scale_of_priors_that_runs_to_0_is_said(method, options):
+    with pooled(), pytest.warns(RuntimeWarning, match="'tau' ran to .*e-.*, where the prior density of what it scales"):
+        fit = pm.fit(method=method, progressbar=False, **options)
+    assert not fit.converged
+    assert "NOT converged" in str(fit)
+
+
+@pytest.mark.parametrize(
+    "options", [{"scale": lambda: pm.InverseGamma("tau", 3, 1)}, {"centred": False}], ids=["another prior", "normals"]
+)
+def test_what_is_advised_has_a_maximum(options):
+    with pooled(**options):
+        fit = pm.fit(method="ep", progressbar=False)
+    assert fit.converged
+    assert fit.hyperparameters.tau > 0.05
+    here = fit.optimum.best
+    assert np.abs(here.gradient).max() < 0.01
+    for step in 0.1 * np.eye(here.theta.size):
+        assert fit.log_posterior(here.theta + step).log_posterior < here.log_posterior
+        assert fit.log_posterior(here.theta - step).log_posterior < here.log_posterior
+
+
+METHODS = {
+    "ep": {},
+    "laplace": {"starts": 2},
+    "sparse_ep": {"inducing": 40, "random_seed": 1},
+    "sparse_vi": {"inducing": 40, "update": "inner", "n": 400},
+    "ivm": {"active": 40, "majors": 4},
+}
+
+
+@pytest.mark.filterwarnings("ignore:Hyperparameters did not .* rounds was reached:RuntimeWarning")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_magnitude_that_begins_at_0_is_learned(method):
+    with squared_magnitude():
+        fit = pm.fit(method=method, progressbar=False, **METHODS[method])
+        elsewhere = pm.fit(method=method, start={"eta": 2.0}, progressbar=False, **METHODS[method])
+    found, expected = abs(float(fit.hyperparameters.eta)), abs(float(elsewhere.hyperparameters.eta))
+    assert found == pytest.approx(expected, rel=0.15 if method == "ivm" else 0.02)
+    # With no magnitude each label has the probability of a half.
+    assert fit.optimum.best.evidence > len(Y) * np.log(0.5) + 3.0
+
+
+def test_batches_begin_beside_a_point_of_symmetry():
+    with squared_magnitude(), pytest.warns(UserWarning, match="symmetric about where 'eta' begins"):
+        fit = pm.fit(4, method="sparse_ep", inducing=5, batch_size=20, progressbar=False)
+    assert fit.hyperparameters.eta > 0.9
+    assert np.isfinite(fit.hist).all()
+
+
+def test_cutpoints_cross_nowhere():
+    """Where PyMC's density is −∞ there is no log posterior either, be it a class that never occurs."""
+    model = ordered()
+    with model, pytest.warns(RuntimeWarning, match="came to a border, and beyond it: The cutpoints"):
+        fit = pm.fit(method="ep", progressbar=False)
+    assert "Declare them with transform=pm.distributions.transforms.ordered" in fit.message
+    assert (np.diff(fit.hyperparameters.cut) > 0).all()
+    crossed = {"cut": np.array([0.5, -0.5, 1.0]), "f_rotated_": np.zeros(40)}
+    assert model.compile_logp()(crossed) == -np.inf
+    assert np.isnan(fit.log_posterior(crossed["cut"]).log_posterior)
+    p = fit.predict(X[:5]).p
+    assert (p.values >= 0.0).all()
+    np.testing.assert_allclose(p.sum("y_class" if "y_class" in p.dims else p.dims[1]), 1.0)
+
+
+def test_with_the_transform_that_is_advised_there_is_a_maximum():
+    with ordered(transform=pm.distributions.transforms.ordered):
+        fit = pm.fit(method="ep", progressbar=False)
+    assert fit.converged
+
+
+@pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
+def test_cutpoints_that_do_not_ascend_at_first_are_refused(method):
+    with ordered((0.0, 0.0, 0.0)), pytest.raises(ValueError, match=r"must ascend, but are 0, 0, 0\. Declare them"):
+        pm.fit(method=method, progressbar=False)
+
+
+class Distances(pm.gp.cov.Covariance):
+    """exp(−√(|x − x'|² + a little) / ls), as people write it."""
+
+    def __init__(self, ls, little):
+        super().__init__(3)
+        self.ls, self.little = ls, little
+
+    def diag(self, X):
+        return pt.ones(X.shape[0])
+
+    def full(self, X, Xs=None):
+        other = X if Xs is None else Xs
+        squared = (X**2).sum(1)[:, None] + (other**2).sum(1)[None] - 2 * X @ other.T
+        squared = pt.clip(squared, 0, np.inf) / self.ls**2
+        return pt.exp(-pt.sqrt(squared + self.little))
+
+
+@pytest.mark.parametrize(("method", "options"), [("ep", {}), ("sparse_ep", {"inducing": 10}), ("ivm", {"active": 20})])
+def test_a_root_of_distances_is_refused_with_a_remedy_that_works(method, options):
+    def model_with(little):
+        x = pm.Data("X", X)
+        f = pm.gp.Latent(cov_func=4 * Distances(pm.InverseGamma("ls", 3, 3), little)).prior("f", X=x)
+        pm.Bernoulli("y", logit_p=f, observed=Y)
+
+    with pm.Model() as model:
+        model_with(0.0)
+    with pytest.raises(ValueError, match=r"with respect to ls_log__.* are not finite .* no other start helps"):
+        pm.fit(model=model, method=method, progressbar=False, **options)
+    with pm.Model():
+        model_with(1e-12)
+        fit = pm.fit(method=method, progressbar=False, **options)
+    assert fit.converged
+
+
+def test_a_file_says_what_the_fit_said(tmp_path):
+    model = squared_magnitude()
+    with model:
+        fit = pm.fit(method="ep", progressbar=False)
+        assert "having left a point that is stationary" in str(fit)
+        fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
+        again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"))
+    assert again.message.split(";")[0] == fit.message.split(";")[0]

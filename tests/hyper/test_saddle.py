@@ -1,0 +1,159 @@
+"""Searches from where there is no slope, on log posteriors that are made up: where they end, and what they say."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.hyper.inner_updates import SignedSteps, climb
+from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
+
+LEFT = "having left a point that is stationary and no maximum"
+
+
+class MadeUp:
+    """A log posterior by its value and its slopes, which counts how often it is asked."""
+
+    name = "made up"
+
+    def __init__(self, function):
+        self.function = function
+        self.calls = 0
+
+    def loosely(self):
+        return self
+
+    def point(self, theta):
+        return {"theta": theta}
+
+    def check_moments(self, theta):
+        pass
+
+    def __call__(self, theta, start=None):
+        self.calls += 1
+        value, slope = self.function(*theta)
+        status = CONVERGED if np.isfinite(value) else NOT_POSITIVE_DEFINITE
+        return Evaluation(np.array(theta), value, np.array(slope, float), value, 1, status, np.ones(1))
+
+    def after_one_sweep(self, theta, start):
+        return self(theta)
+
+
+def magnitude(a, b):
+    """A saddle at (0, 1), maxima at (±2, 1)."""
+    return -((a**2 - 4) ** 2) / 8 - (b - 1) ** 2, (-a * (a**2 - 4) / 2, -2 * (b - 1))
+
+
+def exchangeable(a, b):
+    """A saddle at (1/2, 1/2), maxima where a + b is 1 and a − b is ±2."""
+    total, apart = a + b - 1, (a - b) * ((a - b) ** 2 - 4) / 4
+    return -(total**2) - ((a - b) ** 2 - 4) ** 2 / 16, (-2 * total - apart, -2 * total + apart)
+
+
+def fourth_power(a, b):
+    """A maximum of 0 at (0, 1), and higher ones where 0.04 (1 + a⁴)² is 20 a², at a² = 2.6938 (solved by bisection)."""
+    ratio = a**4 / (1 + a**4)
+    return 5 * ratio - 0.02 * a**2 - (b - 1) ** 2, (20 * a**3 / (1 + a**4) ** 2 - 0.04 * a, -2 * (b - 1))
+
+
+@pytest.mark.parametrize(
+    ("function", "start", "end"),
+    [
+        (magnitude, (0.0, 0.0), (2.0, 1.0)),
+        (magnitude, (0.0, 1.0), (2.0, 1.0)),  # the saddle itself
+        (exchangeable, (0.0, 0.0), (1.5, -0.5)),
+        (fourth_power, (0.0, 0.0), None),
+    ],
+)
+def test_a_search_leaves_a_point_about_which_all_is_symmetric(function, start, end):
+    found = maximise(MadeUp(function), np.array(start), 100)
+    assert found.converged
+    assert LEFT in found.outcome
+    if end is None:
+        a = found.best.theta[0]
+        assert 20 * a**2 == pytest.approx(0.04 * (1 + a**4) ** 2, rel=1e-2)
+        assert a > 1
+    else:
+        assert_allclose(np.sort(found.best.theta), np.sort(end), atol=1e-3)
+
+
+def test_steps_after_each_sweep_leave_it_too():
+    found = climb(MadeUp(magnitude), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
+    assert LEFT in found.outcome
+    assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
+
+
+def test_a_search_that_had_slopes_everywhere_costs_nothing_more():
+    def bowl(a, b):
+        return -((a - 2) ** 2) - 3 * (b - a) ** 2, (-2 * (a - 2) + 6 * (b - a), -6 * (b - a))
+
+    made_up = MadeUp(bowl)
+    found = maximise(made_up, np.zeros(2), 100)
+    assert "left" not in found.outcome
+    assert made_up.calls < 2 * len(found.history)
+
+
+def test_a_maximum_without_a_slope_at_its_start_stays():
+    found = maximise(MadeUp(lambda a: (-(a**2), (-2 * a,))), np.zeros(1), 100)
+    assert found.converged
+    assert found.best.theta == 0.0
+    assert "left" not in found.outcome
+
+
+@pytest.mark.parametrize("search", ["L-BFGS", "sweeps"])
+def test_a_start_at_which_nothing_can_be_computed_is_left(search):
+    def without_zero(a, b):
+        value, slopes = magnitude(a, b)
+        return (value, slopes) if a else (np.nan, (np.nan, np.nan))
+
+    if search == "L-BFGS":
+        found = maximise(MadeUp(without_zero), np.zeros(2), 100)
+    else:
+        found = climb(MadeUp(without_zero), np.zeros(2), 400, lambda history: None, SignedSteps(), 1e-8)
+    assert "having left the start, at which nothing can be computed" in found.outcome
+    assert_allclose(found.best.theta, (2.0, 1.0), atol=1e-2)
+
+
+@pytest.mark.parametrize("search", ["L-BFGS", "sweeps"])
+@pytest.mark.parametrize(("only_here", "says"), [(False, "nor beside them, so that no other start helps"), (True, "")])
+def test_a_slope_that_is_not_finite_is_named(search, only_here, says):
+    def rooted(a, b):
+        return -(a**2) - b**2, (-2 * a, np.nan if b == 0.0 or not only_here else -2 * b)
+
+    here = MadeUp(rooted), np.array([1.0, 0.0]), 20
+    begin = {
+        "L-BFGS": lambda: maximise(*here),
+        "sweeps": lambda: climb(*here, lambda history: None, SignedSteps(), 1e-8),
+    }[search]
+    with pytest.raises(ValueError, match="its derivatives with respect to theta are not finite there") as error:
+        begin()
+    assert says in str(error.value)
+    assert ("nor beside" in str(error.value)) != only_here
+    assert "sqrt(squared + 1e-12)" in str(error.value)
+
+
+def test_where_nothing_can_be_computed_anywhere_the_reason_is_that():
+    made_up = MadeUp(lambda a: (np.nan, (np.nan,)))
+    with pytest.raises(ValueError, match="Check that the covariance function is one"):
+        maximise(made_up, np.zeros(1), 20)
+
+
+def test_an_interrupt_beside_a_saddle_keeps_it():
+    class Interrupted(MadeUp):
+        def __call__(self, theta, start=None):
+            if theta[0] != 0.0:
+                raise KeyboardInterrupt
+            return super().__call__(theta, start)
+
+    found = maximise(Interrupted(magnitude), np.zeros(2), 100)
+    assert found.interrupted
+    assert not found.converged
+    assert_allclose(found.best.theta, (0.0, 1.0), atol=1e-3)
+
+
+def test_a_limit_on_iterations_holds_for_all_that_follows():
+    found = maximise(MadeUp(fourth_power), np.zeros(2), 4)
+    assert not found.converged
+    assert LEFT in found.outcome
+    assert len(found.history) <= 6
