@@ -24,7 +24,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.errors import StructureError, describe, listing
-from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction
+from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, refuse_draws
 from pymc_gpep.structure.latent import LatentGP, latents_among, read_latent
 
 __all__ = ["Assembly", "Dims", "evaluate", "read_assembly"]
@@ -104,9 +104,13 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
 def evaluate(
     outputs: Sequence[Variable], given: Mapping[TensorVariable, NDArray[Any]] | None = None
 ) -> list[NDArray[Any]]:
-    """Compute variables from the values of others, which may stand anywhere in the graph."""
+    """Compute variables from the values of others, which may stand anywhere in the graph.
+
+    A StructureError is raised if they depend on random variables that are not given.
+    """
     given = given or {}
     function = pytensor.function(list(given), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
+    refuse_draws(function)
     return [np.asarray(value) for value in GraphFunction(function)(*given.values())]
 
 
