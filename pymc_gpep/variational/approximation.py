@@ -102,8 +102,15 @@ class GPApproximation(SingleGroupApproximation):
 
     def kept(self, why: str) -> "GPApproximation":
         """Return another one with the fit that this one shows now, as one that has ended for a reason."""
+        return self._showing(replace(self._fit, optimum=replace(self.optimum, message=why)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "GPApproximation":
+        """Another one with the fit that this one shows now, which is a value; the model stays the same one."""
+        return self._showing(self._fit)
+
+    def _showing(self, fit: Fit) -> "GPApproximation":
         approximation = GPApproximation(model=self.model, random_seed=0)
-        approximation.show(replace(self._fit, optimum=replace(self.optimum, message=why)))
+        approximation.show(fit)
         return approximation
 
     @property
