@@ -259,10 +259,10 @@ class GPApproximation(SingleGroupApproximation):
         ----------
         gp : pm.gp.Latent or sequence of them, optional
             What made the latent values of the model; a list where classes have their own. Without it the covariance at
-            new inputs is read from the graph of the model. Columns are then those of its data, in their order; of an
-            array that is no `pm.Data` only those that a covariance uses.
+            new inputs is read from the graph of the model.
         Xnew : array (m, d)
-            New inputs; a DataArray gives its first dim and coords to the result.
+            New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
+            result. Where the model computes inputs from its data, they are as the data.
         data : dict of str to array, optional
             What data of the model (`pm.Data`) are at the new points, where the likelihood is given them besides latent
             values: an exposure of counts, for example. A number stands for all points. What is the same at all points
@@ -302,11 +302,17 @@ class GPApproximation(SingleGroupApproximation):
         TypeError
             If `Xnew` is missing, or `gp` is something else.
         StructureError
-            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs.
+            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs; if there is
+            one, and inputs that the model computes from its data would be others with it than without.
         ValueError
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
             compute the probabilities does not fit the likelihood; if what the likelihood is given besides latent values
             differs between points, and `data` does not say what it is at new ones.
+
+        Warns
+        -----
+        UserWarning
+            If rows of `Xnew` are further from all data than the length scales reach; it says how many.
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         return predict(
