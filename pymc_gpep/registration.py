@@ -1,5 +1,7 @@
-"""The names of the approximations for `pm.fit(method=...)`. Nothing else touches PyMC's names.
+"""What PyMC is told when the package is imported; nothing else touches its names.
 
+`pm.fit` learns the names of the approximations. `pm.gp.Latent.prior` notes which array its inputs are: a covariance
+function takes columns of it before there is a graph, which then has neither the array nor the order of its columns.
 PyTensor learns of the JAX support by the same import.
 """
 
@@ -13,6 +15,7 @@ import pymc.variational
 import pymc.variational.inference
 
 from pymc_gpep.graph import jax_loading  # noqa: F401  # it registers a rewrite
+from pymc_gpep.noted_inputs import note_inputs
 
 __all__ = ["register"]
 
@@ -21,7 +24,28 @@ _PLACES = (pymc.variational.inference, pymc.variational, pm)
 
 
 def register() -> None:
-    """Let `pm.fit` know the names of the approximations; a second call does nothing.
+    """Let PyMC know of the package; a second call does nothing."""
+    _register_methods()
+    _register_inputs()
+
+
+def _register_inputs() -> None:
+    original = pm.gp.Latent.prior
+    if getattr(original, "_pymc_gpep", False):
+        return
+
+    @functools.wraps(original)
+    def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
+        f = original(self, *args, **kwargs)
+        note_inputs(f, self.X)
+        return f
+
+    prior._pymc_gpep = True  # type: ignore[attr-defined]
+    pm.gp.Latent.prior = prior
+
+
+def _register_methods() -> None:
+    """Let `pm.fit` know the names of the approximations.
 
     `pm.fit` takes an `Inference` in place of a name. The wrapper makes one of ours for our names, and otherwise leaves
     the call alone.

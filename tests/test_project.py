@@ -22,6 +22,7 @@ ROOMS = (
     "rows",
     "priors",
     "user_warnings",
+    "noted_inputs",
     "kernels",
     "solvers",
     "gaussians",

@@ -17,14 +17,14 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import CrossCovariance, prior_moments
+from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps, prior_moments
 
 __all__ = ["predict_draws"]
 
 
 def predict_draws(
     idata: xr.DataTree,
-    gp: pm.gp.Latent | Sequence[pm.gp.Latent],
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
     Xnew: ArrayLike,
     *,
     data: Mapping[str, ArrayLike] | None = None,
@@ -46,8 +46,9 @@ def predict_draws(
     ----------
     idata : DataTree
         With draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
-    gp : pm.gp.Latent or sequence of them
-        What made the latent values of the model; a list where classes have their own.
+    gp : pm.gp.Latent or sequence of them, or None
+        What made the latent values of the model; a list where classes have their own. With None the covariance at new
+        inputs is read from the graph of the model.
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
     data : dict of str to array, optional
@@ -85,7 +86,7 @@ def predict_draws(
     by_name(idata, "idata")
     if draws < 1:
         raise ValueError(f"draws must be at least 1, but is {draws}.")
-    cross_covariance = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
+    cross_covariance = CrossCovariance(classifier, as_gps(gp), {})
     x = new_inputs(Xnew, cross_covariance.columns)
     posterior = idata["posterior"].to_dataset().stack(sample=("chain", "draw"), create_index=False)
     names = [rv.name for rv in classifier.hyperparameters]

@@ -13,7 +13,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.prediction import held_out, new_inputs, predict_at
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import CrossCovariance
+from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps
 
 __all__ = ["information", "scores_at"]
 
@@ -61,14 +61,17 @@ def scores_at(
     Raises
     ------
     ValueError
-        If only some of `gp`, `Xnew` and `ynew` are given.
+        If only some of `gp`, `Xnew` and `ynew` are given, but for `gp`, without which the model's graph is read.
     """
     given = [gp is not None, Xnew is not None, ynew is not None]
     if not any(given) and data is None:
         return None
-    if Xnew is None or ynew is None or gp is None:
-        raise ValueError("Predictions of held-out points need all of gp, Xnew and ynew.")
-    prior = CrossCovariance(classifier, tuple(gp) if isinstance(gp, Sequence) else (gp,), {})
+    if Xnew is None or ynew is None:
+        raise ValueError(
+            "Predictions of held-out points need all of gp, Xnew and ynew; gp may be left out where the graph of the "
+            "model says what the prior is at other inputs."
+        )
+    prior = CrossCovariance(classifier, as_gps(gp), {})
     x = new_inputs(Xnew, prior.columns)
     observed = held_out(classifier, ynew, len(x), "ynew")
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
 import pymc as pm
@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits import datasets
+from pymc_gpep.fits.far_rows import SOME, unreached, warn_of_far_rows
 from pymc_gpep.fits.mixture import Prediction, assembled
 from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given, process_and_inputs
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -194,6 +195,10 @@ class InducingFit(ABC):
             self._made[gps] = InducingBlocks(self.classifier, gps, self.space.data, rows=self.rows)
         return self._made[gps]
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: a fit is a value, and what was read from a model belongs to that model."""
+        return self
+
     def prior_at(self, gp: Gp = None) -> PriorAt:
         """The prior at the hyperparameters of the fit; `gp` as of `blocks`."""
         return PriorAt(self.blocks(gp), self.space.point(self.theta), self.inducing_inputs)
@@ -285,6 +290,11 @@ class InducingFit(ABC):
         TypeError, ValueError
             If `Xnew` is missing, has a wrong shape or values that are not finite, if `gp` is not of this model, if
             there is no such way to compute probabilities, or if the fit has no posterior since EP failed.
+
+        Warns
+        -----
+        UserWarning
+            If rows of `Xnew` are further from all data than the length scales reach; it says how many.
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         blocks = self.blocks(gp)
@@ -295,16 +305,33 @@ class InducingFit(ABC):
         m, c = len(inputs), self.classifier.n_functions
         y = None if observed is None else held_out(self.classifier, observed, m, "observed")
         likelihood = self.likelihood_at(m)
+        own = blocks.inducing(point, self.inducing_inputs).diagonal(axis1=1, axis2=2)
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
             for rows in row_blocks(max(m, 1), c * max(posterior.size, c)):
-                mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
+                block = blocks.block(point, self.inducing_inputs, inputs[rows])
+                mean, cov = posterior.predict(block)
                 of_rows = None if y is None else y[rows]
                 part = predict_given(likelihood.at(rows), mean.T, cov, observed=of_rows, how=how, tolerance=tolerance)
+                part = part._replace(far=unreached(block.cross.swapaxes(1, 2), block.variance, own))
                 yield rows, part if covariances else part._replace(cov=None)
 
         found = assembled(parts(), m)
+        warn_of_far_rows(found.far, lambda: self._unreached(blocks))
         return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
+
+    def _unreached(self, blocks: InducingBlocks) -> float:
+        """The share of fitted rows that no inducing input reaches, but for one that is the row itself."""
+        point, z = self.space.point(self.theta), self.inducing_inputs
+        try:
+            some = blocks.rows.inputs(slice(0, min(SOME, blocks.rows.n_rows)))
+        except ValueError:  # a fit that was read from a file has none
+            some = z[0]
+        block = blocks.block(point, z, some)
+        same = (z[:, :, None] == some).all(axis=-1)
+        own = blocks.inducing(point, z).diagonal(axis1=1, axis2=2)
+        cross = np.where(same, np.nan, block.cross).swapaxes(1, 2)
+        return float(unreached(cross, block.variance, own).mean())
 
     def fitted_inputs(self, gp: Gp = None) -> Array:
         """Inputs (n, d) that were fitted; `gp` is what made the latent values of the model, if given.

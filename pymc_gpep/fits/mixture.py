@@ -52,6 +52,8 @@ class Prediction(NamedTuple):
     """Mean of an observation and of its square, (m, 2), where observations are no classes."""
     log_density: Array | None = None
     """Log probability of what was observed there, (m,), if that is known."""
+    far: Array | None = None
+    """Whether nothing that was fitted says anything of a point, (m,), 1 or 0; its share of the mixture."""
 
     @property
     def moments(self) -> Array | None:
@@ -88,7 +90,7 @@ def average_predictions(weights: Array, predictions: Iterable[Prediction]) -> Pr
 
     def added() -> Iterator[Prediction]:
         for weight, one in zip(weights, predictions, strict=True):
-            for name in ("p", "error", "mean", "outcome"):
+            for name in ("p", "error", "mean", "outcome", "far"):
                 if (values := getattr(one, name)) is not None:
                     sums[name] = sums.get(name, np.zeros(())) + weight * values
             if one.log_density is not None:

@@ -13,6 +13,7 @@ from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
 from pymc_gpep.approximations.contract import Correction
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import of_functions
+from pymc_gpep.fits.far_rows import unreached, unreached_among, warn_of_far_rows
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.likelihoods.contract import Likelihood
@@ -121,6 +122,7 @@ def predict(
     )
     attrs = {"probabilities": probabilities} | ({"correction": correction} if correction else {})
     averaged = average_predictions(fit.hyper_posterior.weights, predictions)
+    warn_of_far_rows(averaged.far, lambda: unreached_among(fit.solution.posterior.prior.k))
     return labelled(classifier, x, dim, averaged).assign_attrs(attrs)
 
 
@@ -159,6 +161,8 @@ def predict_at(
                 how=probabilities,
                 tolerance=tolerance,
             )
+            k = posterior.prior.k
+            part = part._replace(far=unreached(cross, variance, k.diagonal(axis1=1, axis2=2)))
             yield rows, part if covariances else part._replace(cov=None)
 
     return assembled(parts(), m)

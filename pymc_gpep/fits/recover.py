@@ -108,8 +108,9 @@ class _LatentValues:
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
 
-        def function(inputs: list[Variable], outputs: list[Variable]) -> Any:
-            return graph_function(model, [given[v] for v in inputs], graph_replace(outputs, replacements, strict=False))
+        def function(inputs: list[Variable], outputs: list[Variable], **kwargs: Any) -> Any:
+            replaced = graph_replace(outputs, replacements, strict=False)
+            return graph_function(model, [given[v] for v in inputs], replaced, **kwargs)
 
         self._prior = function(
             hyperparameters,
@@ -118,7 +119,8 @@ class _LatentValues:
         self._drawn = [v.name for v in latents]
         others = [v for v in dependent if v not in given]
         self._others = [v.name for v in others]
-        self._compute = function([*hyperparameters, *latents], others)
+        # A Deterministic may be made of draws of its own, as PyMC's sampling makes it.
+        self._compute = function([*hyperparameters, *latents], others, draws=True)
         self._start: Array | None = None
 
     def _solve(self, hyperparameters: list[Any]) -> Solution:

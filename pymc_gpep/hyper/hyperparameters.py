@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytensor
@@ -61,6 +61,10 @@ class Hyperparameters:
         """Log priors, log Jacobians and the model's other terms, a graph of the value variables."""
         (prior,) = graph_replace([log_prior(self.classifier)], self.data, strict=False)
         return prior
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: it never changes, and graphs that were read from a model belong to that model."""
+        return self
 
     @property
     def labels(self) -> TensorVariable:

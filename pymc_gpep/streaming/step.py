@@ -24,6 +24,7 @@ from pymc_gpep.streaming.features import batch_features, prior_blocks
 from pymc_gpep.streaming.memories.contract import Effect, Memory
 from pymc_gpep.streaming.rules.contract import Rule
 from pymc_gpep.streaming.state import State
+from pymc_gpep.structure.interpreted import refuse_draws
 
 __all__ = ["Problem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
 
@@ -141,6 +142,7 @@ def make_step(problem: Problem, state: State, optimiser: Optimiser, compile_kwar
         updates={shared: new.astype(shared.type.dtype) for shared, new in updates.items()},
         **({"on_unused_input": "ignore"} | compile_kwargs),  # nothing may be there to learn
     )
+    refuse_draws(compiled)
 
     def step(
         inputs: Array, labels: NDArray[np.int64], weights: Array, rows: NDArray[np.int64], beta: float, learns: bool

@@ -119,7 +119,7 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
         labels=labels,
         parameters=parameters,
         given=reading.parameters,
-        latents=tuple(map(with_functions, assembly.latents, assembly.classes)),
+        latents=tuple(with_functions(*each, model) for each in zip(assembly.latents, assembly.classes, strict=True)),
         n_points=assembly.n_points,
         hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
         class_dim=assembly.dims.class_dim,

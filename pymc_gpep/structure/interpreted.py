@@ -15,10 +15,12 @@ from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
+from pytensor.tensor.random.type import RandomType
 
+from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.numpy_rewrites import NUMPY_REWRITES
 
-__all__ = ["INTERPRETED", "GraphFunction", "graph_function"]
+__all__ = ["INTERPRETED", "GraphFunction", "graph_function", "refuse_draws"]
 
 
 INTERPRETED = Mode(
@@ -48,7 +50,13 @@ class GraphFunction:
 
 
 def graph_function(
-    model: pm.Model, inputs: Sequence[Variable], outputs: Any, *, trust_input: bool = False, **kwargs: Any
+    model: pm.Model,
+    inputs: Sequence[Variable],
+    outputs: Any,
+    *,
+    trust_input: bool = False,
+    draws: bool = False,
+    **kwargs: Any,
 ) -> GraphFunction:
     """Make a function of variables of a model's graph.
 
@@ -60,10 +68,37 @@ def graph_function(
     outputs : sequence of Variable or Variable
     trust_input : bool
         Whether arguments have the right types, and need not be looked at.
+    draws : bool
+        Whether random variables that are not given may be drawn, at each call.
     **kwargs
         For `pytensor.function`. Without a `mode` the graph is interpreted.
+
+    Raises
+    ------
+    StructureError
+        If a random variable would be drawn, and may not be.
     """
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore"} | kwargs
     function = model.compile_fn(outputs, inputs=inputs, point_fn=False, **settings)
+    if not draws:
+        refuse_draws(function)
     function.trust_input = trust_input
     return GraphFunction(function)
+
+
+def refuse_draws(function: Any) -> None:
+    """Raise a StructureError if a function of PyTensor draws random variables, so that no two calls agree."""
+    drawn = [
+        output
+        for node in function.maker.fgraph.toposort()
+        if any(isinstance(output.type, RandomType) for output in node.outputs)
+        for output in node.outputs
+        if not isinstance(output.type, RandomType)
+    ]
+    if drawn:
+        names = ", ".join(repr(each.name) for each in drawn if each.name) or "one without a name"
+        raise StructureError(
+            f"A random variable would be drawn anew at each evaluation: {names}. Inputs, labels and numbers in the "
+            "model must be data, constants or made of hyperparameters. Declare each distribution as a variable of the "
+            "model with a name, pm.Normal('name', ...), and inputs as pm.Data."
+        )

@@ -2,7 +2,8 @@
 
 PyMC keeps no record of the Gaussian processes of a model, only the variables that `pm.gp.Latent.prior` made:
 
-- `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`;
+- `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`, which is that
+  expression itself where PyMC has rebuilt the model (`pm.do`, `model.copy`);
 - `reparameterize=False`: a free `f ~ MvNormal(mean, cov)`, with a leading axis if there are several outputs.
 
 Both are recognised by these expressions, never by the names of the variables.
@@ -87,12 +88,12 @@ def is_process(latent: LatentGP) -> bool:
 
 def without_jitter(latent: LatentGP) -> TensorVariable:
     """The prior covariance as the covariance function has it, of a prior that `is_process`."""
-    *terms, last = _operands(latent.cov, Add)
-    return terms[0] if len(terms) == 1 and _is_jitter(last) else latent.cov
+    terms = _operands(latent.cov, Add)
+    return terms[0] if len(terms) == 2 and _is_jitter(terms[1]) else latent.cov
 
 
 def jitter_of(latent: LatentGP) -> float:
-    """What `pm.gp.Latent` added to the diagonal of the prior covariance.
+    """What `pm.gp.Latent` added to the diagonal of the prior covariance; 0 where the covariance is given as it is.
 
     Raises
     ------
@@ -100,6 +101,8 @@ def jitter_of(latent: LatentGP) -> float:
         If that is no number.
     """
     terms = [term for term in _operands(latent.cov, Add) if _is_jitter(term)]
+    if not terms:
+        return 0.0
     factors = [each for each in _operands(terms[-1], Mul) if not isinstance(getattr(each.owner, "op", None), Eye)]
     try:
         return float(np.prod([get_underlying_scalar_constant_value(factor) for factor in factors]))
@@ -129,9 +132,10 @@ def _read_centred(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
 
 def _read_rotated(variable: TensorVariable, model: pm.Model) -> LatentGP | None:
     node = variable.owner
-    if node is None or not isinstance(node.op, ViewOp) or variable not in model.deterministics:
+    if node is None or variable not in model.deterministics:
         return None
-    terms = _operands(node.inputs[0], Add)
+    # A model that PyMC has rebuilt, as pm.do does, has the expression itself as its Deterministic.
+    terms = _operands(node.inputs[0] if isinstance(node.op, ViewOp) else variable, Add)
     if len(terms) != 2:
         return None
     for mean, rotation in (terms, terms[::-1]):

@@ -4,24 +4,34 @@ PyMC keeps no record of a `pm.gp.Latent`. What the model has is the covariance o
 over other inputs is the covariance there.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from pytensor.compile.ops import ViewOp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.noted_inputs import noted_inputs
+from pymc_gpep.structure.double_precision import whole
 from pymc_gpep.structure.errors import StructureError
-from pymc_gpep.structure.latent import LatentGP, without_jitter
+from pymc_gpep.structure.latent import LatentGP, is_process, without_jitter
 from pymc_gpep.structure.processes import GPModel
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk, named
 
 __all__ = ["ProcessFunctions", "process_functions"]
+
+_AS_THEY_ARE = (ViewOp, DimShuffle, Reshape, SpecifyShape)
+"""What gives inputs another shape at most."""
 
 
 class ProcessFunctions(Protocol):
@@ -45,19 +55,30 @@ class OfMaker:
 
     def __init__(self, gp: pm.gp.Latent) -> None:
         self._gp = gp
-        self.inputs = pt.as_tensor_variable(gp.X)
+        own = pt.as_tensor_variable(gp.X)
+        self._dtype = own.dtype
+        self.inputs = own.astype("float64")
 
     def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
         """See `ProcessFunctions`."""
-        return self._gp.cov_func(a, b)
+        return self._of(self._gp.cov_func, a, b)
 
     def variance(self, a: TensorVariable) -> TensorVariable:
         """See `ProcessFunctions`."""
-        return self._gp.cov_func(a, diag=True)
+        return self._of(partial(self._gp.cov_func, diag=True), a)
 
     def mean(self, a: TensorVariable) -> TensorVariable:
         """See `ProcessFunctions`."""
-        return self._gp.mean_func(a)
+        return self._of(self._gp.mean_func, a)
+
+    def _of(self, function: Callable[..., TensorVariable], *inputs: TensorVariable) -> TensorVariable:
+        """A function of inputs as numbers, or where it looks something up by them in the type of the model's."""
+        try:
+            return pt.as_tensor_variable(function(*inputs))
+        except (TypeError, IndexError, NotImplementedError):
+            if self._dtype.startswith("float"):
+                raise
+            return pt.as_tensor_variable(function(*(whole(each, self._dtype) for each in inputs)))
 
 
 class OfGraph:
@@ -80,7 +101,9 @@ class OfGraph:
         row = pt.tensor("row", dtype=a.dtype, shape=(1, None))
         column = pt.tensor("column", dtype=a.dtype, shape=(1, None))
         one = self._walk(row, column, pt.ones((1, 1)))(self._covariance, (ROWS, COLUMNS))
-        each = vectorize_graph(one, {row: a[:, None], column: a[:, None]})
+        # As themselves: PyTensor would make random variables that it meets on the way anew, no longer the model's.
+        kept = {variable: variable for variable in ancestors([one], blockers=self._stop) if variable in self._stop}
+        each = vectorize_graph(one, {**kept, row: a[:, None], column: a[:, None]})
         return pt.broadcast_to(each[..., 0, 0], (a.shape[0],))
 
     def mean(self, a: TensorVariable) -> TensorVariable:
@@ -99,18 +122,29 @@ class _Columns:
     Parameters
     ----------
     found : iterable of Variable
-        Data over points. The first that has the columns of all others are the inputs.
+        Data over points. The inputs are the array that `pm.gp.Latent.prior` was given, where they are columns of one;
+        else the first that has the columns of all others.
 
     Raises
     ------
     CannotSplitError
-        If there are none, or if they are no columns of one array.
+        If there are none, if they are no columns of one array, or if the order of its columns is not known.
     """
 
     def __init__(self, found: Iterable[Variable]) -> None:
         leaves = sorted(found, key=lambda leaf: (not isinstance(leaf, SharedVariable), -_width(leaf)))
         if not leaves:
             raise CannotSplitError("depends on no data")
+        if not isinstance(leaves[0], SharedVariable):
+            noted = noted_inputs(leaves[0])
+            if noted is None and _width(leaves[0]) > 1:
+                raise CannotSplitError(
+                    f"has the inputs as an array of {_width(leaves[0])} columns, in an order that the model may have "
+                    "changed: the array was not given to the prior method of a pm.gp.Latent after pymc_gpep was "
+                    "imported"
+                )
+            if noted is not None and not np.array_equal(noted, _data(leaves[0])):
+                leaves = [pt.constant(noted, name="X"), *leaves]
         base, *others = leaves
         self._of: dict[Variable, list[int]] = {}
         if others:
@@ -163,9 +197,12 @@ def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] |
     Raises
     ------
     StructureError
-        If the graph of a prior cannot be had over other inputs.
+        If the graph of a prior cannot be had over other inputs; with `gps`, if it can be, but inputs are computed
+        within the model, so that those of the graph are others than those of a `pm.gp.Latent`.
     """
     if gps is not None:
+        for latent, gp in gps.items():
+            _refuse_other_inputs(processes, latent, gp)
         return [OfMaker(gps[latent]) for latent in processes.latents]
     stop = list(processes.model.basic_RVs)
     leaves = Leaves()
@@ -183,12 +220,35 @@ def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] |
             function.covariance(x, x)
             function.mean(x)
     except CannotSplitError as why:
+        advice = (
+            "Give gp=..., the pm.gp.Latent whose .prior made it, or the list of them; new inputs are then in the form "
+            "that its prior(X=...) was given. Or put all inputs into the model as one pm.Data."
+            if is_process(latent)
+            else "Make it by a covariance function of inputs: pm.gp.Latent(cov_func=...).prior('f', X=pm.Data('X', X))."
+        )
         raise StructureError(
-            f"The prior of {latent.f.name!r} cannot be had at other inputs from the graph of the model: it {why}. Give "
-            "gp=..., the pm.gp.Latent whose .prior made it, or the list of them; or put all inputs into the model as "
-            "one pm.Data."
+            f"The prior of {latent.f.name!r} cannot be had at other inputs from the graph of the model: it {why}. "
+            f"{advice}"
         ) from None
     return list(functions)
+
+
+def _refuse_other_inputs(processes: GPModel, latent: LatentGP, gp: pm.gp.Latent) -> None:
+    """Raise a StructureError if new inputs would be taken in one form with a gp, and in another without it."""
+    moved = gp.X
+    while isinstance(moved, Variable) and moved.owner is not None and isinstance(moved.owner.op, _AS_THEY_ARE):
+        moved = moved.owner.inputs[0]
+    if not isinstance(moved, Variable) or moved.owner is None:
+        return
+    try:
+        process_functions(processes, None)
+    except StructureError:
+        return
+    named = ", ".join(map(repr, processes.inputs)) or "an array"
+    raise StructureError(
+        f"The inputs of {latent.f.name!r} are computed within the model from {named}, and gp has them after that. "
+        f"Leave gp out, and give new inputs in the form of {named}, as in predict(Xnew)."
+    )
 
 
 def _width(leaf: Variable) -> int:
@@ -197,6 +257,10 @@ def _width(leaf: Variable) -> int:
 
 def _values(leaf: Variable) -> Array:
     """Data over points as columns, (n, d)."""
-    data = leaf.data if isinstance(leaf, Constant) else leaf.get_value(borrow=True)
-    array = np.asarray(data, dtype=np.float64)
+    array = np.asarray(_data(leaf), dtype=np.float64)
     return array[:, None] if array.ndim == 1 else array
+
+
+def _data(leaf: Variable) -> Array:
+    found: Array = leaf.data if isinstance(leaf, Constant) else leaf.get_value(borrow=True)
+    return found

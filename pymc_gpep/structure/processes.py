@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, Self
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -12,6 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among
 
@@ -40,6 +42,10 @@ class GPModel:
     latents: tuple[LatentGP, ...]
     n_points: int
     hyperparameters: tuple[TensorVariable, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: it never changes, and its expressions belong to the model."""
+        return self
 
     @property
     def n_functions(self) -> int:
@@ -130,7 +136,7 @@ def read_processes(model: pm.Model) -> GPModel:
     return GPModel(
         model=model,
         latents=tuple(
-            with_functions(latent, tuple(range(end - count, end)))
+            with_functions(latent, tuple(range(end - count, end)), model)
             for latent, count, end in zip(latents, outputs, ends, strict=True)
         ),
         n_points=int(shapes[0][-1]),
@@ -162,8 +168,12 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
             )
 
 
-def with_functions(latent: LatentGP, classes: tuple[int, ...]) -> LatentGP:
-    """Complete a prior by the functions that its outputs are, and give its mean the shape of its latent values."""
-    n = latent.cov.shape[0]
+def with_functions(latent: LatentGP, classes: tuple[int, ...], model: pm.Model) -> LatentGP:
+    """Complete a prior by the functions that its outputs are; its mean gets the shape of its latent values.
+
+    Mean and covariance are then in double precision.
+    """
+    mean, cov = in_double_precision([latent.mean, latent.cov], model.basic_RVs)
+    n = cov.shape[0]
     shape = (len(classes), n) if latent.f.ndim == 2 else (n,)
-    return replace(latent, classes=classes, mean=pt.broadcast_to(latent.mean, shape))
+    return replace(latent, classes=classes, mean=pt.broadcast_to(mean, shape), cov=cov)

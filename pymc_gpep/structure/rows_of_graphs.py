@@ -26,6 +26,8 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor, indices_from_subtensor
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.structure.double_precision import is_bitwise, reduced, whole
+
 __all__ = ["COLUMNS", "ROWS", "CannotSplitError", "Leaves", "Role", "Walk", "named"]
 
 
@@ -154,7 +156,10 @@ def _(op: Elemwise, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | N
         return None
     if isinstance(op.scalar_op, Second):
         return _filled(node, roles, walk)
-    return op(*(walk(operand, _where_long(operand, roles)) for operand in node.inputs))
+    made = [walk(operand, _where_long(operand, roles)) for operand in node.inputs]
+    if is_bitwise(node):
+        made = [whole(each, operand.type.dtype) for each, operand in zip(made, node.inputs, strict=True)]
+    return op(*made)
 
 
 def _filled(node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
@@ -210,7 +215,7 @@ def _(op: CAReduce, node: Apply, roles: Roles, walk: Walk) -> TensorVariable:
     (source,) = node.inputs
     left = iter(roles)
     axes = range(source.type.ndim) if op.axis is None else op.axis
-    return op(walk(source, [None if axis in axes else next(left) for axis in range(source.type.ndim)]))
+    return reduced(op, walk(source, [None if axis in axes else next(left) for axis in range(source.type.ndim)]))
 
 
 @through.register
@@ -251,7 +256,7 @@ def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) 
         if any(index.type.ndim != width for index in arrays):
             return None
         table = walk(source, [None] * source.type.ndim)
-        return table[tuple(walk(index, _where_long(index, roles)) for index in arrays)]
+        return table[tuple(whole(walk(index, _where_long(index, roles)), index.type.dtype) for index in arrays)]
     left = list(roles)
     inner: list[Role | None] = []
     new: list[Any] = []
@@ -266,7 +271,7 @@ def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) 
             inner.append(None)
             taken = index.type.ndim if isinstance(index, Variable) else 0
             of_index, left = left[:taken], left[taken:]
-            new.append(walk(index, of_index) if taken else index)
+            new.append(whole(walk(index, of_index), index.type.dtype) if taken else index)
     return walk(source, inner)[tuple(new)]
 
 

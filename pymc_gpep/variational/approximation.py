@@ -102,8 +102,15 @@ class GPApproximation(SingleGroupApproximation):
 
     def kept(self, why: str) -> "GPApproximation":
         """Return another one with the fit that this one shows now, as one that has ended for a reason."""
+        return self._showing(replace(self._fit, optimum=replace(self.optimum, message=why)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "GPApproximation":
+        """Another one with the fit that this one shows now, which is a value; the model stays the same one."""
+        return self._showing(self._fit)
+
+    def _showing(self, fit: Fit) -> "GPApproximation":
         approximation = GPApproximation(model=self.model, random_seed=0)
-        approximation.show(replace(self._fit, optimum=replace(self.optimum, message=why)))
+        approximation.show(fit)
         return approximation
 
     @property
@@ -253,10 +260,10 @@ class GPApproximation(SingleGroupApproximation):
         ----------
         gp : pm.gp.Latent or sequence of them, optional
             What made the latent values of the model; a list where classes have their own. Without it the covariance at
-            new inputs is read from the graph of the model. Columns are then those of its data, in their order; of an
-            array that is no `pm.Data` only those that a covariance uses.
+            new inputs is read from the graph of the model.
         Xnew : array (m, d)
-            New inputs; a DataArray gives its first dim and coords to the result.
+            New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
+            result. Where the model computes inputs from its data, they are as the data.
         data : dict of str to array, optional
             What data of the model (`pm.Data`) are at the new points, where the likelihood is given them besides latent
             values: an exposure of counts, for example. A number stands for all points. What is the same at all points
@@ -296,11 +303,17 @@ class GPApproximation(SingleGroupApproximation):
         TypeError
             If `Xnew` is missing, or `gp` is something else.
         StructureError
-            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs.
+            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs; if there is
+            one, and inputs that the model computes from its data would be others with it than without.
         ValueError
             If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
             compute the probabilities does not fit the likelihood; if what the likelihood is given besides latent values
             differs between points, and `data` does not say what it is at new ones.
+
+        Warns
+        -----
+        UserWarning
+            If rows of `Xnew` are further from all data than the length scales reach; it says how many.
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         return predict(

@@ -50,6 +50,7 @@ class Recorder:
             model,
             [pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
             [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
+            draws=True,  # a Deterministic may be made of draws of its own, as PyMC's sampling makes it
         )
 
     def trace(self, values: Mapping[str, Array], chain: int) -> Trace:

@@ -32,7 +32,10 @@ def test_softmax():
     model, gp = models.softmax()
     with model:
         fit = pm.fit(method="laplace", progressbar=False)
-        found = gpep.predict_draws(fit.sample(1000, random_seed=1), gp, XNEW, draws=1000, progressbar=False)
+        draws = fit.sample(1000, random_seed=1)
+        found = gpep.predict_draws(draws, gp, XNEW, draws=1000, progressbar=False)
+        without = gpep.predict_draws(draws, None, XNEW, draws=1000, progressbar=False)
+    assert_allclose(without["p"], found["p"], rtol=1e-6)
     assert_allclose(found["p"], fit.predict(gp, XNEW)["p"], atol=5 * 0.5 / np.sqrt(1000))
 
 

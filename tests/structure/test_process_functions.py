@@ -6,8 +6,9 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.structure import StructureError, read_processes
+from pymc_gpep.structure import StructureError, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.process_functions import process_functions
 
 cov = pm.gp.cov
@@ -89,13 +90,10 @@ def test_a_prior_at_other_inputs_is_that_of_its_functions(name, as_data):
         x, a, b = (np.column_stack([np.arange(len(each)) % 3, each[:, 1]]) for each in (X, A, B))
     functions = made(covariance, mean, x, as_data, rotated=as_data, outputs=3 if as_data else 1)
     (inputs,) = evaluate([functions.inputs])
-    short_a, short_b = a, b
-    if inputs.shape[1] < 2:  # an array whose other column nothing depends on
-        assert not as_data
-        short_a, short_b = a[:, covariance.active_dims], b[:, covariance.active_dims]
+    assert_allclose(inputs, x)
     found = evaluate(
-        [functions.covariance(pt.constant(short_a), pt.constant(short_b)), functions.variance(pt.constant(short_b)),
-         functions.mean(pt.constant(short_b))]
+        [functions.covariance(pt.constant(a), pt.constant(b)), functions.variance(pt.constant(b)),
+         functions.mean(pt.constant(b))]
     )  # fmt: skip
     expected = evaluate(list(map(pt.as_tensor, (covariance(a, b), covariance(b, diag=True), mean(b)))))
     assert_allclose(found[0], expected[0], rtol=1e-14, atol=1e-15)
@@ -179,7 +177,197 @@ def test_refused(covariance, why):
         made(covariance, MEANS[0], X, as_data=True)
 
 
-def test_columns_of_arrays_that_the_graph_does_not_put_side_by_side():
-    covariance = cov.ExpQuad(2, ls=1.0, active_dims=[1]) + cov.ExpQuad(2, ls=1.0, active_dims=[0])
-    with pytest.raises(StructureError, match=r"besides a constant of shape \(7, 1\).*as one pm.Data"):
-        made(covariance, MEANS[0], X, as_data=False)
+COLUMNS = {
+    "permuted": cov.ExpQuad(3, ls=[1.0, 2.0, 3.0], active_dims=[2, 0, 1]),
+    "one": cov.ExpQuad(3, ls=1.0, active_dims=[1]),
+    "two, permuted": cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[2, 0]),
+    "others in each term": cov.ExpQuad(3, ls=1.0, active_dims=[2]) + cov.Matern32(3, ls=1.0, active_dims=[0]),
+    "some in one factor": cov.ExpQuad(3, ls=1.0) * cov.Linear(3, c=1.0, active_dims=[1]),
+    "split": cov.Kron([cov.ExpQuad(1, ls=1.0), cov.ExpQuad(2, ls=[1.0, 2.0])]),
+}
+THREE = RNG.normal(size=(7, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
+@pytest.mark.parametrize("rotated", [False, True])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_columns_of_an_array_are_in_the_order_in_which_the_prior_was_given_them(name, rotated):
+    functions = made(COLUMNS[name], MEANS[0], THREE, as_data=False, rotated=rotated)
+    a, b = RNG.normal(size=(2, 4, 3))
+    found = evaluate([functions.covariance(pt.constant(a), pt.constant(b)), functions.variance(pt.constant(a))])
+    assert_allclose(found[0], COLUMNS[name](a, b).eval(), rtol=1e-12)
+    assert_allclose(found[1], COLUMNS[name](a, diag=True).eval(), rtol=1e-6)
+    assert_allclose(*evaluate([functions.inputs]), THREE)
+
+
+def test_an_array_that_changes_afterwards_is_taken_as_it_was():
+    x = THREE.copy()
+    with pm.Model() as model:
+        pm.gp.Latent(cov_func=COLUMNS["permuted"]).prior("f", X=x)
+    x *= 2
+    (functions,) = process_functions(read_processes(model), None)
+    assert_allclose(*evaluate([functions.inputs]), THREE)
+
+
+def test_an_array_whose_columns_are_in_an_unknown_order_is_refused():
+    with pm.Model() as model:  # as before the package is imported
+        pm.gp.Latent.prior.__wrapped__(pm.gp.Latent(cov_func=COLUMNS["permuted"]), "f", X=THREE)
+    with pytest.raises(StructureError, match=r"an array of 3 columns, in an order that .* as one pm.Data"):
+        process_functions(read_processes(model), None)
+
+
+LEARNED = {
+    "Constant(c) * K": (lambda c: cov.Constant(c) * cov.ExpQuad(2, ls=1.0), lambda c: c),
+    "WhiteNoise(c) + K": (lambda c: cov.WhiteNoise(c) + cov.ExpQuad(2, ls=1.0), lambda c: 1 + c**2),
+    "Constant(c) + K": (lambda c: cov.Constant(c) + cov.ExpQuad(2, ls=1.0), lambda c: 1 + c),
+    "K * Constant(c)": (lambda c: cov.ExpQuad(2, ls=1.0) * cov.Constant(c), lambda c: c),
+    "a product within": (lambda c: c**2 * (cov.Constant(c) * cov.ExpQuad(2, ls=1.0)), lambda c: c**3),
+    "ScaledCov": (
+        lambda c: cov.ScaledCov(2, cov.ExpQuad(2, ls=1.0), lambda x, s: s * pt.ones(x.shape[0]), args=(c,)),
+        lambda c: c**2,
+    ),
+}
+
+
+@pytest.mark.parametrize("as_data", [False, True])
+@pytest.mark.parametrize(("covariance", "variance"), LEARNED.values(), ids=LEARNED)
+def test_hyperparameters_in_a_prior_variance_are_those_of_the_model(covariance, variance, as_data):
+    """With a parent and a Deterministic between; the right value is written beside the covariance."""
+    with pm.Model() as model:
+        parent = pm.HalfNormal("parent")
+        c = pm.HalfNormal("c", sigma=parent)
+        twice = pm.Deterministic("twice", 2 * c)
+        gp = pm.gp.Latent(cov_func=covariance(twice))
+        gp.prior("f", X=pm.Data("X", X) if as_data else X)
+    (functions,) = process_functions(read_processes(model), None)
+    a = pt.dmatrix("a")
+    graph = model.replace_rvs_by_values([functions.variance(a)])
+    function = graph_function(model, [*(model.rvs_to_values[rv] for rv in (parent, c)), a], graph)
+    for value in (0.7, 1.3):
+        assert_allclose(*function(0.0, np.log(value), A), np.full(len(A), variance(2 * value)), rtol=1e-6)
+
+
+def test_no_graph_that_is_evaluated_draws_random_variables():
+    with pm.Model() as model:
+        c = pm.HalfNormal("c")
+        pm.Normal("inputs", shape=(7, 2))
+    with pytest.raises(StructureError, match="drawn anew at each evaluation: 'c'"):
+        graph_function(model, [], [c**2])
+    with pytest.raises(StructureError, match=r"drawn anew at each evaluation: 'inputs'.*pm\.Data"):
+        evaluate([model["inputs"]])
+    assert np.shape(graph_function(model, [], [c**2], draws=True)()) == (1,)
+    assert_allclose(*evaluate([model["inputs"].shape]), [7, 2])  # which takes no values
+
+
+class Overlap(cov.Covariance):
+    """Tanimoto's: bits that two rows share over bits that either has."""
+
+    def full(self, X, Xs=None):
+        X, Xs = map(pt.as_tensor_variable, self._slice(X, X if Xs is None else Xs))
+        both = X @ Xs.T
+        return both / (X.sum(axis=1)[:, None] + Xs.sum(axis=1) - both)
+
+    def diag(self, X):
+        return pt.ones(X.shape[0])
+
+
+class Table(cov.Covariance):
+    """A table looked up by the numbers of its rows."""
+
+    def full(self, X, Xs=None):
+        X, Xs = map(pt.as_tensor_variable, self._slice(X, X if Xs is None else Xs))
+        return pt.constant(SQUARE)[X[:, 0]][:, Xs[:, 0]]
+
+    def diag(self, X):
+        return pt.constant(SQUARE.diagonal())[pt.as_tensor_variable(X)[:, 0]]
+
+
+SQUARE = np.cov(RNG.normal(size=(9, 20)))
+BITS = np.column_stack([np.ones(9), RNG.integers(0, 2, size=(9, 3))])
+NUMBERS = np.arange(9.0)[:, None]
+SHARED = BITS @ BITS.T
+SQUARES = ((BITS[:, None] - BITS) ** 2).sum(axis=-1)
+TYPES = {
+    "numbers": (
+        4.0 * cov.ExpQuad(4, ls=1.0) + cov.Linear(4, c=1.0),
+        BITS,
+        4 * np.exp(-SQUARES / 2) + (BITS - 1) @ (BITS - 1).T,
+    ),
+    "own": (Overlap(4), BITS, SHARED / (BITS.sum(axis=1)[:, None] + BITS.sum(axis=1) - SHARED)),
+    "table": (Table(1), NUMBERS, SQUARE),
+}
+
+
+WHOLE = ["int8", "uint8", "int16", "int64"]
+GIVEN = [(name, dtype) for name in ("numbers", "own") for dtype in [*WHOLE, "bool", "float16", "float32", "float64"]]
+
+
+@pytest.mark.parametrize("as_data", [False, True])
+@pytest.mark.parametrize(("name", "dtype"), [*GIVEN, *(("table", dtype) for dtype in WHOLE)])
+def test_inputs_of_any_type_are_numbers_in_double_precision(name, dtype, as_data):
+    covariance, x, right = TYPES[name]
+    x = x.astype(dtype)
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=covariance, mean_func=pm.gp.mean.Constant(0.3))
+        gp.prior("f", X=pm.Data("X", x) if as_data else x)
+    processes = read_processes(model)
+    k, mean = evaluate([processes.covariance(), processes.mean()])
+    assert k.dtype == mean.dtype == "float64"
+    assert_allclose(k, right + 1e-6 * np.eye(9), rtol=1e-12, atol=1e-15)
+    a, b = (pt.constant(x[rows].astype("float64")) for rows in (slice(0, 4), slice(2, 9)))
+    for gps in (None, {processes.latents[0]: gp}):
+        (functions,) = process_functions(processes, gps)
+        cross, variance, inputs = evaluate([functions.covariance(a, b), functions.variance(a), functions.inputs])
+        apart = np.arange(4)[:, None] != np.arange(2, 9)
+        assert_allclose(cross[apart], right[:4, 2:][apart], rtol=1e-12, atol=1e-15)
+        assert_allclose(variance, right.diagonal()[:4], rtol=1e-12)
+        assert_allclose(inputs, x.astype("float64"))
+
+
+def test_inputs_that_are_looked_up_must_be_whole_numbers():
+    functions = made(Table(1), MEANS[0], np.arange(9)[:, None], as_data=False)
+    between = functions.covariance(pt.constant([[0.5]]), pt.constant([[1.0]]))
+    with pytest.raises(ValueError, match="whole numbers"):
+        evaluate([between])
+
+
+INNER = {
+    "scaled": lambda X: (X - 1.0) / 3.0,
+    "some columns": lambda X: X[:, [1, 0]],
+}
+
+
+@pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
+def test_inputs_that_are_computed_within_the_model_are_those_of_its_data(inner):
+    covariance = cov.ExpQuad(2, ls=[1.0, 2.0])
+    with pm.Model() as model:
+        gp = pm.gp.Latent(cov_func=covariance)
+        gp.prior("f", X=inner(pm.Data("X", X)))
+    processes = read_processes(model)
+    (functions,) = process_functions(processes, None)
+    (found,) = evaluate([functions.covariance(pt.constant(A), pt.constant(B))])
+    assert_allclose(found, covariance(inner(A), inner(B)).eval(), rtol=1e-12)
+    with pytest.raises(StructureError, match=r"inputs of 'f' are computed within the model from 'X'.*Leave gp out"):
+        process_functions(processes, {processes.latents[0]: gp})
+
+
+def test_inputs_that_are_computed_from_all_of_them_are_those_of_gp():
+    with pm.Model() as model:
+        inputs = pm.Data("X", X)
+        gp = pm.gp.Latent(cov_func=cov.ExpQuad(2, ls=1.0))
+        gp.prior("f", X=inputs / inputs.std(axis=0))
+    processes = read_processes(model)
+    with pytest.raises(
+        StructureError, match=r"a number from 'X' that is of all .* in the form that its prior\(X=...\)"
+    ):
+        process_functions(processes, None)
+    (functions,) = process_functions(processes, {processes.latents[0]: gp})
+    assert_allclose(*evaluate([functions.inputs]), X / X.std(axis=0))
+
+
+def test_a_covariance_that_is_an_array_has_no_other_inputs():
+    with pm.Model() as model:
+        f = pm.MvNormal("f", mu=np.zeros(7), cov=SQUARE[:7, :7] + np.eye(7))
+        pm.Bernoulli("y", logit_p=f, observed=np.arange(7) % 2)
+    with pytest.raises(StructureError, match=r"shape \(7, 7\).*covariance function of inputs: pm.gp.Latent"):
+        process_functions(read_classifier(model), None)

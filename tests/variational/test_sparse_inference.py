@@ -296,10 +296,9 @@ def test_what_made_the_latent_values_may_be_left_out():
 
 def test_a_graph_that_does_not_say_needs_gp():
     with pm.Model() as model:
-        gp = pm.gp.Latent(
-            cov_func=pm.gp.cov.ExpQuad(2, 1.0, active_dims=[0]) + pm.gp.cov.ExpQuad(2, 1.0, active_dims=[1])
-        )
-        gpep.MultinomialProbit("y", gp.prior("f", X=X, n_outputs=3).T, observed=Y)
+        inputs = pm.Data("X", X)
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, 1.0) * (inputs**2).max())
+        gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=Y)
     with model, pytest.raises(gpep.StructureError, match=r"The prior of 'f' cannot be had at other inputs.*Give gp="):
         pm.fit(method="sparse_ep", inducing=4, progressbar=False)
 

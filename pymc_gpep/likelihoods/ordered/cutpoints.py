@@ -11,18 +11,13 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.scalar.basic import Sub
-from pytensor.scalar.math import Erfc
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Reading
 
-<<<<<<< HEAD
 __all__ = ["has_cutpoints", "read_cutpoints"]
-=======
-__all__ = ["made_of_normal_tails", "read_cutpoints"]
->>>>>>> w-b
 
 _GRID = np.linspace(-4.0, 4.0, 9)
 _SAME = 1e-6  # PyMC has functions that take √2 in single precision
@@ -65,11 +60,6 @@ def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[t
                 continue
             if known.isdisjoint(ancestors([cut])) and not known.isdisjoint(ancestors([latent])):
                 yield latent, cut
-
-
-def made_of_normal_tails(p: Variable) -> bool:
-    """Whether a normal distribution function is among what makes probabilities, as of `pm.OrderedProbit`."""
-    return any(isinstance(node.op, Elemwise) and isinstance(node.op.scalar_op, Erfc) for node in toposort([p]))
 
 
 def _gives(

@@ -25,7 +25,7 @@ from pymc_gpep.likelihoods.local_computations import (
 )
 from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.ordered.cutpoints import made_of_normal_tails, read_cutpoints
+from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
 
 __all__ = ["OrderedLogitLikelihood", "OrderedProbitLikelihood"]
 
@@ -52,7 +52,6 @@ class OrderedLikelihood(OneFunction, ABC):
         (p,) = op.dist_params(variable.owner)
         return read_cutpoints(p, latents, self.distribution)
 
-<<<<<<< HEAD
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         name = repr(variable.name)
         return (
@@ -60,7 +59,7 @@ class OrderedLikelihood(OneFunction, ABC):
             f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
             "sigma leaves the model as it is: cutpoints=cutpoints / sigma, and in the prior cov_func=sigma**-2 * ...."
         )
-=======
+
     def check_parameters(self) -> None:
         descends = ~(np.diff(self.parameters, axis=0) > 0.0).all(axis=0)
         if descends.any():
@@ -69,7 +68,6 @@ class OrderedLikelihood(OneFunction, ABC):
                 f"The cutpoints of ordered classes must ascend, but are {', '.join(f'{cut:.4g}' for cut in first)}. "
                 "Declare them with transform=pm.distributions.transforms.ordered, and with initval=... that ascend."
             )
->>>>>>> w-b
 
     def n_classes(self, n_functions: int) -> int:
         """One more than cutpoints."""
@@ -110,17 +108,6 @@ class OrderedProbitLikelihood(OrderedLikelihood):
             parameter_slopes(_PROBIT, ordinal.probit_parameter_derivatives).average_log,
         ),
     )
-
-    def why_not(self, variable: TensorVariable) -> str | None:
-        op = variable.owner.op
-        if not isinstance(op, CategoricalRV) or not made_of_normal_tails(op.dist_params(variable.owner)[0]):
-            return None
-        name = variable.name
-        return (
-            f"{name!r} has ordered classes, but not by one latent function and cutpoints alone. Write "
-            f"pm.OrderedProbit({name!r}, eta=f, cutpoints=...) without sigma, which divides both: the magnitude of the "
-            "covariance and the width of the cutpoints' prior say the same."
-        )
 
     def distribution(self, x: Array) -> Array:
         p: Array = ndtr(x)

@@ -21,11 +21,7 @@ from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
 from pymc_gpep.likelihoods.contract import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
-<<<<<<< HEAD
 from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints
-=======
-from pymc_gpep.likelihoods.ordered.cutpoints import made_of_normal_tails
->>>>>>> w-b
 from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
@@ -71,15 +67,9 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
         return Reading(cast(TensorVariable, argument)) if over_classes else None
 
-<<<<<<< HEAD
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         (p,) = variable.owner.op.dist_params(variable.owner)
         if has_cutpoints(p, latents):
-=======
-    def why_not(self, variable: TensorVariable) -> str | None:
-        op = variable.owner.op
-        if not isinstance(op, CategoricalRV) or made_of_normal_tails(op.dist_params(variable.owner)[0]):
->>>>>>> w-b
             return None
         name = variable.name
         return (

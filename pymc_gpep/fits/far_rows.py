@@ -1,0 +1,66 @@
+"""New rows of which a fit knows nothing: no length scale reaches from them to what was fitted."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.user_warnings import warn
+
+__all__ = ["SOME", "unreached", "unreached_among", "warn_of_far_rows"]
+
+_NOTHING = 1e-3  # of a correlation, below which a posterior is the prior to three digits
+_MOST = 0.5
+_SEVERAL = 5  # from so many rows on it is no chance that all are equally far
+SOME = 200
+"""Fitted rows that are looked at for all."""
+
+
+def unreached(cross: Array, variance: Array, own: Array) -> Array:
+    """Which of m points are correlated with no fitted point more than with any other, as with none: 1 or 0, (m,).
+
+    A level that all points share, as of `pm.gp.cov.Constant`, says nothing of a point, and so is left out.
+
+    Parameters
+    ----------
+    cross : array (q, m, n)
+        Prior covariance with the n points that were fitted, or with inducing values; NaN for what is to be left out.
+    variance : array (q, m)
+        Prior variance.
+    own : array (q, n)
+        That of the fitted points.
+    """
+    q, m, n = cross.shape
+    if not m or not n:
+        return np.zeros(m)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = cross / np.sqrt(variance[:, :, None] * own[:, None, :])
+    # What does not vary is neither near nor far: NaN, which compares as False.
+    highest = np.fmax.reduce(correlation, axis=2)
+    lowest = np.fmin.reduce(correlation, axis=2)
+    level = np.where(np.abs(lowest) < 1.0 - _NOTHING, lowest, 0.0) if n >= _SEVERAL else np.zeros((q, m))
+    spread = np.maximum(highest - level, level - lowest)
+    far: Array = (spread < _NOTHING * (1.0 - np.abs(level))).all(axis=0).astype(np.float64)
+    return far
+
+
+def unreached_among(k: Array) -> float:
+    """The share of fitted points with the covariance k (q, n, n) that no other of them reaches."""
+    n = k.shape[-1]
+    some = np.arange(0, n, -(-n // SOME))
+    cross = k[:, some].copy()
+    cross[:, np.arange(some.size), some] = np.nan
+    own = k.diagonal(axis1=1, axis2=2)
+    return float(unreached(cross, own[:, some], own).mean()) if n > 1 else 1.0
+
+
+def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], float]) -> None:
+    """Warn of new rows that are `far`, (m,), as of `unreached`, unless most of what was fitted is, a share."""
+    if far is None or not (count := int(np.count_nonzero(far > _MOST))) or among_fitted() > _MOST:
+        return
+    m = len(far)
+    warn(
+        f"{count} of {m} rows of Xnew {'is' if count == 1 else 'are'} further from all rows that were fitted than the "
+        "length scales of the covariance reach, and there are no labels near by to predict them from. Xnew must be "
+        "scaled as the inputs of the model are."
+    )

@@ -1,0 +1,111 @@
+"""Models that PyMC has made of others are read as these; the right values are those of the first model."""
+
+import copy
+
+import cloudpickle
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+from pymc.model.fgraph import clone_model
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import read_classifier, read_processes
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.structure.process_functions import process_functions
+from tests import models
+
+pytestmark = pytest.mark.filterwarnings("ignore:Detected variables likely created by GP objects:UserWarning")
+
+X, Y = models.data()
+WAYS = {
+    "copy": lambda model: model.copy(),
+    "deepcopy": copy.deepcopy,
+    "clone_model": clone_model,
+    "do": lambda model: pm.do(model, {}),
+    "observe": lambda model: pm.observe(model, {}),
+    "pickle": lambda model: cloudpickle.loads(cloudpickle.dumps(model)),
+}
+
+
+def of_one_function(observe):
+    """Inputs whose columns a covariance takes in another order, and a Deterministic before the likelihood."""
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 1.0, shape=2)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=ls, active_dims=[1, 0])).prior("f", X=X)
+        observe(f)
+    return model, None
+
+
+MODELS = {
+    "shared": models.shared,
+    "centred": lambda: models.shared(rotated=False),
+    "per_class": models.per_class,
+    "softmax": models.softmax,
+    "softmax of a Deterministic": lambda: of_softmax(),
+    "probit": lambda: of_one_function(
+        lambda f: pm.Bernoulli("y", p=pm.Deterministic("p", pm.math.invprobit(f)), observed=Y == 2)
+    ),
+    "logit": lambda: of_one_function(
+        lambda f: pm.Bernoulli("y", p=pm.Deterministic("p", pm.math.sigmoid(f)), observed=Y == 2)
+    ),
+    "poisson": lambda: of_one_function(
+        lambda f: pm.Poisson("y", mu=pm.Deterministic("rate", pm.math.exp(f + 0.5)), observed=Y)
+    ),
+    "ordered": lambda: of_one_function(
+        lambda f: pm.OrderedLogistic("y", eta=f, cutpoints=np.array([-1.0, 1.0]), compute_p=False, observed=Y)
+    ),
+}
+
+
+def of_softmax():
+    with pm.Model() as model:
+        ls = pm.LogNormal("ls", 0.0, 1.0)
+        f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(2, ls=ls)).prior("f", X=X, n_outputs=3)
+        p = pm.Deterministic("p", pm.math.softmax(pm.Deterministic("g", f.T), axis=-1))
+        pm.Categorical("y", p=p, observed=Y)
+    return model, None
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", MODELS)
+def test_they_are_read_as_the_model_that_they_are_of(name, way):
+    model, _ = MODELS[name]()
+    first, second = read_classifier(model), read_classifier(WAYS[way](model))
+    assert second.kind == first.kind
+    assert second.class_names == first.class_names
+    assert second.point_dim == first.point_dim
+    point = model.initial_point()
+    for found, right in zip(prior_moments(second)(point)[:3], prior_moments(first)(point)[:3], strict=True):
+        assert_allclose(found, right, rtol=1e-12)
+    inputs = [process_functions(each, None)[0].inputs for each in (second, first)]
+    assert_allclose(*evaluate(inputs))
+    assert len(read_processes(second.model).latents) == len(first.latents)
+
+
+def test_a_hyperparameter_that_is_held_is_that_number():
+    model, _ = models.softmax()
+    held = read_classifier(pm.do(model, {"ls": 0.8}))
+    assert held.hyperparameters == ()
+    squares = ((X[:, None] - X) ** 2).sum(axis=-1)
+    right = 9 * np.exp(-squares / (2 * 0.8**2)) + 1e-6 * np.eye(len(X))
+    assert_allclose(prior_moments(held)({}).k[0], right, rtol=1e-9)
+
+
+def test_labels_that_are_observed_afterwards():
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
+        gpep.MultinomialProbit("y", f.T)
+    assert_allclose(prior_moments(read_classifier(pm.observe(model, {"y": Y})))({}).labels, Y)
+
+
+def test_a_gp_of_the_first_model_is_refused_with_advice_that_works():
+    model, gp = models.fixed()
+    with model.copy():
+        fit = pm.fit(method="laplace", progressbar=False)
+    with pytest.raises(ValueError, match="or leave gp out, as for a model that PyMC has made"):
+        fit.predict(gp, X[:2])
+    with model:
+        right = pm.fit(method="laplace", progressbar=False).predict(gp, X[:2])["p"]
+    assert_allclose(fit.predict(X[:2])["p"], right, rtol=1e-8)
