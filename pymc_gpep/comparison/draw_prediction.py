@@ -110,7 +110,7 @@ def predict_draws(
             raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
         mean, variance = (values.T for values in at_new)
         cov = variance[:, :, None] * np.eye(classifier.n_functions)
-        return predict_given(elsewhere(point), mean, cov, observed=y, tolerance=tolerance)
+        return predict_given(elsewhere(point, y), mean, cov, observed=y, tolerance=tolerance)
 
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
         predictions = map(prediction, progress.track(chosen, description="Predicting from draws"))

@@ -105,7 +105,7 @@ def predict(
             solution,
             point,
             inputs,
-            likelihood=elsewhere(point),
+            likelihood=elsewhere(point, y),
             observed=y,
             probabilities=probabilities,
             correction=correction,

@@ -172,6 +172,17 @@ class Likelihood(ABC):
             If their shape does not fit, or if they are none that the likelihood allows.
         """
 
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:  # noqa: B027  most have none
+        """Raise a ValueError, with the rows, if the parameters that are bound can be those of no model.
+
+        Parameters
+        ----------
+        observed : array (n,), optional
+            What was observed there, if that is known.
+        name : str
+            What the caller calls it.
+        """
+
     @abstractmethod
     def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
         """Exact log p(y | f) (...) of all observations (n,) together, for latent values (..., c, n)."""

@@ -127,7 +127,7 @@ def test_data_that_are_the_same_everywhere_need_not_be_given():
         ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be finite numbers.*each of the 12 points"),
         ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be finite numbers"),
         ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be finite numbers"),
-        ({"place": 0.0, "hours": 0.0}, "is not finite at new points"),
+        ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
         ({"weight": 1.0}, "data names 'weight', but of data 'y' depends, .* on 'place', 'hours'"),
     ],
 )

@@ -19,6 +19,7 @@ _ZERO = 1e-12  # what counts as zero of terms of the order of 1
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule
 _LONGEST = 200  # steps of a search
 _POINT = 1e-10  # what a variance adds to the logarithm, below which the normal density is a point
+_NOTHING = -40.0  # logarithm of the rate's second moment over its first, up to which log E exp(−r) is −E r
 _WIDE = 10.0  # variance from which on cumulants of a serve in any case
 _TERMS = 9  # of the series of eᵗ − 1 − t
 
@@ -152,6 +153,9 @@ def log_poisson_normal(mean, v, y, room):
 
     NaN where the rules do not agree.
     """
+    if y == 0.0 and mean + 1.5 * v < _NOTHING:
+        rate = math.exp(mean + 0.5 * v)
+        return -rate, -rate, -rate, -rate, -rate
     constant = math.lgamma(y + 1.0)
     rate = math.exp(mean)
     if v * (1.0 + rate + (y - rate) ** 2) < _POINT:
