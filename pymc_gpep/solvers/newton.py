@@ -64,8 +64,8 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
 
     Where the likelihood does not see what is added to all functions, those that are given must sum to zero.
 
-    The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f; no less is
-    asked of it than rounding allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
+    The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f; no less
+    is asked of it than rounding allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
     """
     step, image = np.empty((2, *b.shape))
     begin(problem, b, ascent, image)

@@ -1,7 +1,8 @@
 """Counts y ~ Poisson(exp(f + o)), with the logarithm o of the exposure as row 0 of the parameters.
 
 Arrays as in `pymc_gpep.likelihoods.local_computations`. An exposure adds to f, so that all slopes in o are slopes in f.
-An exposure of 0 is `NO_EXPOSURE`: a count of 0 then has the probability 1 at any f, and others, which cannot be, give NaN.
+An exposure of 0 is `NO_EXPOSURE`: a count of 0 then has the probability 1 at any f. Other counts, which cannot be, give
+NaN.
 """
 
 import math
@@ -23,7 +24,7 @@ __all__ = [
 ]
 
 NO_EXPOSURE = -1e100
-"""What stands for the logarithm of an exposure of 0: a number, with derivatives, which no latent value comes near to."""
+"""What stands for the logarithm of an exposure of 0: a number, with derivatives, that no latent value comes near to."""
 
 
 @kernel

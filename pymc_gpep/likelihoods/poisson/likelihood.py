@@ -76,13 +76,13 @@ class PoissonLikelihood(OneFunction):
         (offset,) = self.parameters
         if (bad := ~(offset < np.inf)).any():
             raise ValueError(
-                f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are not "
-                f"in {_rows(bad)}."
+                f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are "
+                f"not in {_rows(bad)}."
             )
         if observed is not None and (bad := (offset <= poisson.NO_EXPOSURE) & (observed > 0)).any():
             raise ValueError(
-                f"The exposure of {name} is 0 in {_rows(bad)}, where the count is more than 0, which cannot be. Put the "
-                "exposure right, or leave those rows out, of the latent function's inputs as well."
+                f"The exposure of {name} is 0 in {_rows(bad)}, where the count is more than 0, which cannot be. Put "
+                "the exposure right, or leave those rows out, of the latent function's inputs as well."
             )
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
