@@ -22,6 +22,7 @@ ROOMS = (
     "rows",
     "priors",
     "user_warnings",
+    "progress",
     "kernels",
     "solvers",
     "gaussians",
