@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InducingFit"]
 
+_ENTRIES = 2_000  # that a row counts for at least, so that an interrupt is soon heeded
+
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
@@ -294,7 +296,7 @@ class InducingFit(ABC):
         likelihood = self.likelihood_at(m)
 
         def parts(done: Callable[[int], None]) -> Iterator[tuple[slice, Prediction]]:
-            for rows in row_blocks(max(m, 1), c * max(posterior.size, c)):
+            for rows in row_blocks(max(m, 1), max(c * max(posterior.size, c), _ENTRIES)):
                 mean, cov = posterior.predict(blocks.block(point, self.inducing_inputs, inputs[rows]))
                 of_rows = None if y is None else y[rows]
                 part = predict_given(likelihood.at(rows), mean.T, cov, observed=of_rows, how=how, tolerance=tolerance)

@@ -90,7 +90,7 @@ class CavityAscent:
     @property
     def stiffness(self) -> Array:
         """The same where it is more than 1 (n,): the rate of a count is its curvature."""
-        return np.maximum(self.curvature, 1.0)
+        return np.asarray(np.maximum(self.curvature, 1.0))
 
     def log_density(self) -> float:
         self._look(self.f[0])

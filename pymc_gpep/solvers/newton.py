@@ -32,8 +32,11 @@ class Ascent(Protocol):
     """Latent values, (c, n)."""
     gradient: Array
     """∇ log p(y | f) where the density was last asked for, (c, n)."""
-    stiffness: Array | float
-    """How many times the rounding of f is in the gradient there, at least 1: the curvature where that is larger."""
+
+    @property
+    def stiffness(self) -> Array | float:
+        """How many times the rounding of f is in the gradient there, at least 1: the curvature where that is larger."""
+        ...
 
     def log_density(self) -> float:
         """log p(y | f); the gradient is written."""

@@ -40,8 +40,11 @@ def check_memory(processes: GPModel, what: str, *, learned: bool = False) -> Non
     needed, there = 8.0 * matrices * n * n, available_memory()
     if needed <= there:
         return
-    kinds = [*SPARSE_APPROXIMATIONS, IVM] if isinstance(processes, GPClassifier) else []
-    names = [f'"{kind.name}"' for kind in kinds if kind.approximates(processes.likelihood_model)]
+    names = []
+    if isinstance(processes, GPClassifier):
+        likelihood = processes.likelihood_model
+        names = [f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+        names += ['"ivm"'] if IVM.approximates(likelihood) else []
     sparse = [name for name in names if name != '"ivm"']
     ways = [f"pm.fit(method={sparse[0]}, inducing=100), with inducing inputs"] if sparse else []
     ways += ['pm.fit(method="ivm", active=500), with active rows'] if '"ivm"' in names else []
