@@ -23,6 +23,7 @@ ROOMS = (
     "priors",
     "user_warnings",
     "noted_inputs",
+    "progress",
     "kernels",
     "solvers",
     "gaussians",

@@ -15,11 +15,14 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.progress import RowProgress
 
 if TYPE_CHECKING:
     from pymc_gpep.fits.left_out import CavityELPD
 
 __all__ = ["leave_one_out", "leave_one_out_moments"]
+
+_ROWS = 500  # after which progress is told, and an interrupt is heeded
 
 
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:
@@ -51,7 +54,9 @@ def _harmonic(log_weights: Array, log_densities: Array) -> Array:
     return -logsumexp(log_weights - log_densities, axis=0)
 
 
-def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> "CavityELPD":
+def leave_one_out(
+    fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5e-5, progressbar: bool = True
+) -> "CavityELPD":
     """See `GPApproximation.loo`."""
     from pymc_gpep.fits.left_out import summed_up  # with it comes ArviZ
 
@@ -60,21 +65,28 @@ def leave_one_out(fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5
     y = fit.solution.labels
     # Log densities (node, point) given the hyperparameters of each node.
     within, without = np.empty((2, len(hyper), len(y)))
-    for s, (_, solution) in enumerate(hyper.solutions()):
-        left_out = leave_one_out_moments(approximator, solution)
-        within[s] = log_predictive(solution.likelihood, solution.mean.T, solution.cov, y, tolerance=tolerance)
-        without[s] = log_predictive(solution.likelihood, *left_out, y, tolerance=tolerance)
+    with RowProgress("Leaving out", len(hyper) * len(y), progressbar) as progress:
+        for s, (_, solution) in enumerate(hyper.solutions()):
+            without_own, whole = leave_one_out_moments(approximator, solution), (solution.mean.T, solution.cov)
+            for start in range(0, len(y), _ROWS):
+                rows = slice(start, start + _ROWS)
+                likelihood = solution.likelihood.at(rows)
+                for into, (mean, cov) in ((within, whole), (without, without_own)):
+                    into[s, rows] = log_predictive(likelihood, mean[rows], cov[rows], y[rows], tolerance=tolerance)
+                progress.advance(len(y[rows]))
     log_weights = np.log(hyper.weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
     converged = fit.converged
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(y) > 1 else np.arange(0)
     # Solutions that are not kept in memory are solved again; without points to refit that would be for nothing.
-    for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
-        for i in refitted:
-            mean, cov, succeeded = _refitted_moments(approximator, solution, i)
-            likelihood = solution.likelihood.at([i])
-            without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
-            converged = converged and succeeded
+    with RowProgress("Refitting without", len(hyper) * refitted.size, progressbar) as progress:
+        for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
+            for i in refitted:
+                mean, cov, succeeded = _refitted_moments(approximator, solution, i)
+                likelihood = solution.likelihood.at([i])
+                without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
+                converged = converged and succeeded
+                progress.advance(1)
     elpd = _harmonic(log_weights, without)
     return summed_up(classifier, approximator.name, lpd, elpd, converged, len(refitted))

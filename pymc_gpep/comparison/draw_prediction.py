@@ -1,21 +1,21 @@
 """Predictions at new inputs from draws of the latent values, as MCMC gives them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
-from pymc.progress_bar import CustomProgress, default_progress_theme
-from rich.console import Console
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
 from pymc_gpep.fits.mixture import Prediction, average_predictions
 from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps, prior_moments
 
@@ -83,6 +83,7 @@ def predict_draws(
         what the likelihood is given at new points, or if variables are missing in `idata`.
     """
     classifier = read_classifier(pm.modelcontext(model), likelihood)
+    check_memory(classifier, "predict_draws")
     by_name(idata, "idata")
     if draws < 1:
         raise ValueError(f"draws must be at least 1, but is {draws}.")
@@ -111,10 +112,14 @@ def predict_draws(
             raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
         mean, variance = (values.T for values in at_new)
         cov = variance[:, :, None] * np.eye(classifier.n_functions)
-        return predict_given(elsewhere(point), mean, cov, observed=y, tolerance=tolerance)
+        return predict_given(elsewhere(point, y), mean, cov, observed=y, tolerance=tolerance)
 
-    with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
-        predictions = map(prediction, progress.track(chosen, description="Predicting from draws"))
-        averaged = average_predictions(np.full(len(chosen), 1.0 / len(chosen)), predictions)
+    def predictions(done: Callable[[int], None]) -> Iterator[Prediction]:
+        for s in chosen:
+            yield prediction(s)
+            done(1)
+
+    with RowProgress("Predicting", len(chosen), progressbar, "draws") as progress:
+        averaged = average_predictions(np.full(len(chosen), 1.0 / len(chosen)), predictions(progress.advance))
     predicted = labelled(classifier, Xnew, dim, averaged)
     return predicted.drop_vars("error", errors="ignore")

@@ -77,7 +77,7 @@ def scores_at(
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data)
 
     def score(solution: Solution, point: PointType) -> dict[str, float]:
-        likelihood = elsewhere(point)
+        likelihood = elsewhere(point, observed)
         found = predict_at(classifier, solver, prior, solution, point, x, likelihood=likelihood, observed=observed)
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)

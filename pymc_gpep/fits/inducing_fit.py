@@ -1,7 +1,7 @@
 """What all fits with inducing inputs have: latent functions at any inputs, by the posterior of inducing values."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Protocol, Self
 
@@ -17,6 +17,7 @@ from pymc_gpep.fits.mixture import Prediction, assembled
 from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given, process_and_inputs
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.progress import RowProgress
 from pymc_gpep.rows.contract import Rows
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
@@ -36,6 +37,8 @@ OVER_FITTED = (
     "inducing inputs that stay or of all rows."
 )
 """What a fit by EP says that learned its inducing inputs."""
+
+_ENTRIES = 2_000  # that a row counts for at least, so that an interrupt is soon heeded
 
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
@@ -256,6 +259,7 @@ class InducingFit(ABC):
         tolerance: float = 5e-5,
         covariances: bool = True,
         dim: str = "new_point",
+        progressbar: bool = True,
     ) -> xr.Dataset:
         """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
 
@@ -277,6 +281,8 @@ class InducingFit(ABC):
             independent given the data.
         dim : str
             Name of the new dimension.
+        progressbar : bool
+            Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
         Returns
         -------
@@ -307,16 +313,18 @@ class InducingFit(ABC):
         likelihood = self.likelihood_at(m)
         own = blocks.inducing(point, self.inducing_inputs).diagonal(axis1=1, axis2=2)
 
-        def parts() -> Iterator[tuple[slice, Prediction]]:
-            for rows in row_blocks(max(m, 1), c * max(posterior.size, c)):
+        def parts(done: Callable[[int], None]) -> Iterator[tuple[slice, Prediction]]:
+            for rows in row_blocks(max(m, 1), max(c * max(posterior.size, c), _ENTRIES)):
                 block = blocks.block(point, self.inducing_inputs, inputs[rows])
                 mean, cov = posterior.predict(block)
                 of_rows = None if y is None else y[rows]
                 part = predict_given(likelihood.at(rows), mean.T, cov, observed=of_rows, how=how, tolerance=tolerance)
                 part = part._replace(far=unreached(block.cross.swapaxes(1, 2), block.variance, own))
                 yield rows, part if covariances else part._replace(cov=None)
+                done(len(part.mean))
 
-        found = assembled(parts(), m)
+        with RowProgress("Predicting", m, progressbar) as progress:
+            found = assembled(parts(progress.advance), m)
         warn_of_far_rows(found.far, lambda: self._unreached(blocks))
         return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
 
@@ -346,7 +354,9 @@ class InducingFit(ABC):
         self._refuse("sample", "fit.predict(X) has moments and probabilities at the points of the data and others")
 
     @one_blas_thread()
-    def loo(self, *, gp: Gp = None, tolerance: float = 5e-5, refit_above: float = np.inf) -> "CavityELPD":
+    def loo(
+        self, *, gp: Gp = None, tolerance: float = 5e-5, refit_above: float = np.inf, progressbar: bool = True
+    ) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit, as of `GPApproximation.loo`.
 
         The log predictive density of each label given all the others: latent values by the posterior without the site
@@ -363,6 +373,8 @@ class InducingFit(ABC):
             Error to begin with in probabilities that have to be integrated by sampling.
         refit_above : float
             Taken for compatibility: nothing is fitted once more, and a limit is refused.
+        progressbar : bool
+            Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
         Returns
         -------
@@ -396,6 +408,7 @@ class InducingFit(ABC):
             lambda rows: posterior.predict(prior.block(rows)),
             self._left_out(gp),
             tolerance=tolerance,
+            progressbar=progressbar,
         )
 
     def importance(self, *args: Any, **kwargs: Any) -> NoReturn:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.progress import RowProgress
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure import GPClassifier
 
@@ -49,6 +50,7 @@ def leave_one_out_by_parts(
     left_out: Iterable[LeftOut],
     *,
     tolerance: float = 5e-5,
+    progressbar: bool = True,
 ) -> CavityELPD:
     """See `InducingFit.loo`.
 
@@ -63,13 +65,16 @@ def leave_one_out_by_parts(
     left_out : iterable of LeftOut
         All of them, each without its own label.
     tolerance : float
+    progressbar : bool
     """
     lpd, elpd = np.empty((2, len(labels)))
-    for rows, mean, cov in left_out:
-        y, own = labels[rows], likelihood.at(rows)
-        elpd[rows] = log_predictive(own, mean, cov, y, tolerance=tolerance)
-        own_mean, own_cov = whole(rows)
-        lpd[rows] = log_predictive(own, own_mean.T, own_cov, y, tolerance=tolerance)
+    with RowProgress("Leaving out", len(labels), progressbar) as progress:
+        for rows, mean, cov in left_out:
+            y, own = labels[rows], likelihood.at(rows)
+            elpd[rows] = log_predictive(own, mean, cov, y, tolerance=tolerance)
+            own_mean, own_cov = whole(rows)
+            lpd[rows] = log_predictive(own, own_mean.T, own_cov, y, tolerance=tolerance)
+            progress.advance(len(y))
     return summed_up(fit.classifier, fit.name, lpd, elpd, fit.converged, named=fit.rows is None)
 
 

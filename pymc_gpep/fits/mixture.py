@@ -61,7 +61,8 @@ class Prediction(NamedTuple):
         if self.outcome is None:
             return None
         mean, square = self.outcome.T
-        return np.stack([mean, square - mean**2])
+        with np.errstate(over="ignore", invalid="ignore"):
+            return np.stack([mean, np.where(np.isinf(mean), np.inf, square - mean**2)])
 
 
 def assembled(parts: Iterable[tuple[slice, Prediction]], m: int) -> Prediction:

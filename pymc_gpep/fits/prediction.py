@@ -1,6 +1,6 @@
 """Latent functions and class probabilities at new inputs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from pymc_gpep.fits.far_rows import unreached, unreached_among, warn_of_far_rows
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import CrossCovariance
@@ -24,6 +25,7 @@ from pymc_gpep.structure.prior_functions import CrossCovariance
 __all__ = ["held_out", "labelled", "new_inputs", "predict", "predict_at", "predict_given", "process_and_inputs"]
 
 
+_ROWS = 500  # after which progress is told, and an interrupt is heeded
 _ENTRIES = 4_000_000  # of a cross-covariance matrix, and of covariances between functions, held at a time: 32 MB
 
 
@@ -92,6 +94,7 @@ def predict(
     tolerance: float = 5e-5,
     covariances: bool = True,
     dim: str = "new_point",
+    progressbar: bool = True,
 ) -> xr.Dataset:
     """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
 
@@ -103,25 +106,28 @@ def predict(
     inputs = new_inputs(x, prior.columns)
     elsewhere = LikelihoodElsewhere(classifier, len(inputs), fit.log_posterior.data, data)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
-    predictions = (
-        predict_at(
-            classifier,
-            fit.approximator,
-            prior,
-            solution,
-            point,
-            inputs,
-            likelihood=elsewhere(point),
-            observed=y,
-            probabilities=probabilities,
-            correction=correction,
-            tolerance=tolerance,
-            covariances=covariances,
+    weights = fit.hyper_posterior.weights
+    with RowProgress("Predicting", len(inputs) * len(weights), progressbar) as progress:
+        predictions = (
+            predict_at(
+                classifier,
+                fit.approximator,
+                prior,
+                solution,
+                point,
+                inputs,
+                likelihood=elsewhere(point, y),
+                observed=y,
+                probabilities=probabilities,
+                correction=correction,
+                tolerance=tolerance,
+                covariances=covariances,
+                done=progress.advance,
+            )
+            for point, solution in fit.hyper_posterior.solutions()
         )
-        for point, solution in fit.hyper_posterior.solutions()
-    )
+        averaged = average_predictions(weights, predictions)
     attrs = {"probabilities": probabilities} | ({"correction": correction} if correction else {})
-    averaged = average_predictions(fit.hyper_posterior.weights, predictions)
     warn_of_far_rows(averaged.far, lambda: unreached_among(fit.solution.posterior.prior.k))
     return labelled(classifier, x, dim, averaged).assign_attrs(attrs)
 
@@ -140,12 +146,16 @@ def predict_at(
     correction: str | None = None,
     tolerance: float = 5e-5,
     covariances: bool = True,
+    done: Callable[[int], None] = lambda rows: None,
 ) -> Prediction:
-    """The same at given hyperparameters and inputs (m, d), in chunks of bounded memory; `likelihood` is that there."""
+    """The same at given hyperparameters and inputs (m, d), in chunks of bounded memory; `likelihood` is that there.
+
+    After each chunk `done` is called with its number of rows.
+    """
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
     m, c = len(inputs), classifier.n_functions
-    chunk = max(1, _ENTRIES // (c * max(classifier.n_points, c)))
+    chunk = min(max(1, _ENTRIES // (c * max(classifier.n_points, c))), _ROWS)
 
     def parts() -> Iterator[tuple[slice, Prediction]]:
         for start in range(0, max(m, 1), chunk):
@@ -164,6 +174,7 @@ def predict_at(
             k = posterior.prior.k
             part = part._replace(far=unreached(cross, variance, k.diagonal(axis1=1, axis2=2)))
             yield rows, part if covariances else part._replace(cov=None)
+            done(len(part.mean))
 
     return assembled(parts(), m)
 

@@ -10,6 +10,7 @@ from pymc_gpep.approximations import Approximator, approximator
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments
 
 __all__ = ["MarginalModel", "marginalize"]
@@ -98,5 +99,6 @@ def marginalize(
     """
     classifier = read_classifier(model, likelihood)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
+    check_memory(classifier, f"marginalize by {solver.name!r}", learned=True)
     check_moments(prior_moments(classifier)(model.initial_point()))
     return MarginalModel(classifier, solver, warm)

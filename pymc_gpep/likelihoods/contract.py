@@ -106,9 +106,6 @@ class Likelihood(ABC):
         """The same with parameters (p, n)."""
         return replace(self, parameters=np.ascontiguousarray(parameters, np.float64)) if self.has_parameters else self
 
-    def check_parameters(self) -> None:  # noqa: B027  # most have none
-        """Raise a ValueError if they are outside of what they may be, with what to do about it."""
-
     def at(self, points: Any) -> Self:
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
@@ -183,6 +180,17 @@ class Likelihood(ABC):
         ------
         ValueError
             If their shape does not fit, or if they are none that the likelihood allows.
+        """
+
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:  # noqa: B027  most have none
+        """Raise a ValueError, with the rows, if the parameters that are bound can be those of no model.
+
+        Parameters
+        ----------
+        observed : array (n,), optional
+            What was observed there, if that is known.
+        name : str
+            What the caller calls it.
         """
 
     @abstractmethod

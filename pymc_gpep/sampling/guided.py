@@ -32,6 +32,7 @@ from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
+from pymc_gpep.structure.memory import check_memory
 
 __all__ = ["GuidedStep", "GuidedStepState"]
 
@@ -214,6 +215,7 @@ def _guided_classifier(model: pm.Model, guide: str | None, name: str | None) -> 
         if guide is None and name is None:
             return None, "prior"
         raise
+    check_memory(classifier, "The guide of a sampler")
     likelihood = classifier.likelihood_model
     guide = guide or likelihood.guide
     if guide == "prior":

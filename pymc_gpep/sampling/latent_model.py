@@ -21,6 +21,7 @@ from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.memory import check_memory
 
 __all__ = ["LatentModel"]
 
@@ -55,6 +56,7 @@ class LatentModel:
     """
 
     def __init__(self, processes: GPModel, compile_kwargs: dict[str, Any] | None = None) -> None:
+        check_memory(processes, "The prior of all latent values")
         self.processes = processes
         self._compile_kwargs = compile_kwargs or {}
         check_installed(self._compile_kwargs)

@@ -31,6 +31,7 @@ __all__ = ["CavityAscent", "ascend", "sites_at_mode"]
 
 _CLOSE = 0.1  # latent values that move less do not overshoot
 _MAX_INVERSIONS = 100
+_LOST = 1e-8  # slope of μ + D h′(μ) that has few digits left
 _ROUNDING = 8.0 * np.finfo(np.float64).eps
 _SHORT = 1e-4  # relative change of h″ and h‴ up to which the series of h, of fourth order, is as good as h
 _SLIGHT = 0.3  # change of a step that its third-order term may be
@@ -86,6 +87,11 @@ class CavityAscent:
         """W (n,)."""
         return np.asarray(np.maximum(-self.h[2], 0.0) / self.kept)
 
+    @property
+    def stiffness(self) -> Array:
+        """The same where it is more than 1 (n,): the rate of a count is its curvature."""
+        return np.asarray(np.maximum(self.curvature, 1.0))
+
     def log_density(self) -> float:
         self._look(self.f[0])
         self.gradient[0] = self.h[1]
@@ -113,6 +119,7 @@ class CavityAscent:
         """h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), which rises with μ.
 
         It goes on from where h is known, and computes it only where μ is not there yet, by far the most of the cost.
+        Where μ has gone so far that 1 + D h″ is lost to rounding, or h is no number, it begins anew from μ = f.
         """
         width, mean, h = self.width, self.cavity, self.h
         if not width.any():
@@ -120,7 +127,9 @@ class CavityAscent:
             self._compute()
             return
         low, high = np.full_like(f, -np.inf), np.full_like(f, np.inf)
-        self._compute(np.flatnonzero(~np.isfinite(h[:3]).all(axis=0)))
+        lost = ~(np.isfinite(h[:3]).all(axis=0) & (self.kept > _LOST))
+        mean[lost] = f[lost]
+        self._compute(np.flatnonzero(lost))
         at = np.arange(f.size)
         for _ in range(_MAX_INVERSIONS):
             pull = width[at] * h[1, at]
@@ -210,7 +219,7 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
         slope = ascent.gradient - b
         reduction = min(_REDUCTION, closest)  # Newton's method squares what is left
         newton_direction(problem.k, ascent.curvature[:, None, None], slope, reduction, _LIMIT, step, pull, left)
-        residual = float(max(np.abs(slope).max(), np.abs(step).max()))
+        residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
         if not residual < (closest if closest < _CLOSE else np.inf):  # from far away it may rise
             break
         closest = residual

@@ -58,8 +58,17 @@ class FunctionPosterior:
         self._inverted = True
 
     def locate(self, location: Array) -> None:
-        """Weights and mean for the precisions taken, and locations ν."""
+        """Weights and mean for the precisions taken, and locations ν.
+
+        They are corrected once by what ν − π mean leaves of b: where π is large, rounding of ν would be in the mean.
+        """
         function_weights(self.inverse, self.precision, location, self._prior_mean, self.weights)
+        self._place()
+        self.weights += self.smooth(location - self.precision * self.mean - self.weights)
+        self._place()
+
+    def _place(self) -> None:
+        """The mean of the weights."""
         multiply_symmetric(self._k, self.weights, self.mean)
         self.mean += self._prior_mean
 

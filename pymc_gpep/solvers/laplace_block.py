@@ -33,6 +33,8 @@ _CLOSE = 0.1  # closer to the mode, rounding decides comparisons, and Newton's m
 class _BlockAscent:
     """What Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`."""
 
+    stiffness = 1.0
+
     def __init__(
         self, problem: Problem, log_density: Callable[..., float], curvature: Callable[..., None], size: int
     ) -> None:

@@ -32,6 +32,8 @@ class CoupledAscent:
         As of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
 
+    stiffness = 1.0
+
     def __init__(
         self, problem: Problem, log_density: Callable[..., float], along_line: Callable[..., tuple[float, float]]
     ) -> None:

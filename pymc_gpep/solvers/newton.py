@@ -33,6 +33,11 @@ class Ascent(Protocol):
     gradient: Array
     """∇ log p(y | f) where the density was last asked for, (c, n)."""
 
+    @property
+    def stiffness(self) -> Array | float:
+        """How many times the rounding of f is in the gradient there, at least 1: the curvature where that is larger."""
+        ...
+
     def log_density(self) -> float:
         """log p(y | f); the gradient is written."""
         ...
@@ -62,8 +67,8 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
 
     Where the likelihood does not see what is added to all functions, those that are given must sum to zero.
 
-    The residual is the largest entry of the gradient r and of Newton's step in f; no less is asked of it than rounding
-    allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
+    The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f; no less
+    is asked of it than rounding allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
     """
     step, image = np.empty((2, *b.shape))
     begin(problem, b, ascent, image)
@@ -93,7 +98,7 @@ def _step(problem: Problem, b: Array, ascent: Ascent, step: Array, image: Array)
     slope = ascent.gradient - b
     ascent.solve(slope, step)
     multiply_functions(problem.k, step, image)
-    return float(max(np.abs(slope).max(), np.abs(image).max()))
+    return float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(image).max()))
 
 
 def _go_on(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
@@ -108,6 +109,8 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
     n_functions = sum(map(len, assembly.classes))
     labels = model.rvs_to_values[rv]
     _check_labels(likelihood_model, rv, labels, n_functions, assembly.n_points)
+    if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
+        _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
     check_priors(assembly.latents, model)
     _check_hyperparameters(assembly.latents, rv, model)
     free = {latent.free for latent in assembly.latents}
@@ -254,6 +257,16 @@ def _check_labels(
         likelihood.check(
             values, n_functions, n_points, f"labels of {rv.name!r}, which has {n_functions} latent function{plural},"
         )
+    except ValueError as error:
+        raise StructureError(str(error)) from None
+
+
+def _check_parameters(
+    likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: NDArray[np.int64]
+) -> None:
+    """Refuse numbers that a likelihood cannot be given; those that depend on hyperparameters are checked at a point."""
+    try:
+        likelihood.given(parameters).check_parameters(labels, repr(rv.name))
     except ValueError as error:
         raise StructureError(str(error)) from None
 

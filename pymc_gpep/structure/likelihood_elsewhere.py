@@ -82,13 +82,14 @@ class LikelihoodElsewhere:
             model, [*value_vars, *there.values()], graph_replace(expressions, {**data, **there}, strict=False)
         )
 
-    def __call__(self, point: PointType) -> Likelihood:
+    def __call__(self, point: PointType, observed: NDArray[np.int64] | None = None) -> Likelihood:
         """The likelihood at the new points, given values of the value variables.
 
         Raises
         ------
         ValueError
-            If what it is given differs between points, and is not known at the new ones.
+            If what it is given differs between points, and is not known at the new ones; if it can be that of no model,
+            or not where these numbers (m,) were observed.
         """
         if not self._likelihood.has_parameters:
             return self._likelihood
@@ -100,10 +101,12 @@ class LikelihoodElsewhere:
             parameters = parameters[:, :1]
         if parameters.shape[1] not in (1, self._rows):
             raise ValueError(self._refusal)
+        at_each: Array = np.broadcast_to(parameters, (len(parameters), max(self._n_points, parameters.shape[1])))
+        likelihood = self._likelihood.given(at_each[:, : self._n_points])
+        likelihood.check_parameters(observed, f"{self._name!r} at new points")
         if not np.isfinite(parameters).all():
             raise ValueError(f"What {self._name!r} is given besides latent values is not finite at new points.")
-        at_each: Array = np.broadcast_to(parameters, (len(parameters), max(self._n_points, parameters.shape[1])))
-        return self._likelihood.given(at_each[:, : self._n_points])
+        return likelihood
 
     @property
     def _refusal(self) -> str:

@@ -76,7 +76,7 @@ def check_moments(moments: Moments) -> None:
                 "inputs of the model, and at the hyperparameters it starts from."
             )
     likelihood.check(labels, *DensePrior.checked(k, mean).shape)
-    likelihood.check_parameters()
+    likelihood.check_parameters(labels, "the labels")
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:

@@ -251,6 +251,7 @@ class GPApproximation(SingleGroupApproximation):
         tolerance: float = 5e-5,
         covariances: bool = True,
         dim: str = "new_point",
+        progressbar: bool = True,
     ) -> xr.Dataset:
         """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
 
@@ -287,6 +288,8 @@ class GPApproximation(SingleGroupApproximation):
             held on the way is the same for any number of points.
         dim : str
             Name of the new dimension.
+        progressbar : bool
+            Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
         Returns
         -------
@@ -327,10 +330,11 @@ class GPApproximation(SingleGroupApproximation):
             tolerance=tolerance,
             covariances=covariances,
             dim=dim,
+            progressbar=progressbar,
         )
 
     @one_blas_thread()
-    def loo(self, *, refit_above: float = np.inf, tolerance: float = 5e-5) -> "CavityELPD":
+    def loo(self, *, refit_above: float = np.inf, tolerance: float = 5e-5, progressbar: bool = True) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
 
         The log predictive density of each label given all the others, log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i, where q₋ᵢ is
@@ -355,6 +359,8 @@ class GPApproximation(SingleGroupApproximation):
             Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo: a multinomial probit
             with five classes or more, a softmax with four or more. Where it would be more than a hundredth of a
             probability, that is computed to a higher precision.
+        progressbar : bool
+            Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
         Returns
         -------
@@ -363,7 +369,7 @@ class GPApproximation(SingleGroupApproximation):
             excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
             are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
         """
-        return leave_one_out(self._fit, refit_above=refit_above, tolerance=tolerance)
+        return leave_one_out(self._fit, refit_above=refit_above, tolerance=tolerance, progressbar=progressbar)
 
     @one_blas_thread()
     def importance(self, draws: int = 1000, *, random_seed: Any = None) -> ImportanceCheck:

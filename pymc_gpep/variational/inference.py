@@ -27,6 +27,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.backends import compile_options
+from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
 from pymc_gpep.variational.argument_checks import taken, whole_seed
 from pymc_gpep.variational.compilation import compilation
@@ -101,6 +102,7 @@ class GPInference(Inference):
         self._approximator = approximator(
             method, self._classifier.likelihood_model, options, _OF_FIT, taken(type(self))
         )
+        check_memory(self._classifier, f"method={self._approximator.name!r}", learned=True)
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(self._approximator)
         check_start(start)

@@ -127,7 +127,7 @@ def test_data_that_are_the_same_everywhere_need_not_be_given():
         ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be finite numbers.*each of the 12 points"),
         ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be finite numbers"),
         ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be finite numbers"),
-        ({"place": 0.0, "hours": 0.0}, "is not finite at new points"),
+        ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
         ({"weight": 1.0}, "data names 'weight', but of data 'y' depends, .* on 'place', 'hours'"),
     ],
 )
@@ -199,7 +199,7 @@ def test_cutpoints_that_cross_give_no_number_for_any_class(name):
         assert np.isnan(likelihood.log_density(np.zeros((1, 1)), np.array([observed])))
         assert np.isnan(log_predictive(likelihood, np.zeros((1, 1)), np.ones((1, 1, 1)), np.array([observed])))
     with pytest.raises(ValueError, match=r"must ascend, but are 0\.5, -0\.5, 1\. Declare them"):
-        likelihood.check_parameters()
+        likelihood.check_parameters(None, "y")
 
 
 def test_ordered_classes_with_a_scale_of_their_own_are_no_softmax():

@@ -16,7 +16,6 @@ from pymc_gpep.kernels.special.logistic_average import (
     log_logistic,
     log_logistic_normal,
 )
-from pymc_gpep.kernels.special.sinh_rule import WIDEST
 
 __all__ = ["average", "average_log", "bound", "derivatives"]
 
@@ -40,7 +39,7 @@ def average(mean, variance, y, parameters, out):
     for i in range(len(mean)):
         sign = class_sign(y[i])
         centre = sign * mean[i]
-        if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(centre)):
             out[:, i] = np.nan
             continue
         value, first, second, third, fourth = log_logistic_normal(centre, variance[i], room)
@@ -58,7 +57,7 @@ def average_log(mean, variance, y, parameters, out):
     for i in range(len(mean)):
         sign = class_sign(y[i])
         centre = sign * mean[i]
-        if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(centre)):
             out[:, i] = np.nan
             continue
         value, slope, curvature = average_log_logistic(centre, variance[i], room)

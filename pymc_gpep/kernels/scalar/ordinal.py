@@ -21,7 +21,6 @@ from pymc_gpep.kernels.special.logistic_average import (
     log_logistic_normal,
 )
 from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
-from pymc_gpep.kernels.special.sinh_rule import WIDEST
 
 __all__ = [
     "logit_average",
@@ -36,19 +35,22 @@ __all__ = [
     "probit_parameter_derivatives",
 ]
 
+_NARROW = 1e-3  # intervals, in standard deviations, over which a normal density hardly changes
+_WIDE = 1e8  # variance beside which that of a logistic density is small
+
 
 @kernel
 def _bounds(f, category, parameters, i):
-    """a and b at point i."""
+    """a and b at point i, and a − b, which far from the cutpoints is not what is left of both."""
     last = parameters.shape[0]
     if category < 0 or category > last:
-        return math.nan, math.nan
+        return math.nan, math.nan, math.nan
     for k in range(1, last):  # those of classes that never occur as well
         if not parameters[k, i] > parameters[k - 1, i]:
-            return math.nan, math.nan
-    upper = parameters[category, i] - f if category < last else math.inf
-    lower = parameters[category - 1, i] - f if category > 0 else -math.inf
-    return upper, lower
+            return math.nan, math.nan, math.nan
+    upper = parameters[category, i] if category < last else math.inf
+    lower = parameters[category - 1, i] if category > 0 else -math.inf
+    return upper - f, lower - f, upper - lower
 
 
 @kernel
@@ -61,11 +63,16 @@ def _log_difference(upper, lower):
 
 
 @kernel
-def _log_interval(a, b):
-    """log(Φ(a) − Φ(b)) and its first four derivatives where a and b are both shifted.
+def _log_interval(a, b, width):
+    """log(Φ(a) − Φ(b)), a − b = `width`, and its first four derivatives where a and b are both shifted.
 
-    An interval right of 0 is turned over, so that Φ keeps its digits.
+    An interval right of 0 is turned over, so that Φ keeps its digits. One that is narrow, of which a difference would
+    keep none, has a density that is quadratic over it.
     """
+    if width * (1.0 + abs(a)) < _NARROW:
+        middle, square = 0.5 * (a + b), width * width / 12.0
+        value = math.log(width) - 0.5 * (middle * middle + LOG_2PI) + 0.5 * square * (middle * middle - 1.0)
+        return value, (square - 1.0) * middle, square - 1.0, 0.0, 0.0
     turned = a + b > 0.0
     upper, lower = (-b, -a) if turned else (a, b)
     terms = log_ndtr_derivatives(upper)
@@ -76,8 +83,18 @@ def _log_interval(a, b):
 
 
 @kernel
-def _log_logistic_interval(a, b, variance, room):
-    """As `_log_interval`, for the logistic function averaged over a normal variable around a and b."""
+def _log_logistic_interval(a, b, width, variance, room):
+    """As `_log_interval`, for the logistic function averaged over a normal variable around a and b.
+
+    σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12; a
+    normal density that is much wider sees no more of it.
+    """
+    middle = 0.5 * (a + b)
+    narrow = width * (math.sqrt(variance) + abs(middle)) < _NARROW * variance
+    if narrow and variance > _WIDE and abs(middle) < _NARROW * variance:
+        whole = variance + math.pi * math.pi / 3.0 + width * width / 12.0
+        value = math.log(width) - 0.5 * (middle / whole * middle + LOG_2PI + math.log(whole))
+        return value, -middle / whole, -1.0 / whole, 0.0, 0.0
     turned = a + b > 0.0
     upper, lower = (-b, -a) if turned else (a, b)
     terms = log_logistic_normal(upper, variance, room)
@@ -91,8 +108,8 @@ def _log_logistic_interval(a, b, variance, room):
 def probit_derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives for F = Φ into `out` (4, n)."""
     for i in range(len(f)):
-        a, b = _bounds(f[i], y[i], parameters, i)
-        value, first, second, third, _ = _log_interval(a, b)
+        a, b, width = _bounds(f[i], y[i], parameters, i)
+        value, first, second, third, _ = _log_interval(a, b, width)
         out[0, i] = value
         out[1, i] = -first
         out[2, i] = second
@@ -107,11 +124,11 @@ def probit_parameter_derivatives(f, y, parameters, out):
     """
     out[:] = 0.0
     for i in range(len(f)):
-        a, b = _bounds(f[i], y[i], parameters, i)
+        a, b, width = _bounds(f[i], y[i], parameters, i)
         if math.isnan(a):
             out[:, :, i] = math.nan
             continue
-        value, first, second, _, _ = _log_interval(a, b)
+        value, first, second, _, _ = _log_interval(a, b, width)
         for side in range(2):
             row = y[i] - side
             bound = b if side else a
@@ -131,8 +148,8 @@ def probit_average(mean, variance, y, parameters, out):
     """
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
-        a, b = _bounds(mean[i], y[i], parameters, i)
-        value, first, second, third, fourth = _log_interval(scale * a, scale * b)
+        a, b, width = _bounds(mean[i], y[i], parameters, i)
+        value, first, second, third, fourth = _log_interval(scale * a, scale * b, scale * width)
         out[0, i] = value
         out[1, i] = -scale * first
         out[2, i] = scale**2 * second
@@ -146,8 +163,8 @@ def probit_average_slopes(mean, variance, y, parameters, out):
     out[:] = 0.0
     for i in range(len(mean)):
         scale = 1.0 / math.sqrt(1.0 + variance[i]) if variance[i] >= 0.0 else math.nan
-        a, b = _bounds(mean[i], y[i], parameters, i)
-        value = _log_interval(scale * a, scale * b)[0]
+        a, b, width = _bounds(mean[i], y[i], parameters, i)
+        value = _log_interval(scale * a, scale * b, scale * width)[0]
         if math.isnan(value):
             out[:, i] = math.nan
             continue
@@ -169,10 +186,10 @@ def _logistic_terms(bound):
 def logit_derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives for the logistic F into `out` (4, n)."""
     for i in range(len(f)):
-        a, b = _bounds(f[i], y[i], parameters, i)
+        a, b, width = _bounds(f[i], y[i], parameters, i)
         above, slope_a, q_a, third_a = _logistic_terms(a)
         below, slope_b, q_b, third_b = _logistic_terms(-b)
-        out[0, i] = above + below + math.log(-math.expm1(b - a))
+        out[0, i] = above + below + math.log(-math.expm1(-width))
         out[1, i] = slope_b - slope_a
         out[2, i] = -q_a - q_b
         out[3, i] = third_a - third_b
@@ -183,11 +200,11 @@ def logit_parameter_derivatives(f, y, parameters, out):
     """As `probit_parameter_derivatives`, for the logistic F."""
     out[:] = 0.0
     for i in range(len(f)):
-        a, b = _bounds(f[i], y[i], parameters, i)
+        a, b, width = _bounds(f[i], y[i], parameters, i)
         if math.isnan(a):
             out[:, :, i] = math.nan
             continue
-        gap = math.exp(b - a) / -math.expm1(b - a)
+        gap = 1.0 / math.expm1(width)
         for side in range(2):
             bound = -b if side else a
             if math.isfinite(bound):
@@ -203,11 +220,11 @@ def logit_average(mean, variance, y, parameters, out):
     """log ∫ p(y | f) N(f | μ, D) df for F = σ and its first four derivatives in μ into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        a, b = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+        a, b, width = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
             out[:, i] = math.nan
             continue
-        value, first, second, third, fourth = _log_logistic_interval(a, b, variance[i], room)
+        value, first, second, third, fourth = _log_logistic_interval(a, b, width, variance[i], room)
         out[0, i] = value
         out[1, i] = -first
         out[2, i] = second
@@ -221,11 +238,11 @@ def logit_average_slopes(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
-        a, b = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+        a, b, width = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
             out[:, i] = math.nan
             continue
-        value = _log_logistic_interval(a, b, variance[i], room)[0]
+        value = _log_logistic_interval(a, b, width, variance[i], room)[0]
         for side in range(2):
             bound = b if side else a
             if math.isfinite(bound):
@@ -239,11 +256,11 @@ def logit_average_log(mean, variance, y, parameters, out):
     """∫ log p(y | f) N(f | m, v) df for F = σ and its derivatives in m and v into `out` (3, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        a, b = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+        a, b, width = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
             out[:, i] = math.nan
             continue
-        out[0, i] = math.log(-math.expm1(b - a))
+        out[0, i] = math.log(-math.expm1(-width))
         out[1:, i] = 0.0
         for side in range(2):
             bound = -b if side else a
@@ -260,11 +277,11 @@ def logit_average_log_slopes(mean, variance, y, parameters, out):
     room = np.empty(ROOM)
     out[:] = 0.0
     for i in range(len(mean)):
-        a, b = _bounds(mean[i], y[i], parameters, i)
-        if math.isnan(a) or not (0.0 <= variance[i] < WIDEST and math.isfinite(mean[i])):
+        a, b, width = _bounds(mean[i], y[i], parameters, i)
+        if math.isnan(a) or not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
             out[:, i] = math.nan
             continue
-        gap = math.exp(b - a) / -math.expm1(b - a)
+        gap = 1.0 / math.expm1(width)
         for side in range(2):
             bound = -b if side else a
             if math.isfinite(bound):

@@ -1,6 +1,8 @@
 """Counts y ~ Poisson(exp(f + o)), with the logarithm o of the exposure as row 0 of the parameters.
 
 Arrays as in `pymc_gpep.likelihoods.local_computations`. An exposure adds to f, so that all slopes in o are slopes in f.
+An exposure of 0 is `NO_EXPOSURE`: a count of 0 then has the probability 1 at any f. Other counts, which cannot be, give
+NaN.
 """
 
 import math
@@ -11,6 +13,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.poisson_average import ROOM, log_poisson_normal
 
 __all__ = [
+    "NO_EXPOSURE",
     "average",
     "average_log",
     "average_log_slopes",
@@ -20,13 +23,22 @@ __all__ = [
     "parameter_derivatives",
 ]
 
+NO_EXPOSURE = -1e100
+"""What stands for the logarithm of an exposure of 0: a number, with derivatives, that no latent value comes near to."""
+
+
+@kernel
+def _log_rate(f, offset, count):
+    """f + o; NaN where there can be no such count."""
+    return f + offset if count == 0 or (count > 0 and offset > NO_EXPOSURE) else math.nan
+
 
 @kernel
 def derivatives(f, y, parameters, out):
     """log p(y_i | f_i) and its first three derivatives into `out` (4, n)."""
     for i in range(len(f)):
-        argument = f[i] + parameters[0, i]
-        rate = math.exp(argument) if y[i] >= 0 else math.nan
+        argument = _log_rate(f[i], parameters[0, i], y[i])
+        rate = math.exp(argument)
         out[0, i] = y[i] * argument - rate - math.lgamma(y[i] + 1.0)
         out[1, i] = y[i] - rate
         out[2, i] = -rate
@@ -38,8 +50,8 @@ def average(mean, variance, y, parameters, out):
     """log ∫ p(y | f) N(f | μ, D) df and its first four derivatives in μ into `out` (5, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        argument = mean[i] + parameters[0, i]
-        if not (y[i] >= 0 and 0.0 <= variance[i] < math.inf and math.isfinite(argument)):
+        argument = _log_rate(mean[i], parameters[0, i], y[i])
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(argument)):
             out[:, i] = math.nan
             continue
         value, first, second, third, fourth = log_poisson_normal(argument, variance[i], float(y[i]), room)
@@ -55,8 +67,8 @@ def average_slopes(mean, variance, y, parameters, out):
     """The derivative of `average` in o into `out` (1, n)."""
     room = np.empty(ROOM)
     for i in range(len(mean)):
-        argument = mean[i] + parameters[0, i]
-        usable = y[i] >= 0 and 0.0 <= variance[i] < math.inf and math.isfinite(argument)
+        argument = _log_rate(mean[i], parameters[0, i], y[i])
+        usable = 0.0 <= variance[i] < math.inf and math.isfinite(argument)
         out[0, i] = log_poisson_normal(argument, variance[i], float(y[i]), room)[1] if usable else math.nan
 
 
@@ -64,8 +76,8 @@ def average_slopes(mean, variance, y, parameters, out):
 def average_log(mean, variance, y, parameters, out):
     """∫ log p(y | f) N(f | m, v) df = y (m + o) − exp(m + o + v/2) − log y! and its derivatives into `out` (3, n)."""
     for i in range(len(mean)):
-        argument = mean[i] + parameters[0, i]
-        rate = math.exp(argument + 0.5 * variance[i]) if y[i] >= 0 and variance[i] >= 0.0 else math.nan
+        argument = _log_rate(mean[i], parameters[0, i], y[i])
+        rate = math.exp(argument + 0.5 * variance[i]) if variance[i] >= 0.0 else math.nan
         out[0, i] = y[i] * argument - rate - math.lgamma(y[i] + 1.0)
         out[1, i] = y[i] - rate
         out[2, i] = -0.5 * rate
@@ -75,7 +87,7 @@ def average_log(mean, variance, y, parameters, out):
 def parameter_derivatives(f, y, parameters, out):
     """The derivatives in o of log p and of its first two derivatives in f into `out` (1, 3, n)."""
     for i in range(len(f)):
-        rate = math.exp(f[i] + parameters[0, i]) if y[i] >= 0 else math.nan
+        rate = math.exp(_log_rate(f[i], parameters[0, i], y[i]))
         out[0, 0, i] = y[i] - rate
         out[0, 1, i] = -rate
         out[0, 2, i] = -rate
@@ -85,8 +97,8 @@ def parameter_derivatives(f, y, parameters, out):
 def average_log_slopes(mean, variance, y, parameters, out):
     """The derivative of `average_log` in o into `out` (1, n)."""
     for i in range(len(mean)):
-        rate = math.exp(mean[i] + parameters[0, i] + 0.5 * variance[i])
-        out[0, i] = y[i] - rate if y[i] >= 0 and variance[i] >= 0.0 else math.nan
+        rate = math.exp(_log_rate(mean[i], parameters[0, i], y[i]) + 0.5 * variance[i])
+        out[0, i] = y[i] - rate if variance[i] >= 0.0 else math.nan
 
 
 @kernel

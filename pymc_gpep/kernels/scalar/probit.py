@@ -12,7 +12,6 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.scalar.class_sign import class_sign
 from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
-from pymc_gpep.kernels.special.sinh_rule import WIDEST
 
 __all__ = ["average", "average_log", "bound", "derivatives"]
 
@@ -49,7 +48,7 @@ def average_log(mean, variance, y, parameters, out):
     for i in range(len(mean)):
         sign = class_sign(y[i])
         centre = sign * mean[i]
-        if not (0.0 <= variance[i] < WIDEST and math.isfinite(centre)):
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(centre)):
             out[:, i] = np.nan
             continue
         value, hazard, curvature = log_probit_normal(centre, variance[i])

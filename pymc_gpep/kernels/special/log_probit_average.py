@@ -12,7 +12,7 @@ from scipy import special
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.normal import probit_moments
-from pymc_gpep.kernels.special.sinh_rule import FURTHEST, sinh_rule
+from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
 
 __all__ = ["log_probit_normal"]
 
@@ -23,6 +23,7 @@ _STRIP = 2.8  # Φ has no zeros this near to the real line
 _LOG_ERROR = math.log(1e-14)
 _RANGE = 8.5  # of a standard normal variable, to 1e-16
 _NEGLIGIBLE = -0.5 * _RANGE * _RANGE
+_SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 
 _NODES, _WEIGHTS = sinh_rule(2.0, 0.075, -FURTHEST, 13.5)
@@ -77,6 +78,10 @@ def _mode(mean, sd):
 def log_probit_normal(mean, variance):
     """E of −log Φ(f), of the hazard φ(f)/Φ(f) and of −(log Φ)″(f), f ~ N(mean, variance)."""
     sd = math.sqrt(variance)
+    if variance >= WIDEST:  # −log Φ is f²/2 on the left and nothing on the right
+        z = mean / sd
+        density, below = _INV_SQRT_2PI * math.exp(-0.5 * z * z), 0.5 * math.erfc(z * _SQRT_HALF)
+        return 0.5 * variance * ((1.0 + z * z) * below - z * density), sd * (density - z * below), below
     if variance < _WIDE:
         strip = _STRIP / max(sd, 1e-300)
         best = math.sqrt(-2.0 * _LOG_ERROR / (1.0 + variance))

@@ -19,8 +19,8 @@ from numba.core import types
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 from pymc_gpep.kernels.special.log_complement import log_complement
-from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
-from pymc_gpep.kernels.special.sinh_rule import FURTHEST, sinh_rule
+from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard, log_ndtr_derivatives
+from pymc_gpep.kernels.special.sinh_rule import FURTHEST, WIDEST, sinh_rule
 
 __all__ = ["ROOM", "average_log_logistic", "log_logistic", "log_logistic_normal"]
 
@@ -152,7 +152,14 @@ def _narrow(mean, sd, weights, p):
 
 @kernel
 def _wide(mean, variance, weights):
-    """H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f)."""
+    """H(mean) and four derivatives for −variance / 2 ≤ mean ≤ 0, from cumulants of f under N(f) σ(f).
+
+    Beyond the rule σ is a step: the first term left out of log Φ(m / √v) is of the order (m / v)².
+    """
+    if variance >= WIDEST:
+        scale = 1.0 / math.sqrt(variance)
+        value, first, second, third, fourth = log_ndtr_derivatives(scale * mean)
+        return value, scale * first, scale**2 * second, scale**3 * third, scale**4 * fourth
     rate = -mean / variance
     half = 0.5 / variance
     total = 0.0

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.normal import log_ndtr_derivatives
 
 __all__ = ["ROOM", "log_poisson_normal"]
 
@@ -19,8 +20,18 @@ _ZERO = 1e-12  # what counts as zero of terms of the order of 1
 _DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule
 _LONGEST = 200  # steps of a search
 _POINT = 1e-10  # what a variance adds to the logarithm, below which the normal density is a point
+_NOTHING = -40.0  # logarithm of the rate's second moment over its first, up to which log E exp(−r) is −E r
+_STEP = 1e12  # variance to which exp(−eᵃ), one less a distribution function of variance π²/6, is a step
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+_SQRT_HALF = math.sqrt(0.5)
+_EULER = 0.5772156649015329  # minus the mean of that distribution
 _WIDE = 10.0  # variance from which on cumulants of a serve in any case
 _TERMS = 9  # of the series of eᵗ − 1 − t
+_RIGHT = 8.0  # standard deviations of a wide density: up to here E exp(−eᵃ) is no smaller than its rounding
+
+# exp(−eᵃ) = P(g > a) for a g with the density exp(g − eᵍ), narrow and analytic: nodes of the trapezoid rule for it.
+_NODES = np.arange(-40.0, 4.5, 0.25)
+_WEIGHTS = 0.25 * np.exp(_NODES - np.exp(_NODES))
 
 ROOM = (3, _MOST + 1)
 """Shape of the room that an average wants."""
@@ -53,16 +64,25 @@ def _mode(centre, variance):
 
 
 @kernel
-def _exponent(t, rate, variance):
-    return -rate * _beyond_linear(t) - 0.5 * t * t / variance
+def _rates(t, mode, rate):
+    """r − c and r − c − c t at a = mode + t, of which `rate` is c = exp(mode): it may underflow where r does not."""
+    if abs(t) > 0.1:
+        excess = math.exp(mode + t) - rate
+        return excess, excess - rate * t
+    return rate * math.expm1(t), rate * _beyond_linear(t)
 
 
 @kernel
-def _distance(sign, rate, variance, start):
+def _exponent(t, mode, rate, variance):
+    return -_rates(t, mode, rate)[1] - 0.5 * t * t / variance
+
+
+@kernel
+def _distance(sign, mode, rate, variance, start):
     """To where the logarithm of the integrand is about 1 below the mode's."""
     found = start
     for _ in range(_LONGEST):
-        fallen = -_exponent(sign * found, rate, variance)
+        fallen = -_exponent(sign * found, mode, rate, variance)
         if not fallen <= 2.0:
             found *= 0.6
         elif fallen < 0.5:
@@ -73,27 +93,26 @@ def _distance(sign, rate, variance, start):
 
 
 @kernel
-def _end(sign, rate, variance, scale):
+def _end(sign, mode, rate, variance, scale):
     """τ from which on nothing counts."""
     tau = 2.0
     for _ in range(_LONGEST):
-        if not -_exponent(sign * scale * math.sinh(tau), rate, variance) < _DROP:
+        if not -_exponent(sign * scale * math.sinh(tau), mode, rate, variance) < _DROP:
             break
         tau += 0.5
     return sign * tau
 
 
 @kernel
-def _look(rate, variance, scale, low, high, count, room):
-    """t, r/c − 1 and the integrand's weight at the nodes 0…count into `room`."""
+def _look(mode, rate, variance, scale, low, high, count, room):
+    """t, r − c and the integrand's weight at the nodes 0…count into `room`."""
     step = (high - low) / count
     growth = math.exp(low)
     ratio = math.exp(step)
     for k in range(count + 1):
         t = 0.5 * scale * (growth - 1.0 / growth)
-        excess = math.expm1(t)
-        beyond = excess - t if abs(t) > 0.1 else _beyond_linear(t)
-        weight = math.exp(-rate * beyond - 0.5 * t * t / variance)
+        excess, beyond = _rates(t, mode, rate)
+        weight = math.exp(-beyond - 0.5 * t * t / variance)
         room[0, k] = t
         room[1, k] = excess if weight > 0.0 else 0.0  # it may be infinite
         room[2, k] = weight * 0.5 * (growth + 1.0 / growth) if weight > 0.0 else 0.0
@@ -111,7 +130,7 @@ def _terms(rate, pull, variance, measure, count, every, room, out):
     """
     total = 0.0
     average = 0.0
-    excess = 0.0  # of r over c, relative to c
+    excess = 0.0  # of r over c
     for k in range(0, count + 1, every):
         total += room[2, k]
         average += room[2, k] * room[0, k]
@@ -122,7 +141,7 @@ def _terms(rate, pull, variance, measure, count, every, room, out):
     for k in range(0, count + 1, every):
         weight = room[2, k] / total
         d = (room[0, k] - average) / variance
-        g = -rate * (room[1, k] - excess)
+        g = excess - room[1, k]
         d_two += weight * d * d
         d_three += weight * d * d * d
         d_four += weight * d * d * d * d
@@ -138,12 +157,36 @@ def _terms(rate, pull, variance, measure, count, every, room, out):
         out[4] = d_four - 3.0 * d_two * d_two
         out[5] = math.sqrt(d_two)
     else:
-        mean_rate = rate * (1.0 + excess)
-        out[1] = pull - rate * excess
+        mean_rate = rate + excess
+        out[1] = pull - excess
         out[2] = g_two - mean_rate
         out[3] = 3.0 * g_two + g_three - mean_rate
         out[4] = cross + 6.0 * g_two + 6.0 * g_three + g_four - 3.0 * g_two * g_two
         out[5] = math.sqrt(g_two)
+
+
+@kernel
+def _none_of_wide(mean, v):
+    """The logarithm of E exp(−eᵃ), a ~ N(m, v), v wide, as one less E Φ((m − g)/√v), and its derivatives in m."""
+    scale = 1.0 / math.sqrt(v)
+    some = first = second = third = fourth = 0.0  # probability of a count, and its derivatives
+    for k in range(len(_NODES)):
+        x = scale * (mean - _NODES[k])
+        density = _WEIGHTS[k] * scale * _INV_SQRT_2PI * math.exp(-0.5 * x * x)
+        some += _WEIGHTS[k] * 0.5 * math.erfc(-x * _SQRT_HALF)
+        first += density
+        second -= density * x * scale
+        third += density * (x * x - 1.0) * scale**2
+        fourth -= density * x * (x * x - 3.0) * scale**3
+    none = some - 1.0  # minus the probability of no count: derivatives of its logarithm follow from these ratios
+    a, b, c, d = first / none, second / none, third / none, fourth / none
+    return (
+        math.log1p(-some),
+        a,
+        b - a * a,
+        c - 3.0 * a * b + 2.0 * a**3,
+        d - 4.0 * a * c - 3.0 * b * b + 12.0 * a * a * b - 6.0 * a**4,
+    )
 
 
 @kernel
@@ -152,6 +195,15 @@ def log_poisson_normal(mean, v, y, room):
 
     NaN where the rules do not agree.
     """
+    if y == 0.0 and mean + 1.5 * v < _NOTHING:
+        rate = math.exp(mean + 0.5 * v)
+        return -rate, -rate, -rate, -rate, -rate
+    if y == 0.0 and v >= _STEP:
+        scale = 1.0 / math.sqrt(v + math.pi * math.pi / 6.0)
+        value, first, second, third, fourth = log_ndtr_derivatives(-scale * (mean + _EULER))
+        return value, -scale * first, scale**2 * second, -(scale**3) * third, scale**4 * fourth
+    if y == 0.0 and v > _WIDE and mean < _RIGHT * math.sqrt(v):
+        return _none_of_wide(mean, v)
     constant = math.lgamma(y + 1.0)
     rate = math.exp(mean)
     if v * (1.0 + rate + (y - rate) ** 2) < _POINT:
@@ -160,15 +212,15 @@ def log_poisson_normal(mean, v, y, room):
     rate = math.exp(a)
     pull = (a - mean) / v if v * rate > 1.0 else y - rate  # the one that cancels less
     width = 1.0 / math.sqrt(rate + 1.0 / v)
-    scale = min(_distance(-1.0, rate, v, width), _distance(1.0, rate, v, width))
-    low = _end(-1.0, rate, v, scale)
-    high = _end(1.0, rate, v, scale)
+    scale = min(_distance(-1.0, a, rate, v, width), _distance(1.0, a, rate, v, width))
+    low = _end(-1.0, a, rate, v, scale)
+    high = _end(1.0, a, rate, v, scale)
     coarse, fine = np.empty(6), np.empty(6)
     count = _FEWEST
     agree = False
     while not agree and count < _MOST:
         count *= 2
-        _look(rate, v, scale, low, high, count, room)
+        _look(a, rate, v, scale, low, high, count, room)
         measure = scale * (high - low) / count
         _terms(rate, pull, v, measure, count, 2, room, coarse)
         _terms(rate, pull, v, measure, count, 1, room, fine)

@@ -16,7 +16,7 @@ FURTHEST = 1e12
 """Where the nodes of rules for any width end."""
 
 WIDEST = 1e20
-"""Largest variance of a normal density that does not reach beyond."""
+"""Largest variance of a normal density that does not reach beyond: to wider ones L is a step, to rounding."""
 
 
 def sinh_rule(scale: float, step: float, lowest: float, highest: float) -> tuple[np.ndarray, np.ndarray]:

@@ -25,6 +25,7 @@ __all__ = ["class_probabilities"]
 
 _SEED = 20_130_107  # the same input has the same answer
 _NOISE = UtilityNoise(common=1.0, weights=np.ones(1), means=np.zeros(1), variances=np.zeros(1), error=4e-6)
+_WIDEST = 1e100  # variance whose square is a number
 _INNER_SWEEPS = 100
 _INNER_TOLERANCE = 1e-10
 
@@ -69,6 +70,9 @@ def class_probabilities(
         `method` is unknown.
     """
     mean, cov = gaussian_moments(mean, cov, tolerance)
+    # Beside the widest the unit noise is nothing, so that all may be narrower in proportion.
+    wider = np.maximum(np.abs(cov).max(axis=(1, 2), initial=0.0) / _WIDEST, 1.0)
+    mean, cov = mean / np.sqrt(wider)[:, None], cov / wider[:, None, None]
     if method == "inner_ep":
         unnormalised = np.exp(tilted_log_normaliser(mean, cov, _INNER_SWEEPS, _INNER_TOLERANCE))
         total = unnormalised.sum(axis=1, keepdims=True)

@@ -60,7 +60,7 @@ class OrderedLikelihood(OneFunction, ABC):
             "sigma leaves the model as it is: cutpoints=cutpoints / sigma, and in the prior cov_func=sigma**-2 * ...."
         )
 
-    def check_parameters(self) -> None:
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
         descends = ~(np.diff(self.parameters, axis=0) > 0.0).all(axis=0)
         if descends.any():
             first = self.parameters[:, descends][:, 0]

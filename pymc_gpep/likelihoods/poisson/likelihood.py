@@ -29,7 +29,10 @@ __all__ = ["PoissonLikelihood"]
 
 @dataclass(frozen=True)
 class PoissonLikelihood(OneFunction):
-    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter."""
+    """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter.
+
+    Of an exposure of 0 it is `NO_EXPOSURE`, by which a row with a count of 0 says as much as a row that is left out.
+    """
 
     name: ClassVar[str] = "poisson"
     written: ClassVar[str] = "pm.Poisson(mu=pm.math.exp(f + offset))"
@@ -75,9 +78,25 @@ class PoissonLikelihood(OneFunction):
             raise ValueError(f"{name} must be counts up to {_LARGEST}, but run up to {given.max()}.")
         return np.ascontiguousarray(given, np.int64)
 
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
+        (offset,) = self.parameters
+        if (bad := ~(offset < np.inf)).any():
+            raise ValueError(
+                f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are "
+                f"not in {_rows(bad)}."
+            )
+        if observed is not None and (bad := (offset <= poisson.NO_EXPOSURE) & (observed > 0)).any():
+            raise ValueError(
+                f"The exposure of {name} is 0 in {_rows(bad)}, where the count is more than 0, which cannot be. Put "
+                "the exposure right, or leave those rows out, of the latent function's inputs as well."
+            )
+
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        first = np.exp(mean[:, 0] + self.parameters[0] + 0.5 * cov[:, 0, 0])
-        return np.stack([first, first + first**2 * np.exp(cov[:, 0, 0])])
+        variance = cov[:, 0, 0]
+        log_rate = mean[:, 0] + self.parameters[0] + 0.5 * variance
+        with np.errstate(over="ignore"):  # a mean beyond all numbers is infinite
+            first = np.exp(log_rate)
+            return np.stack([first, first + np.exp(2.0 * log_rate + variance)])
 
     def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
         """The squared error of the predictive mean."""
@@ -86,3 +105,11 @@ class PoissonLikelihood(OneFunction):
 
 
 _LARGEST = 2**53
+_NAMED = 5  # rows in a message
+
+
+def _rows(bad: NDArray[np.bool_]) -> str:
+    """Rows by their numbers, as a message names them."""
+    rows = np.flatnonzero(bad)
+    named = ", ".join(map(str, rows[:_NAMED]))
+    return f"row{'s' * (rows.size > 1)} {named}" + (f" and {rows.size - _NAMED} more" if rows.size > _NAMED else "")

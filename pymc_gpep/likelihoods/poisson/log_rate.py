@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import cast
 
+import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
@@ -11,6 +12,7 @@ from pytensor.scalar.basic import Add, Exp, Mul, Neg, Sub, TrueDiv
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
 from pymc_gpep.likelihoods.contract import Reading
 
 __all__ = ["read_log_rate"]
@@ -42,7 +44,8 @@ def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Readin
         return None
     ((_, argument),) = arguments
     offset = sum((sign * term for sign, term in terms if not depends(term)), start=pt.constant(0.0))
-    return Reading(argument, pt.atleast_1d(offset)[None])
+    bounded = pt.switch(pt.eq(offset, -np.inf), pt.constant(NO_EXPOSURE, dtype="float64"), offset)
+    return Reading(argument, pt.atleast_1d(bounded)[None])
 
 
 class _NotExponentialError(Exception):
@@ -54,7 +57,11 @@ def _of_logarithm(
 ) -> _Terms:
     """Terms, with their signs, that the logarithm of a rate is the sum of."""
     if not depends(rate):
-        yield sign, pt.log(rate.astype("float64"))  # PyTensor keeps numbers in as few digits as show them
+        exposure = rate.astype("float64")  # PyTensor keeps numbers in as few digits as show them
+        none = pt.eq(exposure, 0.0)
+        usable = pt.ge(exposure, 0.0)  # neither negative nor NaN
+        logarithm = pt.log(pt.switch(none | ~usable, 1.0, exposure))  # with a derivative where there is no exposure
+        yield sign, pt.switch(usable, pt.switch(none, -np.inf, logarithm), np.nan)
         return
     if rate in latents or rate.owner is None:
         raise _NotExponentialError

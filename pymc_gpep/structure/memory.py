@@ -1,0 +1,88 @@
+"""Whether the matrices of the size of the data that a dense method makes fit into memory, before any is made."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from pymc_gpep.approximations.ivm import IVM
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
+from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.processes import GPModel
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
+__all__ = ["available_memory", "check_memory"]
+
+_HELD = 2  # matrices of each function, and of all together, at the least: a covariance, and a factor of it
+_LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
+_GIGABYTE = 1e9
+
+
+def check_memory(processes: GPModel, what: str, *, learned: bool = False) -> None:
+    """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
+
+    What it would take at the least is compared with what there is, so that a fit which would fit is not refused.
+
+    Parameters
+    ----------
+    processes : GPModel
+    what : str
+        What would be done, for the message.
+    learned : bool
+        Whether derivatives in hyperparameters are wanted.
+    """
+    n, c = processes.n_points, processes.n_functions
+    matrices = (_LEARNED if learned and processes.hyperparameters else _HELD) * (1 + c)
+    needed, there = 8.0 * matrices * n * n, available_memory()
+    if needed <= there:
+        return
+    names = []
+    if isinstance(processes, GPClassifier):
+        likelihood = processes.likelihood_model
+        names = [f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
+        names += ['"ivm"'] if IVM.approximates(likelihood) else []
+    sparse = [name for name in names if name != '"ivm"']
+    ways = [f"pm.fit(method={sparse[0]}, inducing=100), with inducing inputs"] if sparse else []
+    ways += ['pm.fit(method="ivm", active=500), with active rows'] if '"ivm"' in names else []
+    raise MemoryError(
+        f"{what} works on matrices of {n} × {n} numbers, at least {matrices} of them for {c} latent "
+        f"function{'s' * (c > 1)}: {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are free. "
+        + (f"Without such matrices there is {', or '.join(ways)}. " if ways else "")
+        + f"{'Or give' if ways else 'Give'} the model fewer rows."
+    )
+
+
+def available_memory() -> float:
+    """Bytes that this process may still take, as far as the system tells; infinite where it does not."""
+    return min(_limits(), default=np.inf)
+
+
+def _limits() -> Iterator[float]:
+    if (free := _numbers("/proc/meminfo").get("MemAvailable")) is not None:
+        yield 1024.0 * free
+    resident = 1024.0 * _numbers("/proc/self/status").get("VmRSS", 0.0)
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        text = _text(limit).strip()
+        if text.isdigit():
+            yield float(text) - resident
+    if resource is not None:
+        of_addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if of_addresses != resource.RLIM_INFINITY:
+            yield of_addresses - 1024.0 * _numbers("/proc/self/status").get("VmSize", 0.0)
+
+
+def _numbers(path: str) -> dict[str, float]:
+    """Numbers of a file of lines `name: number unit`, by name; none where there is no such file."""
+    pairs = (line.split() for line in _text(path).splitlines())
+    return {pair[0].rstrip(":"): float(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdigit()}
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,80 @@
+"""Counts that are large, with exposures of any size: by dense algebra, and by quadrature of one row."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy import integrate, optimize, stats
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+from tests.reference.laplace_of_counts import laplace_of_counts
+
+X = np.linspace(-2.0, 2.0, 8)
+K = 2.0 + np.exp(-0.5 * (X[:, None] - X) ** 2) + 1e-6 * np.eye(8)
+LARGEST = (70, 10_000, 1_000_000)
+
+
+def solve(method, k, offset, y):
+    likelihood = PoissonLikelihood().given(offset[None])
+    solution = approximator(method, likelihood, {}).solve(k[None], np.zeros((1, len(y))), y, likelihood=likelihood)
+    assert solution.convergence.converged, solution.convergence
+    return solution
+
+
+@pytest.mark.parametrize("exposure", [1e-6, 1.0, 1e8])
+@pytest.mark.parametrize("largest", LARGEST)
+@pytest.mark.parametrize("like", ["all of them large", "one of them large"])
+def test_laplace_agrees_with_dense_algebra(largest, exposure, like):
+    rng = np.random.default_rng(1)
+    y = rng.poisson(largest * np.exp(np.sin(X))) if like == "all of them large" else np.r_[rng.poisson(3, 7), largest]
+    offset = np.full(8, np.log(exposure))
+    mode, evidence = laplace_of_counts(K, offset, y)
+    solution = solve("laplace", K, offset, y)
+    assert_allclose(solution.mean[0], mode, atol=1e-6)
+    assert_allclose(solution.evidence, evidence, rtol=1e-6)
+
+
+def log_average(y, offset, mean, variance):
+    """log ∫ Poisson(y; exp(f + offset)) N(f | mean, variance) df by quadrature about the mode."""
+
+    def log_joint(f):
+        return stats.poisson.logpmf(y, np.exp(f + offset)) + stats.norm.logpdf(f, mean, np.sqrt(variance))
+
+    mode = optimize.minimize_scalar(lambda f: -log_joint(f), bracket=(np.log(y + 1.0) - offset - 1.0, mean)).x
+    top, width = log_joint(mode), 1.0 / np.sqrt(np.exp(mode + offset) + 1.0 / variance)
+    area, _ = integrate.quad(lambda z: np.exp(log_joint(mode + width * z) - top), -15, 15, epsabs=0, epsrel=1e-10)
+    return top + np.log(width * area)
+
+
+@pytest.mark.parametrize("exposure", [1e-6, 1.0, 1e8])
+@pytest.mark.parametrize("largest", LARGEST)
+@pytest.mark.parametrize("method", ["ep", "fv"])  # both are exact for one row
+def test_methods_that_are_exact_for_one_row_agree_with_quadrature(method, largest, exposure):
+    offset = np.log([exposure])
+    solution = solve(method, np.array([[2.0]]), offset, np.array([largest]))
+    assert_allclose(solution.evidence, log_average(largest, offset[0], 0.0, 2.0), rtol=1e-8, atol=1e-6)
+
+
+@pytest.mark.parametrize("exposure", [1e-6, 1.0, 1e8])
+@pytest.mark.parametrize("largest", LARGEST)
+def test_kl_has_the_largest_bound(largest, exposure):
+    # Under N(m, v), y (m + o) − exp(m + o + v/2) − log y! − KL(N(m, v) ‖ N(0, 2)) is stationary where m = 2 (y − r) and
+    # 1/v = r + 1/2, with the rate r = exp(m + o + v/2): one equation for log r.
+    offset = np.log(exposure)
+
+    def excess(log_rate):
+        rate = np.exp(log_rate)
+        return 2.0 * (largest - rate) + offset + 0.5 / (rate + 0.5) - log_rate
+
+    rate = np.exp(optimize.brentq(excess, 0.0, 40.0, xtol=1e-14))
+    solution = solve("kl", np.array([[2.0]]), np.array([offset]), np.array([largest]))
+    assert_allclose(solution.mean[0], 2.0 * (largest - rate), atol=1e-6, rtol=1e-5)
+    assert_allclose(solution.cov.ravel(), 1.0 / (rate + 0.5), rtol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["ep", "kl", "fv"])
+def test_methods_of_many_large_counts_converge_to_what_laplace_finds(method):
+    # A posterior of counts of a million is normal to four digits; only "fv" loses correlations, and keeps the mean.
+    y = np.random.default_rng(1).poisson(1e6 * np.exp(np.sin(X)))
+    mode, _ = laplace_of_counts(K, np.zeros(8), y)
+    assert_allclose(solve(method, K, np.zeros(8), y).mean[0], mode, atol=1e-5)

@@ -1,0 +1,117 @@
+"""Exposures of 0, whose rows say nothing, and exposures that cannot be; beside models without those rows."""
+
+import re
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from tests.likelihoods.with_parameters import COUNTS, EXPOSURE, X
+
+EMPTY = np.array([1, 6, 11])
+REST = np.setdiff1d(np.arange(12), EMPTY)
+HOURS = np.where(np.isin(np.arange(12), EMPTY), 0.0, EXPOSURE)
+SEEN = np.where(HOURS > 0.0, COUNTS, 0)
+OTHERS = np.array([[-1.1], [0.4]])
+
+
+def as_data(hours, f):
+    return pm.Data("hours", hours) * pm.math.exp(f)
+
+
+def as_numbers(hours, f):
+    return hours * pm.math.exp(f)
+
+
+def as_offset(hours, f):
+    with np.errstate(divide="ignore"):
+        return pm.math.exp(f + np.log(hours))
+
+
+def times_a_hyperparameter(hours, f):
+    return pm.HalfNormal("rate", 1.0) * hours * pm.math.exp(f)
+
+
+WRITTEN = [as_data, as_numbers, as_offset, times_a_hyperparameter]
+
+
+def model(rows, hours=HOURS, counts=SEEN, written=as_data):
+    with pm.Model() as made:
+        eta = pm.HalfNormal("eta", 1.0)
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(0.5), cov_func=eta**2 * pm.gp.cov.ExpQuad(1, ls=1.0))
+        f = gp.prior("f", X=X[rows])
+        pm.Poisson("y", mu=written(hours[rows], f), observed=counts[rows])
+    return made, gp
+
+
+def fit(made, method="laplace"):
+    with made:
+        return pm.fit(method=method, progressbar=False, random_seed=1)
+
+
+@pytest.mark.parametrize(
+    ("method", "written"), [("ep", as_data), ("kl", as_data), *(("laplace", each) for each in WRITTEN)]
+)
+def test_a_row_without_exposure_is_as_if_left_out(method, written):
+    all_rows, gp = model(slice(None), written=written)
+    without, other_gp = model(REST, written=written)
+    found, expected = fit(all_rows, method), fit(without, method)
+    assert found.converged
+    assert_allclose(found.log_evidence, expected.log_evidence, rtol=1e-9)
+    assert_allclose(found.hyperparameters.eta, expected.hyperparameters.eta, rtol=1e-6)
+    loo = found.loo()
+    assert_array_equal(loo.elpd_i[EMPTY], 0.0)
+    assert_allclose(loo.elpd, expected.loo().elpd, rtol=1e-7)
+    if written is as_data:
+        at = {"data": {"hours": 1.0}}
+        assert_allclose(
+            found.predict(gp, OTHERS, **at).y_mean, expected.predict(other_gp, OTHERS, **at).y_mean, rtol=1e-6
+        )
+
+
+def test_nothing_is_counted_without_exposure():
+    made, gp = model(slice(None))
+    predicted = fit(made).predict(gp, OTHERS, data={"hours": [0.0, 1.0]}, observed=[0, 2])
+    for name in ("y_mean", "y_variance", "log_density"):
+        assert predicted[name][0] == 0.0
+        assert predicted[name][1] != 0.0
+
+
+@pytest.mark.parametrize("written", WRITTEN)
+def test_a_count_without_exposure_is_refused_with_its_row(written):
+    made, _ = model(slice(None), counts=np.where(np.arange(12) == 6, 4, SEEN), written=written)
+    with pytest.raises(ValueError, match=r"exposure of .* is 0 in row 6, where the count is more than 0"):
+        fit(made)
+
+
+CANNOT_BE = [
+    (as_data, -1.0),
+    (as_data, np.inf),  # and PyMC refuses data that are NaN
+    *((written, wrong) for written in (as_numbers, times_a_hyperparameter) for wrong in (-1.0, np.inf, np.nan)),
+]
+
+
+@pytest.mark.parametrize(("written", "wrong"), CANNOT_BE)
+def test_an_exposure_that_cannot_be_is_refused_with_its_rows(written, wrong):
+    made, _ = model(slice(None), hours=np.where(np.isin(np.arange(12), [2, 4]), wrong, EXPOSURE), written=written)
+    with pytest.raises(ValueError, match=r"must be numbers of at least 0.* in rows 2, 4\."):
+        fit(made)
+    with pytest.raises(ValueError, match=r"must be numbers of at least 0.* in rows 2, 4\."):
+        gpep.marginalize(made, "laplace")
+
+
+def test_many_rows_are_named_by_the_first():
+    made, _ = model(slice(None), hours=-EXPOSURE)
+    with pytest.raises(gpep.StructureError, match=re.escape("in rows 0, 1, 2, 3, 4 and 7 more.")):
+        fit(made)
+
+
+def test_exposures_at_new_points_are_checked_alike():
+    made, gp = model(slice(None))
+    fitted = fit(made)
+    with pytest.raises(ValueError, match=r"of 'y' at new points must be numbers of at least 0.* in row 1\."):
+        fitted.predict(gp, OTHERS, data={"hours": [1.0, -1.0]})
+    with pytest.raises(ValueError, match=r"exposure of 'y' at new points is 0 in row 0"):
+        fitted.predict(gp, OTHERS, data={"hours": [0.0, 1.0]}, observed=[3, 1])

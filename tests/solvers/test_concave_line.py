@@ -1,0 +1,23 @@
+"""The line search on slopes that fall exponentially, where its bracket is known in closed form."""
+
+import math
+
+import numpy as np
+import pytest
+
+from pymc_gpep.solvers.concave_line import step_length
+
+
+@pytest.mark.parametrize("gain", [1.0, 1e6])
+@pytest.mark.parametrize("count", [3.0, 70.0, 1e4, 1e6])
+def test_a_step_that_goes_far_too_far_is_cut_back_to_one_that_rises_much_less(count, gain):
+    def along_line(t):
+        """Of count · f − exp(f) at f = t · gain · count, a first step of Newton's method."""
+        rate = math.exp(min(t * gain * count, 709.0)) if t * gain * count < 709.0 else math.inf
+        return gain * count * (count - rate), (gain * count) ** 2 * rate
+
+    with np.errstate(all="ignore"):  # as while a solver runs
+        t = step_length(along_line, 0.0, 0.0)
+    # The slope is between 0 and a tenth of its value at 0 where exp(f) is between count − 0.1 (count − 1) and count.
+    assert math.log(count - 0.1 * (count - 1.0)) <= t * gain * count * (1.0 + 1e-12)
+    assert t * gain * count <= math.log(count) * (1.0 + 1e-12)

@@ -1,0 +1,84 @@
+"""Refusal of dense methods where matrices of the size of the data do not fit, before any of them is made."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import memory
+
+ROWS = 20_000
+
+
+def model(observe):
+    x = np.random.default_rng(1).normal(size=(ROWS, 1))
+    with pm.Model() as made:
+        ls = pm.InverseGamma("ls", mu=1, sigma=0.5)
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls))
+        observe(gp.prior("f", X=x))
+    return made
+
+
+def two_classes(f):
+    pm.Bernoulli("y", logit_p=f, observed=np.arange(ROWS) % 2)
+
+
+def counts(f):
+    pm.Poisson("y", mu=pm.math.exp(f), observed=np.arange(ROWS) % 3)
+
+
+@pytest.fixture
+def six_gigabytes(monkeypatch):
+    monkeypatch.setattr(memory, "available_memory", lambda: 6e9)
+
+
+@pytest.mark.usefixtures("six_gigabytes")
+def test_a_fit_that_cannot_fit_is_refused_with_what_would_do():
+    # Eight matrices of 20 000 × 20 000 numbers of eight bytes.
+    with model(two_classes), pytest.raises(MemoryError, match=r"25\.6 GB, and 6\.0 GB of memory are free") as refused:
+        pm.fit(method="ep")
+    assert 'pm.fit(method="sparse_ep", inducing=100)' in str(refused.value)
+    assert 'pm.fit(method="ivm", active=500)' in str(refused.value)
+
+
+@pytest.mark.usefixtures("six_gigabytes")
+def test_only_methods_that_take_the_likelihood_are_named():
+    with model(counts), pytest.raises(MemoryError, match=r"free\. Give the model fewer rows\."):
+        pm.fit(method="laplace")
+
+
+@pytest.mark.usefixtures("six_gigabytes")
+@pytest.mark.parametrize("use", [lambda: gpep.marginalize(pm.modelcontext(None), "laplace"), gpep.EllipticalSlice])
+def test_samplers_and_marginal_models_are_refused_alike(use):
+    with model(two_classes), pytest.raises(MemoryError, match=r"20000 × 20000 numbers"):
+        use()
+
+
+def test_what_fits_is_not_refused(monkeypatch):
+    made = gpep.read_classifier(model(two_classes))
+    monkeypatch.setattr(memory, "available_memory", lambda: 25.7e9)
+    memory.check_memory(made, "ep", learned=True)
+    monkeypatch.setattr(memory, "available_memory", lambda: 25.5e9)
+    with pytest.raises(MemoryError):
+        memory.check_memory(made, "ep", learned=True)
+
+
+def test_memory_that_is_free_is_no_more_than_the_machine_has():
+    with open("/proc/meminfo") as file:
+        total = 1024.0 * int(re.search(r"MemTotal:\s+(\d+)", file.read())[1])
+    assert 1e7 < memory.available_memory() < total
+
+
+def test_a_limit_on_addresses_counts():
+    code = (
+        "import resource\nfrom pymc_gpep.structure import memory\n"
+        "size = 1024 * memory._numbers('/proc/self/status')['VmSize']\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (int(size + 1e9), -1))\n"
+        "print(memory.available_memory())"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert 0.8e9 < float(found) <= 1.01e9
