@@ -196,7 +196,7 @@ def test_ep_is_near_gibbs_on_a_middling_problem():
 @pytest.mark.parametrize(
     ("data", "log_variance", "log_lengthscale", "evidence"),
     [
-        (wine, 1.0, 1.0, -51.02102765),
+        pytest.param(wine, 1.0, 1.0, -51.02102765, marks=pytest.mark.slow),
         pytest.param(wine, 4.0, 2.0, -32.51897958, marks=pytest.mark.slow),
         pytest.param(iris, 8.0, 2.5, -27.22167737, marks=pytest.mark.slow),
     ],
