@@ -1,49 +1,86 @@
-"""The compiler of kernels: numba, serial, cached on disk under a key that follows the source of *all* kernels.
+"""The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
-numba's own cache looks at the file of the function it caches and at no other, so a kernel that calls one in
-another file would be served stale after that one changes. PyTensor's cache never looks at the source at all. Both
-get the same remedy: a hash of every source file of this folder and the folders in it.
+numba's own cache looks at the text of the file that a function stands in, and at no other file: a kernel that calls
+one in another file would be served stale after that one changes, and a new docstring would have a file compiled again.
+PyTensor's cache never looks at the source at all. Both get the same remedy: a digest of the code, without docstrings
+and comments, of a file and of all files of this package that it imports, directly or through others.
 """
 
+import ast
+import functools
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
 import numba
+from numba.core.caching import IndexDataCacheFile
 
-__all__ = ["follow_source", "inlined_kernel", "kernel", "source_key"]
-
-
-_FOLDER = Path(__file__).parent
+__all__ = ["inlined_kernel", "kernel", "source_key"]
 
 
-def _source_digest() -> bytes:
+_PACKAGE = Path(__file__).parents[1]
+
+
+def _files(module: str) -> Iterator[Path]:
+    """Files of this package that a dotted name stands for; the last part of the name may be a function's."""
+    root, *inside = module.split(".")
+    if root == _PACKAGE.name:
+        for path in (_PACKAGE.joinpath(*inside), _PACKAGE.joinpath(*inside[:-1])):
+            yield from (file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file())
+
+
+def _imported(tree: ast.AST, path: Path) -> Iterator[Path]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _files(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            # A relative import counts folders from that of its own file.
+            here = (_PACKAGE.name, *path.parts[len(_PACKAGE.parts) : -node.level]) if node.level else ()
+            parts = (*here, *([node.module] if node.module else []))
+            for alias in node.names:
+                yield from _files(".".join((*parts, alias.name)))
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list):
+            is_text = [isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant) for each in body]
+            node.body = [each for each, text in zip(body, is_text, strict=True) if not text]  # type: ignore[attr-defined]
+    return tree
+
+
+@functools.cache
+def _read(path: Path) -> tuple[bytes, frozenset[Path]]:
+    """Digest of the code of one file, and the files of this package that it imports."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    imported = frozenset(_imported(tree, path)) - {path}
+    return hashlib.sha256(ast.dump(_without_docstrings(tree)).encode()).digest(), imported
+
+
+@functools.cache
+def _digest(path: Path) -> bytes:
+    """Digest of the code of a file and of all that it imports from this package."""
+    closure, found = set(), {path}
+    while found:
+        closure |= found
+        found = set().union(*(_read(each)[1] for each in found)) - closure
     digest = hashlib.sha256(numba.__version__.encode())
-    for path in sorted(_FOLDER.rglob("*.py")):
-        digest.update(path.relative_to(_FOLDER).as_posix().encode())
-        digest.update(path.read_bytes())
+    for each in sorted(closure):
+        digest.update(each.relative_to(_PACKAGE).as_posix().encode() if _PACKAGE in each.parents else b"")
+        digest.update(_read(each)[0])
     return digest.digest()
 
 
-_DIGEST = _source_digest()
-
-
 def source_key(file: str) -> int:
-    """Integer that changes with the source of any kernel, and with that of `file`.
+    """Integer that changes with the code of a file and of what it imports from this package.
 
-    It is the cache key that PyTensor's numba backend asks for where code in `file` wraps kernels as an Op.
+    PyTensor's numba backend asks for such a cache key where code in `file` wraps kernels as an Op.
     """
-    digest = hashlib.sha256(_DIGEST)
-    digest.update(Path(file).read_bytes())
-    return int.from_bytes(digest.digest()[:6])
-
-
-def follow_source(compiled: Any) -> None:
-    """Let the disk cache of something numba compiles be stale once the source of any kernel has changed."""
-    # The stamp that numba compares before it trusts a file of its cache; it is the one place to put the digest.
-    cache_file = compiled._cache._cache_file
-    cache_file._source_stamp = (cache_file._source_stamp, _DIGEST)
+    return int.from_bytes(_digest(Path(file))[:6])
 
 
 def kernel(function: Callable[..., Any], *, inline: Literal["never", "always"] = "never") -> Any:
@@ -52,7 +89,11 @@ def kernel(function: Callable[..., Any], *, inline: Literal["never", "always"] =
     Called from Python it lets go of the interpreter's lock.
     """
     dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline, nogil=True)(function)
-    follow_source(dispatcher)
+    cache = dispatcher._cache
+    # A docstring moves the functions below it, so that a name on disk holds no line number.
+    name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base)
+    stamp = _digest(Path(function.__code__.co_filename))
+    cache._cache_file = IndexDataCacheFile(cache._cache_path, filename_base=name, source_stamp=stamp)
     return dispatcher
 
 

@@ -1,4 +1,4 @@
-"""Compiled kernels on disk: used again while the sources are the same, and never after one of them has changed."""
+"""Compiled kernels on disk: used again while the code they are made of is the same, and never after it has changed."""
 
 import json
 import os
@@ -10,18 +10,22 @@ from pathlib import Path
 import pytest
 
 import pymc_gpep.kernels
+from pymc_gpep.kernels import compile
 
 KERNELS = Path(pymc_gpep.kernels.__file__).parent
 
-# Prints what it is asked, whether the cache had it, and the key that PyTensor would be given.
+# Prints for each kernel its value, whether the cache had it, and the key that PyTensor would be given.
 _RUN = """
-import json, sys
-import {module}
-from {module} import {kernel}
+import importlib, json
 from pymc_gpep.kernels.compile import source_key
-value = {kernel}(-1.5)
-hits, misses = (sum(counts.values()) for counts in ({kernel}.stats.cache_hits, {kernel}.stats.cache_misses))
-print(json.dumps([value, hits, misses, source_key({module}.__file__)]))
+found = {{}}
+for module in {modules}:
+    file = importlib.import_module(f"pymc_gpep.kernels.{{module}}")
+    kernel = file.kernel_of_test
+    value = kernel(-1.5)
+    counts = (sum(each.values()) for each in (kernel.stats.cache_hits, kernel.stats.cache_misses))
+    found[module] = [value, *counts, source_key(file.__file__)]
+print(json.dumps(found))
 """
 
 
@@ -45,8 +49,13 @@ class Package:
         result = subprocess.run(command, cwd=self.root, env=environment, check=True, capture_output=True, text=True)
         return result.stdout
 
-    def run(self, module: str, kernel: str) -> list:
-        return json.loads(self.python(_RUN.format(module=module, kernel=kernel), "-W", "error"))
+    def write(self, module: str, code: str) -> None:
+        file = self.kernels.joinpath(*module.split(".")).with_suffix(".py")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(f"from pymc_gpep.kernels.compile import kernel\n{code}")
+
+    def run(self, *modules: str) -> dict[str, list]:
+        return json.loads(self.python(_RUN.format(modules=modules), "-W", "error"))
 
 
 @pytest.fixture
@@ -54,33 +63,79 @@ def package(tmp_path):
     return Package(tmp_path)
 
 
+def kernel_of(expression: str, docstring: str = "") -> str:
+    return f"@kernel\ndef kernel_of_test(x):\n    {docstring!r}\n    return {expression}\n"
+
+
 def test_kernel_is_compiled_once(package):
-    """Among them one that calls into SciPy, whose address differs from process to process."""
-    value, hits, misses, key = package.run("pymc_gpep.kernels.special.normal", "log_ndtr")
+    """Its kernel calls into SciPy, whose address differs from process to process."""
+    package.write("tail", "from pymc_gpep.kernels.special.normal import log_ndtr as kernel_of_test\n")
+    [[value, hits, misses, key]] = package.run("tail").values()
     assert (hits, misses) == (0, 1)
-    assert package.run("pymc_gpep.kernels.special.normal", "log_ndtr") == [value, 1, 0, key]
+    assert package.run("tail") == {"tail": [value, 1, 0, key]}
 
 
-def test_change_of_a_callee_in_another_file_is_seen(package):
-    header = "from pymc_gpep.kernels.compile import kernel\n"
-    callee = package.kernels / "callee.py"
-    (package.kernels / "caller.py").write_text(
-        header + "from pymc_gpep.kernels.callee import slope\n\n@kernel\ndef line(x):\n    return slope() * x\n"
-    )
+CALLER = "from pymc_gpep.kernels.{} import kernel_of_test as callee\n" + kernel_of("callee(x)")
+MODULES = ("callee", "caller", "callers_caller", "bystander")
 
-    def run(slope):
-        callee.write_text(header + f"\n@kernel\ndef slope():\n    return {slope}\n")
-        return package.run("pymc_gpep.kernels.caller", "line")
 
-    value, _, _, key = run(2.0)
-    assert value == -3.0
-    assert run(2.0) == [-3.0, 1, 0, key]
-    value, hits, _, changed_key = run(4.0)
-    assert (value, hits) == (-6.0, 0)
-    assert changed_key != key
-    value, hits, _, restored_key = run(2.0)
-    assert (value, hits) == (-3.0, 0)
-    assert restored_key == key
+@pytest.fixture
+def family(package):
+    """A kernel that another one calls, which a third one calls; and a kernel that knows none of them."""
+    package.write("callee", kernel_of("2.0 * x"))
+    package.write("caller", CALLER.format("callee"))
+    package.write("callers_caller", CALLER.format("caller"))
+    package.write("bystander", kernel_of("x"))
+    return package
+
+
+def test_change_of_a_kernel_compiles_those_that_call_it_again_and_no_other(family):
+    first = family.run(*MODULES)
+    assert [first[module][0] for module in MODULES] == [-3.0, -3.0, -3.0, -1.5]
+    family.write("callee", kernel_of("4.0 * x"))
+    changed = family.run(*MODULES)
+    assert [changed[module][:3] for module in MODULES] == [[-6.0, 0, 1]] * 3 + [[-1.5, 1, 0]]
+    assert [changed[module][3] == first[module][3] for module in MODULES] == [False, False, False, True]
+    family.write("callee", kernel_of("2.0 * x"))
+    restored = family.run(*MODULES)
+    assert [restored[module][:2] for module in MODULES] == [[-3.0, 0]] * 3 + [[-1.5, 1]]
+    assert [restored[module][3] for module in MODULES] == [first[module][3] for module in MODULES]
+
+
+def test_change_of_words_or_lines_compiles_nothing_again(family):
+    first = family.run(*MODULES)
+    family.write("callee", f"# a comment\n\n\n{kernel_of('2.0 * x', docstring='x twice.')}")
+    family.write("caller", f'"""A caller."""\n{CALLER.format("callee")}')
+    again = family.run(*MODULES)
+    assert again == {module: [value, 1, 0, key] for module, (value, _, _, key) in first.items()}
+
+
+@pytest.mark.parametrize(
+    "imported",
+    [
+        "from pymc_gpep.kernels.folder.callee import NUMBER",
+        "from pymc_gpep.kernels.folder import NUMBER",
+        "from pymc_gpep.kernels.folder import callee\nNUMBER = callee.NUMBER",
+        "import pymc_gpep.kernels.folder.callee as callee\nNUMBER = callee.NUMBER",
+        "from .folder.callee import NUMBER",
+        "from .folder import NUMBER",
+    ],
+)
+def test_key_follows_an_import_in_any_form(package, imported, monkeypatch):
+    monkeypatch.setattr(compile, "_PACKAGE", package.kernels.parent)
+    package.write("folder.callee", "NUMBER = 2.0\n")
+    (package.kernels / "folder" / "__init__.py").write_text("from pymc_gpep.kernels.folder.callee import NUMBER\n")
+    package.write("caller", f"{imported}\n{kernel_of('NUMBER * x')}")
+
+    def key():
+        compile._read.cache_clear()
+        compile._digest.cache_clear()
+        return compile.source_key(str(package.kernels / "caller.py"))
+
+    first = key()
+    assert key() == first
+    package.write("folder.callee", "NUMBER = 4.0\n")
+    assert key() != first
 
 
 _GRAPH = """
@@ -112,15 +167,12 @@ print(pytensor.function([x], Line()(x), mode="NUMBA")(3.0))
 """
 
 
-@pytest.mark.parametrize("module", [pytest.param("callee", marks=pytest.mark.slow), "folder.callee"])
-def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package, module):
+def test_change_of_a_kernel_or_its_wrapper_is_seen_by_graphs(package):
     """PyTensor caches compiled nodes as well, under the key that it is given."""
-    file = package.kernels.joinpath(*module.split(".")).with_suffix(".py")
-    file.parent.mkdir(exist_ok=True)
 
     def run(slope, factor=1.0):
-        file.write_text(f"from pymc_gpep.kernels.compile import kernel\n\n@kernel\ndef slope():\n    return {slope}\n")
-        (package.root / "graph.py").write_text(_GRAPH.format(module=module, factor=factor))
+        package.write("folder.callee", f"@kernel\ndef slope():\n    return {slope}\n")
+        (package.root / "graph.py").write_text(_GRAPH.format(module="folder.callee", factor=factor))
         return float(package.python("import graph"))
 
     assert run(2.0) == 6.0
