@@ -11,7 +11,7 @@ from benchmarks.active_sets.printed import TABLE_1, TABLE_2
 from benchmarks.active_sets.relevances import RELEVANCES
 from benchmarks.active_sets.surfaces import COLUMNS as METHODS
 from benchmarks.active_sets.surfaces import PROBLEMS, Surfaces, grid_of, load, name_of
-from benchmarks.active_sets.table1 import COLUMNS, FILES, SPLITS, Table1
+from benchmarks.active_sets.table1 import COLUMNS, NAMES, SPLITS, Table1
 from benchmarks.active_sets.table2 import HOW, KINDS, SVM, Table2, waveform
 from benchmarks.active_sets.table2 import name_of as name_of_cell
 from benchmarks.active_sets.toy import draw_data
@@ -68,12 +68,12 @@ def test_report_of_table_1() -> None:
     assert "-9.50 ± 0.50" in text
     assert "VB − Gibbs: -0.50 ± 0.00" in text
     assert "Laplace, softmax − Gibbs: -3.00 ± 0.35" in text
-    assert text.count("| not computed |") == (len(FILES) * len(RELEVANCES) - 1) * ((3 + len(METHODS)) // 2)
+    assert text.count("| not computed |") == (len(NAMES) * len(RELEVANCES) - 1) * ((3 + len(METHODS)) // 2)
     assert record[f"iris, {RELEVANCES[0]}"]["steps"] == 9
     assert COLUMNS[-1] == GIBBS
     cells = Table1().cells("", quick=False)
-    assert len({cell.name for cell in cells}) == SPLITS * len(FILES) * len(RELEVANCES)
-    assert set(TABLE_1) == set(FILES)
+    assert len({cell.name for cell in cells}) == SPLITS * len(NAMES) * len(RELEVANCES)
+    assert set(TABLE_1) == set(NAMES)
 
 
 def test_report_of_the_surfaces() -> None:
