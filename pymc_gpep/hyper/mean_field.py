@@ -41,12 +41,12 @@ class MeanField(HyperMethod):
     steps : int
         Limit on them.
     weights : {"authors", "utilities", "latent", "printed"}
-        What draws are weighted by, see `pymc_gpep.hyper.mean_field_weights`. `"authors"` are the weights of Girolami
-        and Rogers' own program: they predict best on the paper's data, make no bound, and leave a magnitude to its
-        prior. `"utilities"` and `"latent"` are the best posteriors of two bounds of log p(y), the former the higher
-        one. `"printed"` are the weights of the paper's equation 4.5, which end with inputs that do not matter.
-        Those of the program and those of the equation begin at the means of the priors and have one update of the
-        latent values a step; the others begin at the maximum and have as many updates as they need.
+        How draws are weighted, see `pymc_gpep.hyper.mean_field_weights`. `"authors"` are the weights of Girolami and
+        Rogers' own program: they predict best on the paper's data, are for functions of variance 1, make no bound, and
+        leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
+        the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
+        `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step;
+        the others begin at the maximum and have as many updates as they need.
     inner : int, optional
         How many updates of the latent values there are in a step, if not as many as go with the weights.
     tolerance : float

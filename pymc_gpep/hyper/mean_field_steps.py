@@ -80,6 +80,7 @@ def mean_field_steps(
     draws: int,
     weights: str = next(iter(WEIGHTS)),
     inner: int | None = None,
+    utilities: Array | None = None,
     random_seed: int = 0,
 ) -> Iterator[Step]:
     """Go on from hyperparameters θ, one step after the other without end.
@@ -96,6 +97,8 @@ def mean_field_steps(
         One of `WEIGHTS`.
     inner : int, optional
         How many updates (4.6) of q(f) a step has; those that go with the weights if not given.
+    utilities : array (c, n), optional
+        Mean utilities that the first of these updates is of; those at the prior mean if not given.
     random_seed : int
 
     Raises
@@ -124,7 +127,7 @@ def mean_field_steps(
     latent: LatentValues | None = None
     blocks = None
     while True:
-        latent = _latent_values(log_posterior, theta, updates, latent)
+        latent = _latent_values(log_posterior, theta, updates, latent, utilities)
         own = natural(theta)
         drawn = sample(own, draws)
         thetas = np.array([flat(values_of({**own, **each})) for each in drawn])
@@ -174,9 +177,9 @@ def _of_values(log_posterior: LogPosterior, of: Mapping[str, NDArray[np.int64]])
 
 
 def _latent_values(
-    log_posterior: LogPosterior, theta: Array, inner: int | None, before: LatentValues | None
+    log_posterior: LogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
 ) -> LatentValues:
-    """q(f) at some hyperparameters, from where it was."""
+    """q(f) at some hyperparameters, from where it was, or from mean utilities at first."""
     approximator = log_posterior.approximator
     assert isinstance(approximator, VariationalBayes)
     k, prior_mean, labels, likelihood = log_posterior.moments(theta)
@@ -192,6 +195,8 @@ def _latent_values(
             _, utilities = approximator.bound(posterior, labels, likelihood)
             if before is not None:
                 utilities = before.utilities
+            elif begin is not None:
+                utilities = begin
             for _ in range(inner):
                 posterior = IndependentPosterior.of(prior, IndependentSites(ones, utilities))
                 bound, utilities = approximator.bound(posterior, labels, likelihood)

@@ -111,16 +111,17 @@ def test_a_step_against_a_grid(log_posterior, weights):
         assert np.isnan(step.joint_bound)
 
 
-def test_the_authors_loop(log_posterior):
+@pytest.mark.parametrize("at_random", [False, True])
+def test_the_authors_loop(log_posterior, at_random):
     """Three steps, with the package's draws and from where it begins, against plain algebra."""
     theta, phi, _ = start(log_posterior)
-    steps = list(islice(mean_field_steps(log_posterior, theta, draws=100, weights="authors"), 3))
     _, y = inputs(phi.size)
+    begin = np.random.default_rng(5).normal(size=(3, y.size)) if at_random else None
+    steps = list(islice(mean_field_steps(log_posterior, theta, draws=100, weights="authors", utilities=begin), 3))
     prior_mean = np.full((3, y.size), PRIOR_MEAN)
     draws = [log_posterior.natural(step.draws)["phi"][:, None] for step in steps]
-    for step, expected in zip(
-        steps, authors_steps(covariance, y, prior_mean, phi[None], draws, SIGMA, TAU), strict=True
-    ):
+    found = authors_steps(covariance, y, prior_mean, phi[None], draws, SIGMA, TAU, begin)
+    for step, expected in zip(steps, found, strict=True):
         assert_allclose(step.latent.mean, expected.mean, atol=1e-8)
         assert_allclose(step.log_weights, expected.log_weights, atol=1e-8)
         values = log_posterior.natural(step.theta[None])

@@ -85,6 +85,7 @@ def authors_steps(
     draws: Sequence[Array],
     sigma: float,
     tau: float,
+    utilities: Array | None = None,
 ) -> list[AuthorsStep]:
     """The loop (4.6) to (4.8), a step for each of the sets of draws that are given.
 
@@ -101,9 +102,11 @@ def authors_steps(
         From the exponential priors, with the rates that the step before ended with.
     sigma, tau : float
         Of the gamma prior of the rates.
+    utilities : ndarray, shape (c, n), optional
+        Where they begin; random in the paper, and here those at the prior mean if not given.
     """
     unit = np.eye(y.size)
-    utilities = mean_utilities(prior_mean, y)
+    utilities = mean_utilities(prior_mean, y) if utilities is None else utilities
     steps = []
     for drawn in draws:
         c = len(prior_mean)
