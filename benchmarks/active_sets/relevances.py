@@ -36,10 +36,11 @@ class Learned(NamedTuple):
     phi: Array
     """Relevances (d,), the same ones where there is a single one.
 
-    With the authors' weights they are those of the last step, with others those of the step with the highest bound.
+    With the authors' weights they are those that the last step ends with, as in their program, with others those that
+    the step with the highest bound begins with.
     """
     bound: float
-    """Of the evidence, at these."""
+    """Of the evidence, where that step begins."""
     steps: int
     effective: float
     """What the draws of a step are worth, the median over steps."""
@@ -52,8 +53,9 @@ def learn(
 ) -> Learned:  # fmt: skip
     """Relevances in one of the ways: by mean field from φ = 1, or, with a magnitude, at a maximum of evidence.
 
-    Without `ard` all inputs have the same one. A run with the authors' weights ends with the first step that raises the
-    bound as they print it by less than the part `rise` of it, and makes all its steps without that.
+    Without `ard` all inputs have the same one. A run with the authors' weights and `rise` begins with random utilities,
+    as theirs, and ends with the first step that raises the bound as they print it by less than that part of it.
+    Without `rise` it makes all its steps, and where it begins is of no account.
     """
     if how in MAXIMA:
         return _at_maximum(split, MAXIMA[how], ard)
@@ -63,24 +65,30 @@ def learn(
         bounds: list[float] = []
         effective: list[float] = []
         best = theta
-        all_steps = mean_field_steps(log_posterior, theta, draws=draws, weights=how, random_seed=seed)
+        begin = np.random.default_rng(seed).normal(size=(split.classes, len(split.y)))
+        utilities = begin if how == "authors" and rise is not None else None
+        all_steps = mean_field_steps(
+            log_posterior, theta, draws=draws, weights=how, utilities=utilities, random_seed=seed
+        )
         for step in islice(all_steps, steps):
             bounds.append(step.latent.bound)
-            if how == "authors" or bounds[-1] == max(bounds):
+            if bounds[-1] == max(bounds):
                 best, bound = theta, bounds[-1]
             effective.append(importance_estimate(step.log_weights[0])[1])
             theta = step.theta
-            if _ended(bounds, split, how, rise):
+            if ended(bounds, split, how, rise):
                 break
+        if how == "authors":
+            best, bound = theta, bounds[-1]
         phi = np.broadcast_to(log_posterior.natural(best[None])["phi"][0], split.X.shape[1])
     return Learned(np.array(phi), bound, len(bounds), float(np.median(effective)))
 
 
-def _ended(bounds: list[float], split: Split, how: str, rise: float | None) -> bool:
+def ended(bounds: list[float], split: Split, how: str, rise: float | None) -> bool:
     """Whether the last step was the last one of a run."""
     if how == "authors":
         printed = abs(bounds[-1] - TOO_MUCH * len(split.y) * (split.classes - 1))
-        return rise is not None and len(bounds) > 1 and bounds[-1] - bounds[-2] < rise * printed
+        return rise is not None and len(bounds) > 1 and bool(bounds[-1] - bounds[-2] < rise * printed)
     before = bounds[:-PATIENCE]
     return bool(before) and max(bounds[-PATIENCE:]) - max(before) <= TOLERANCE * abs(bounds[-1])
 

@@ -4,9 +4,9 @@ Segmentation (250 rows to learn from, of 2310), DNA (300, of 3186), the letters 
 (150, generated), and satellite (800, of 6435), the smallest sizes of Duan and Keerthi (2005), whose splits are not at
 hand: ours are random, with at most 2000 rows to predict. Inputs are standardised by the rows to learn from.
 exp{−Σ_d φ_d (x_d − x'_d)²} with one φ for all inputs or one for each, by VB and the mean field with the authors'
-weights or those of the utilities; the former ends as in the paper, where a step raises the bound by less than a
-hundredth, with the letters by less than a tenth. Beside that, with a magnitude, the maximum of the evidence of VB and
-of nested EP, and a support vector machine of scikit-learn, C and γ by cross-validation.
+weights or those of the utilities; the former begins with random utilities and ends as in the paper, where a step raises
+the bound by less than a hundredth, with the letters by less than a tenth. Beside that, with a magnitude, the maximum of
+the evidence of VB and of nested EP, and a support vector machine of scikit-learn, C and γ by cross-validation.
 """
 
 from collections.abc import Mapping, Sequence

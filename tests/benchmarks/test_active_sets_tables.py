@@ -8,7 +8,7 @@ import pytest
 import pymc_gpep as gpep
 from benchmarks.active_sets.known import GIBBS, approximated, prior_of, sampled, scores
 from benchmarks.active_sets.printed import TABLE_1, TABLE_2
-from benchmarks.active_sets.relevances import RELEVANCES
+from benchmarks.active_sets.relevances import RELEVANCES, ended
 from benchmarks.active_sets.surfaces import COLUMNS as METHODS
 from benchmarks.active_sets.surfaces import PROBLEMS, Surfaces, grid_of, load, name_of
 from benchmarks.active_sets.table1 import COLUMNS, NAMES, SPLITS, Table1
@@ -55,6 +55,16 @@ def test_waves_are_mixed_in_pairs() -> None:
         expected = sum(0.5 * np.maximum(6 - np.abs(np.arange(1, 22) - middle), 0) for middle in middles)
         np.testing.assert_allclose(of_label, expected, atol=0.06)
     assert X[:, 0].std() == pytest.approx(1.0, abs=0.02)
+
+
+@pytest.mark.parametrize(("last", "rise", "expected"), [(-49.0, 0.01, False), (-49.4, 0.01, True), (-49.0, 0.1, True)])
+def test_a_run_ends_by_the_bound_as_it_is_printed(last: float, rise: float, expected: bool) -> None:
+    """That is lower by 0.919 n (c − 1): here a hundredth of it is 0.68, where one of the bound is 0.49."""
+    y = np.arange(10) % 3
+    split = Split(np.zeros((10, 2)), y, np.zeros((1, 2)), y[:1])
+    assert ended([-50.0, last], split, "authors", rise) is expected
+    assert not ended([-50.0], split, "authors", rise)
+    assert not ended([-50.0, last], split, "authors", None)
 
 
 def test_report_of_table_1() -> None:
