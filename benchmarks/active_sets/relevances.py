@@ -1,7 +1,7 @@
 """Relevances of inputs for the tables of Girolami and Rogers: by mean field as there, or at a maximum of evidence."""
 
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -19,20 +19,13 @@ from pymc_gpep.structure import read_classifier
 Array = np.ndarray
 
 
-class Weights(NamedTuple):
-    """How draws of the relevances are weighted, and when a run ends."""
-
-    options: dict[str, Any]
-    patience: int
-    """It ends where so many steps have not raised the bound by a hundredth."""
-
-
-WEIGHTS = {
-    "utilities": Weights({"utilities": True, "inner": None}, 5),
-    "as in the paper": Weights({"trace": False, "inner": 1}, 1),
-}
-TOLERANCE = 0.01
+WEIGHTS = ("authors", "utilities")
+"""Weights of draws of the relevances."""
+PATIENCE, TOLERANCE = 5, 0.01
+"""With weights of the utilities a run ends where so many steps have not raised the bound by so much, relative."""
 MAXIMA = {"maximum, VB": "vb", "maximum, nested EP": "nested_ep"}
+TOO_MUCH = 0.5 * np.log(2 * np.pi)
+"""By this, times n (c − 1), the bound is too low as the paper prints it."""
 RELEVANCES = (*WEIGHTS, *MAXIMA)
 """Ways to them."""
 
@@ -41,9 +34,13 @@ class Learned(NamedTuple):
     """Where a run of the mean field ended, or a search for the maximum."""
 
     phi: Array
-    """Relevances (d,), the same ones where there is a single one: of all steps those with the highest bound."""
+    """Relevances (d,), the same ones where there is a single one.
+
+    With the authors' weights they are those that the last step ends with, as in their program, with others those that
+    the step with the highest bound begins with.
+    """
     bound: float
-    """Of the evidence, at these."""
+    """Of the evidence, where that step begins."""
     steps: int
     effective: float
     """What the draws of a step are worth, the median over steps."""
@@ -51,33 +48,49 @@ class Learned(NamedTuple):
     """Prior variance of the functions."""
 
 
-def learn(split: Split, how: str, *, ard: bool, draws: int, steps: int, seed: int) -> Learned:
+def learn(
+    split: Split, how: str, *, ard: bool, draws: int, steps: int, seed: int, rise: float | None = None
+) -> Learned:  # fmt: skip
     """Relevances in one of the ways: by mean field from φ = 1, or, with a magnitude, at a maximum of evidence.
 
-    Without `ard` all inputs have the same one.
+    Without `ard` all inputs have the same one. A run with the authors' weights and `rise` begins with random utilities,
+    as theirs, and ends with the first step that raises the bound as they print it by less than that part of it.
+    Without `rise` it makes all its steps, and where it begins is of no account.
     """
     if how in MAXIMA:
         return _at_maximum(split, MAXIMA[how], ard)
-    options, patience = WEIGHTS[how]
     with threadpool_limits(1):
         log_posterior = LogPosterior(read_classifier(model_of(split.X, split.y, ard)), gpep.VariationalBayes())
         theta = log_posterior.initial_point({"phi": np.ones(split.X.shape[1]) if ard else 1.0})
         bounds: list[float] = []
         effective: list[float] = []
         best = theta
-        all_steps = mean_field_steps(log_posterior, theta, draws=draws, random_seed=seed, **options)
+        begin = np.random.default_rng(seed).normal(size=(split.classes, len(split.y)))
+        utilities = begin if how == "authors" and rise is not None else None
+        all_steps = mean_field_steps(
+            log_posterior, theta, draws=draws, weights=how, utilities=utilities, random_seed=seed
+        )
         for step in islice(all_steps, steps):
             bounds.append(step.latent.bound)
             if bounds[-1] == max(bounds):
-                best = theta
-            effective.append(importance_estimate(step.log_weights)[1])
+                best, bound = theta, bounds[-1]
+            effective.append(importance_estimate(step.log_weights[0])[1])
             theta = step.theta
-            if len(bounds) > patience:
-                rise = max(bounds[-patience:]) - max(bounds[:-patience])
-                if rise <= TOLERANCE * abs(bounds[-1]):
-                    break
+            if ended(bounds, split, how, rise):
+                break
+        if how == "authors":
+            best, bound = theta, bounds[-1]
         phi = np.broadcast_to(log_posterior.natural(best[None])["phi"][0], split.X.shape[1])
-    return Learned(np.array(phi), max(bounds), len(bounds), float(np.median(effective)))
+    return Learned(np.array(phi), bound, len(bounds), float(np.median(effective)))
+
+
+def ended(bounds: list[float], split: Split, how: str, rise: float | None) -> bool:
+    """Whether the last step was the last one of a run."""
+    if how == "authors":
+        printed = abs(bounds[-1] - TOO_MUCH * len(split.y) * (split.classes - 1))
+        return rise is not None and len(bounds) > 1 and bool(bounds[-1] - bounds[-2] < rise * printed)
+    before = bounds[:-PATIENCE]
+    return bool(before) and max(bounds[-PATIENCE:]) - max(before) <= TOLERANCE * abs(bounds[-1])
 
 
 def _at_maximum(split: Split, method: str, ard: bool) -> Learned:

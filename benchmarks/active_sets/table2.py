@@ -1,11 +1,12 @@
 """Section 6.5 and table 2 of Girolami and Rogers: errors beside those of support vector machines.
 
-Segmentation (250 rows to learn from, of 2310), waveform (150, generated), and satellite (800, of 6435), the smallest
-sizes of Duan and Keerthi (2005), whose splits are not at hand: ours are random, with at most 2000 rows to predict.
-Inputs are standardised by the rows to learn from. exp{−Σ_d φ_d (x_d − x'_d)²} with one φ for all inputs or one for
-each, by the mean field with the weights of the utilities or with the paper's, and by VB; beside that, with a magnitude,
-the maximum of the evidence of VB and of nested EP, and a support vector machine of scikit-learn, C and γ by
-cross-validation.
+Segmentation (250 rows to learn from, of 2310), DNA (300, of 3186), the letters A, B and E (280, of 2323), waveform
+(150, generated), and satellite (800, of 6435), the smallest sizes of Duan and Keerthi (2005), whose splits are not at
+hand: ours are random, with at most 2000 rows to predict. Inputs are standardised by the rows to learn from.
+exp{−Σ_d φ_d (x_d − x'_d)²} with one φ for all inputs or one for each, by VB and the mean field with the authors'
+weights or those of the utilities; the former begins with random utilities and ends as in the paper, where a step raises
+the bound by less than a hundredth, with the letters by less than a tenth. Beside that, with a magnitude, the maximum of
+the evidence of VB and of nested EP, and a support vector machine of scikit-learn, C and γ by cross-validation.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,16 +26,20 @@ from benchmarks.paper.fixed import at_held_out, of_labels, probabilities
 
 Array = np.ndarray
 
-TRAIN = {"segmentation": 250, "waveform": 150, "satellite": 800}
+TRAIN = {"segmentation": 250, "DNA": 300, "letters": 280, "waveform": 150, "satellite": 800}
 FILES = {
     "segmentation": ("segmentation_train.csv", "segmentation_test.csv"),
+    "DNA": ("dna.csv.gz",),
+    "letters": ("letter_abe.csv",),
     "satellite": ("satellite.csv.gz",),
 }
 TEST = 2000
 SPLITS = 20
+RISE = {"letters": 0.1}
+"""Part of the bound that a step must raise it by, where it is not a hundredth."""
 HOW: dict[str, tuple[str, Any]] = {
+    "mean field, authors": ("authors", gpep.VariationalBayes()),
     "mean field, utilities": ("utilities", gpep.VariationalBayes()),
-    "mean field, as in the paper": ("as in the paper", gpep.VariationalBayes()),
     "maximum, VB": ("maximum, VB", gpep.VariationalBayes()),
     "maximum, nested EP": ("maximum, nested EP", gpep.NestedEP()),
 }
@@ -74,7 +79,8 @@ def by_process(
     """Error and mean log predictive density of a Gaussian process."""
     split = load(data, name, seed, train, test)
     search, approximator = HOW[how]
-    learned = learn(split, search, ard=kind == "ARD", draws=draws, steps=steps, seed=seed)
+    rise = RISE.get(name, 0.01)
+    learned = learn(split, search, ard=kind == "ARD", draws=draws, steps=steps, seed=seed, rise=rise)
     prior = prior_of(split, learned.phi, learned.magnitude)
     with threadpool_limits(1):
         solution = approximator.solve(prior.k, np.zeros((split.classes, len(split.y))), split.y)

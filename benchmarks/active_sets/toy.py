@@ -28,12 +28,13 @@ Array = np.ndarray
 INPUTS, RELEVANT = 10, 2
 TEST = 4620
 VARIANTS: dict[str, dict[str, Any]] = {
-    "utilities": {"utilities": True, "inner": 1},
-    "as in the paper": {"trace": False, "inner": 1},
-    "with the trace": {"trace": True, "inner": None},
-    "with the trace, from the maximum": {"trace": True, "inner": None},
+    "authors": {"weights": "authors"},
+    "utilities": {"weights": "utilities", "inner": 1},
+    "printed": {"weights": "printed"},
+    "latent": {"weights": "latent"},
+    "latent, from the maximum": {"weights": "latent"},
 }
-FROM_MAXIMUM = "with the trace, from the maximum"
+FROM_MAXIMUM = "latent, from the maximum"
 MAXIMUM = "none: the maximum itself"
 DATA_SETS = 10
 PRINTED = 0.9937
@@ -88,7 +89,7 @@ def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arra
             columns["phi"].append(phi)
             # All classes have the same variance: the most probable one has the largest mean.
             columns["accuracy"].append((means.argmax(axis=1) == ynew).mean())
-            columns["effective"].append(importance_estimate(step.log_weights)[1])
+            columns["effective"].append(importance_estimate(step.log_weights[0])[1])
             theta = step.theta
     return {name: np.array(column) for name, column in columns.items()}
 

@@ -8,19 +8,20 @@ from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
 from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.mean_field_steps import Step, mean_field_steps
+from pymc_gpep.hyper.mean_field_weights import WEIGHTS
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.weights import Estimate, Weighing, smooth, worth_keeping
 
 __all__ = ["MeanField"]
 
-_PATIENCE = 5  # steps in which a bound that draws have a part in must rise
+_PATIENCE = 5  # steps in which a bound must rise, as draws have a part in it
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class MeanField(HyperMethod):
 
     In turn the posterior of the latent values, the weights of new draws of the hyperparameters from their priors given
     their parents, and the parents at their most probable values given the mean of the hyperparameters, see
-    `pymc_gpep.hyper.mean_field_steps`. That mean is taken on the natural scale. It begins at the maximum. Nodes are the
-    draws of the last step; given a node the latent values have the Gaussian of the approximation there.
+    `pymc_gpep.hyper.mean_field_steps`. That mean is taken on the natural scale. Nodes are the draws of the last step;
+    given a node the latent values have the Gaussian of the approximation there. Where latent functions have
+    hyperparameters of their own, each has its own posterior, with weights from that function's latent values alone.
 
     Parameters
     ----------
@@ -38,23 +40,29 @@ class MeanField(HyperMethod):
         In each step; at least 100, for their weights to have a tail.
     steps : int
         Limit on them.
-    trace : bool
-        Whether the spread of the latent values counts in the weights, as it does in the exact mean field. The paper
-        leaves it out, which makes the latent values smoother with every step, without a bound that rises throughout.
-    utilities : bool
-        Whether draws are weighted by the density of the mean utilities instead, the latent values integrated out. That
-        is the posterior q(v) q(f, φ), which has a higher bound and comes to it in few steps; `trace` has no say then.
+    weights : {"authors", "utilities", "latent", "printed"}
+        How draws are weighted, see `pymc_gpep.hyper.mean_field_weights`. `"authors"` are the weights of Girolami and
+        Rogers' own program: they predict best on the paper's data, are for functions of variance 1, make no bound, and
+        leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
+        the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
+        `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step;
+        the others begin at the maximum and have as many updates as they need.
     inner : int, optional
-        How many updates of the latent values there are in a step, 1 in the paper; as many as they need if not given.
+        How many updates of the latent values there are in a step, if not as many as go with the weights.
     tolerance : float
-        It ends where five steps have not raised the bound by this much, relative; with weights that make no bound
-        where one has not raised that at the mean of the hyperparameters, as in the paper.
+        It ends where five steps have not raised the bound by this much, relative. With weights that make no bound all
+        steps are made, and a message tells whether the bound at the mean of the hyperparameters still rises.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with model:  # doctest: +SKIP
+    ...     vb = pm.fit(method="vb", hyper="mean_field", hyper_options={"weights": "utilities"})
     """
 
     draws: int = field(default=500, metadata=at_least(100))
     steps: int = field(default=50, metadata=at_least(1))
-    trace: bool = True
-    utilities: bool = False
+    weights: str = field(default=next(iter(WEIGHTS)), metadata=one_of(*WEIGHTS))
     inner: int | None = field(default=None, metadata=at_least(1))
     tolerance: float = field(default=0.01, metadata=at_least(0))
 
@@ -64,7 +72,7 @@ class MeanField(HyperMethod):
     @property
     def _bounded(self) -> bool:
         """Whether the weights make a bound of log p(y)."""
-        return self.trace or self.utilities
+        return WEIGHTS[self.weights].rest is not None
 
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
@@ -72,13 +80,12 @@ class MeanField(HyperMethod):
         """The last step's draws that weigh anything, and the bound of log p(y) given the parents."""
         self.check(log_posterior.approximator)
         bounds: list[float] = []
-        rises, patience = True, _PATIENCE if self._bounded else 1
+        rises = True
         steps = mean_field_steps(
             log_posterior,
-            optimum.best.theta,
+            log_posterior.initial_point() if WEIGHTS[self.weights].from_priors else optimum.best.theta,
             draws=self.draws,
-            trace=self.trace,
-            utilities=self.utilities,
+            weights=self.weights,
             inner=self.inner,
             random_seed=random_seed,
         )
@@ -87,27 +94,28 @@ class MeanField(HyperMethod):
             for step in steps:
                 bounds.append(step.joint_bound if self._bounded else step.latent.bound)
                 progress.advance(task)
-                if len(bounds) > patience:
-                    rise = max(bounds[-patience:]) - max(bounds[:-patience])
+                if len(bounds) > _PATIENCE:
+                    rise = max(bounds[-_PATIENCE:]) - max(bounds[:-_PATIENCE])
                     rises = rise > self.tolerance * abs(bounds[-1])
-                if not rises or len(bounds) == self.steps:
+                if (self._bounded and not rises) or len(bounds) == self.steps:
                     break
-        known = "the bound still rises" if len(bounds) > patience else "it cannot be seen whether the bound still rises"
+        seen = len(bounds) > _PATIENCE
+        known = "the bound still rises" if seen else "it cannot be seen whether the bound still rises"
         after = f"after {self.steps} step{'' if self.steps == 1 else 's'}"
         still = f"{after} {known}: give it more" if rises else ""
-        return self._posterior(log_posterior, step, still, progressbar)
+        return self._posterior(log_posterior, step, still, random_seed, progressbar)
 
-    def _posterior(self, log_posterior: LogPosterior, step: Step, still: str, progressbar: bool) -> HyperPosterior:
-        _, pareto_k = smooth(step.log_weights[np.isfinite(step.log_weights)])
-        weighing = Weighing.of(step.log_weights, pareto_k)
-        bound = step.joint_bound if self._bounded else np.nan
-        weighing = weighing._replace(estimate=Estimate(bound, weighing.estimate.error))
-        weights = np.exp(step.log_weights - step.log_weights.max())
+    def _posterior(
+        self, log_posterior: LogPosterior, step: Step, still: str, random_seed: int, progressbar: bool
+    ) -> HyperPosterior:
+        weighing = self._weighing(step)
+        draws, log_weights = step.joint_draws(random_seed)
+        weights = np.exp(log_weights - log_weights.max())
         kept = worth_keeping(weights)
         here = log_posterior(step.theta, step.latent.start)
-        spread = step.draws[kept].std(axis=0)
+        spread = draws[kept].std(axis=0)
         near = Neighbours((here.theta,), (here.start,), np.diag(np.where(spread > 0, spread, 1.0)))
-        nodes = evaluate_nodes(log_posterior, step.draws[kept], near, progressbar)
+        nodes = evaluate_nodes(log_posterior, draws[kept], near, progressbar)
         if all(node is None for node in nodes):
             raise ValueError(f"hyper='mean_field': {failures(nodes)}. Use hyper='map', or other priors.")
         few = "" if weighing.usable else "too few: give it more draws, or take hyper='importance'"
@@ -121,4 +129,15 @@ class MeanField(HyperMethod):
             weighing=weighing,
             converged=None not in nodes and weighing.usable and not still,
             message="; ".join(filter(None, [about, few, still, failures(nodes)])),
+        )
+
+    def _weighing(self, step: Step) -> Weighing:
+        """What the weights say, of several blocks with those that can be relied on least."""
+        blocks = [Weighing.of(logs, smooth(logs[np.isfinite(logs)])[1]) for logs in step.log_weights]
+        error = float(np.linalg.norm([block.estimate.error for block in blocks]))
+        return Weighing(
+            Estimate(step.joint_bound, error),
+            min(block.effective_size for block in blocks),
+            max(block.pareto_k for block in blocks),
+            self.draws,
         )

@@ -1,36 +1,22 @@
 """Steps of variational Bayes for latent values, hyperparameters and their parents together.
 
 Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with utilities v, the
-hyperparameters φ of the latent values' prior, and the parents ψ of the priors of φ at a point. The best of each given
-the others is
+hyperparameters φ of the latent values' prior, and the parents ψ of the priors of φ at a point. A step sets
 
     q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
-    q(φ) ∝ p(φ | ψ̃) exp E_q(f) log N(f | m_φ, K_φ),                                       equation A.3
+    q(φ) ∝ p(φ | ψ̃) Π_k exp r_k(φ), with r_k one of `pymc_gpep.hyper.mean_field_weights`,          equation 4.5
     ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained,                                             equation 4.8
 
-where E_q(f) log N(f | m, K) = log N(f̃ | m, K) − ½ Σ_k tr K_k⁻¹ S_k. The paper leaves the trace out, and has one φ for
-each class; here all have one q(φ), and densities of the classes are multiplied. To put φ̃ for φ in K is the paper's
-first-order approximation of E[K⁻¹] (appendix A.1).
-
-With r_s = E_q(f) log N(f | m, K) at draws φ_s ~ p(φ | ψ̃), log p(y | ψ̃) is at least, with the trace and as far as the
-mean of exp r_s is its expectation,
-
-    Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s.
-
-A posterior q(v) q(f, φ) asks for less. The best q(f, φ) has
-
-    q(φ) ∝ p(φ | ψ̃) N(ṽ | m_φ, K_φ + I),
-
-the latent values integrated out, with the mean utilities ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃; their covariance says nothing of
-φ. With r_s = log N(ṽ | m, K + I) the bound is, for q(v) = N(f̃, I) truncated to the cones of the labels,
-
-    Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s.
+To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). Where latent functions have
+hyperparameters of their own, q(φ) is a product, and draws have weights for each factor, see `pymc_gpep.hyper.blocks`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from pymc.blocking import DictToArrayBijection, PointType
 from scipy.special import softmax
 
@@ -40,35 +26,18 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.hyper.blocks import find_blocks
 from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.mean_field_weights import WEIGHTS, LatentValues, Weights
 from pymc_gpep.hyper.parents import most_probable_parents
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.structure.hierarchy import Hierarchy
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import Moments
 
-__all__ = ["LatentValues", "Step", "log_weights", "mean_field_steps"]
+__all__ = ["Step", "mean_field_steps"]
 
 _TOGETHER = 16  # densities that do not wait for each other
-
-
-class LatentValues(NamedTuple):
-    """q(f), and what it adds to bounds."""
-
-    mean: Array
-    """f̃, (c, n)."""
-    roots: Array
-    """R_k, (1 or c, n, n), with S_k = R_k R_kᵀ."""
-    bound: float
-    """Of the log evidence at the hyperparameters that K is of."""
-    rest: float
-    """Of the bound of log p(y | ψ̃) all but what the draws say, weighted by latent values."""
-    rest_by_utilities: float
-    """The same where they are weighted by utilities."""
-    utilities: Array
-    """Their means under q(v), (c, n)."""
-    start: Array | None
-    """Where a solve near by starts."""
 
 
 class Step(NamedTuple):
@@ -81,9 +50,27 @@ class Step(NamedTuple):
     draws: Array
     """φ_s with the ψ̃ that they were drawn for, flat, unconstrained, (draws, d)."""
     log_weights: Array
-    """Their r_s; −inf where K has no Cholesky factor, (draws,)."""
+    """Σ_k r_k over the functions of a block, (b, draws); −inf where a covariance has no Cholesky factor."""
+    blocks: NDArray[np.int64]
+    """The block of each entry of θ, (d,), −1 for parents."""
     joint_bound: float
-    """Of log p(y | ψ̃), with the ψ̃ of the draws; weights of latent values without the trace do not make it one."""
+    """Of log p(y | ψ̃), with the ψ̃ of the draws; NaN where the weights make none."""
+
+    def joint_draws(self, random_seed: int) -> tuple[Array, Array]:
+        """Draws of all hyperparameters (draws, d), and the logarithms of their weights (draws,).
+
+        A single block has its draws with their weights. Several blocks are independent: those of each are drawn again
+        by their weights, and put together as they come.
+        """
+        if len(self.log_weights) == 1:
+            return self.draws, self.log_weights[0]
+        rng, count = np.random.default_rng(random_seed), len(self.draws)
+        joint = self.draws.copy()
+        for block, weights in enumerate(softmax(self.log_weights, axis=1)):
+            at = np.minimum(np.searchsorted(np.cumsum(weights), (np.arange(count) + rng.uniform()) / count), count - 1)
+            own = self.blocks == block
+            joint[:, own] = self.draws[rng.permutation(at)][:, own]
+        return joint, np.zeros(count)
 
 
 def mean_field_steps(
@@ -91,9 +78,9 @@ def mean_field_steps(
     theta: Array,
     *,
     draws: int,
-    trace: bool = True,
-    utilities: bool = False,
+    weights: str = next(iter(WEIGHTS)),
     inner: int | None = None,
+    utilities: Array | None = None,
     random_seed: int = 0,
 ) -> Iterator[Step]:
     """Go on from hyperparameters θ, one step after the other without end.
@@ -106,12 +93,12 @@ def mean_field_steps(
         Unconstrained.
     draws : int
         New ones in each step.
-    trace : bool
-        Whether the spread of the latent values counts in the weights.
-    utilities : bool
-        Whether weights are those of the utilities, the latent values integrated out; `trace` then has no say.
+    weights : str
+        One of `WEIGHTS`.
     inner : int, optional
-        How many updates (4.6) of q(f) a step has; until it converges if not given.
+        How many updates (4.6) of q(f) a step has; those that go with the weights if not given.
+    utilities : array (c, n), optional
+        Mean utilities that the first of these updates is of; those at the prior mean if not given.
     random_seed : int
 
     Raises
@@ -125,6 +112,8 @@ def mean_field_steps(
     sample = hierarchy.sampler(random_seed)
     values_of = unconstrain(log_posterior.classifier)
     order = [v.name for v in log_posterior.value_vars]
+    kind = WEIGHTS[weights]
+    updates = kind.updates if inner is None else inner
 
     def flat(values: PointType) -> Array:
         return np.asarray(DictToArrayBijection.map({name: values[name] for name in order}).data, dtype=np.float64)
@@ -132,21 +121,31 @@ def mean_field_steps(
     def natural(of: Array) -> dict[str, Array]:
         return {name: values[0] for name, values in log_posterior.natural(of[None]).items()}
 
+    def prior_at(given: Mapping[str, Array], children: Mapping[str, Array]) -> Moments:
+        return log_posterior.moments(flat(values_of({**given, **children})))
+
     latent: LatentValues | None = None
+    blocks = None
     while True:
-        latent = _latent_values(log_posterior, theta, inner, latent)
+        latent = _latent_values(log_posterior, theta, updates, latent, utilities)
         own = natural(theta)
         drawn = sample(own, draws)
         thetas = np.array([flat(values_of({**own, **each})) for each in drawn])
-        logs = log_weights(log_posterior, thetas, latent, trace=trace, utilities=utilities)
-        if not np.isfinite(logs).any():
+        if blocks is None:
+            blocks = find_blocks(hierarchy, own, drawn[0], partial(prior_at, own))
+            entries = _of_values(log_posterior, blocks.of)
+        logs = _log_weights(log_posterior, thetas, latent, kind, blocks.functions)
+        if not np.isfinite(logs).any(axis=1).all():
             raise ValueError(
                 "hyper='mean_field': the prior covariance is not positive definite at any of the hyperparameters that "
                 f"were drawn from their priors, with {_shown(own, hierarchy.parents)}. Give them other priors, or take "
                 "hyper='importance'."
             )
-        weights = softmax(logs)
-        children = {name: np.tensordot(weights, np.array([each[name] for each in drawn]), 1) for name in drawn[0]}
+        shares = softmax(logs, axis=1)
+        children = {
+            name: (np.moveaxis(shares[of], -1, 0) * np.array([each[name] for each in drawn])).sum(axis=0)
+            for name, of in blocks.of.items()
+        }
         point = log_posterior.point(theta)
         theta = flat({**point, **most_probable_parents(hierarchy, point, children)})
         theta = flat(values_of({**natural(theta), **children}))
@@ -156,18 +155,31 @@ def mean_field_steps(
                 f"{', '.join(hierarchy.parents) or 'none'} are at the edge of what is possible. Give them other "
                 "priors, or take hyper='importance'."
             )
-        rest = latent.rest_by_utilities if utilities else latent.rest
-        yield Step(theta, latent, thetas, logs, rest + importance_estimate(logs)[0].value)
+        bound = np.nan
+        if kind.rest is not None:
+            bound = kind.rest(latent) + sum(importance_estimate(of_block)[0].value for of_block in logs)
+        yield Step(theta, latent, thetas, logs, entries, bound)
 
 
 def _shown(values: dict[str, Array], names: list[str]) -> str:
     return ", ".join(f"{name} = {values[name].tolist()}" for name in names) or "no parents"
 
 
+def _of_values(log_posterior: LogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+    """The block of each entry of θ, (d,), from that of each entry of the children on their natural scale."""
+    owners = np.array(log_posterior.owners)
+    found = np.full(owners.size, -1)
+    for name, blocks in of.items():
+        own = owners == name
+        # A transform that changes the number of entries is of a variable that is in one block.
+        found[own] = blocks.ravel() if blocks.size == own.sum() else blocks.flat[0]
+    return found
+
+
 def _latent_values(
-    log_posterior: LogPosterior, theta: Array, inner: int | None, before: LatentValues | None
+    log_posterior: LogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
 ) -> LatentValues:
-    """q(f) at some hyperparameters, from where it was."""
+    """q(f) at some hyperparameters, from where it was, or from mean utilities at first."""
     approximator = log_posterior.approximator
     assert isinstance(approximator, VariationalBayes)
     k, prior_mean, labels, likelihood = log_posterior.moments(theta)
@@ -183,6 +195,8 @@ def _latent_values(
             _, utilities = approximator.bound(posterior, labels, likelihood)
             if before is not None:
                 utilities = before.utilities
+            elif begin is not None:
+                utilities = begin
             for _ in range(inner):
                 posterior = IndependentPosterior.of(prior, IndependentSites(ones, utilities))
                 bound, utilities = approximator.bound(posterior, labels, likelihood)
@@ -201,23 +215,20 @@ def _latent_values(
     return LatentValues(posterior.mean, roots, bound, float(rest), float(by_utilities), utilities, start)
 
 
-def log_weights(
-    log_posterior: LogPosterior, thetas: Array, latent: LatentValues, *, trace: bool, utilities: bool
+def _log_weights(
+    log_posterior: LogPosterior, thetas: Array, latent: LatentValues, kind: Weights, functions: NDArray[np.bool_]
 ) -> Array:
-    """The r_s (draws,) of hyperparameters θ_s (draws, d), see above."""
+    """Σ_k r_k over the functions of each block, (b, draws), of hyperparameters θ_s (draws, d)."""
 
-    def density(moments: Moments) -> float:
+    def of_each(moments: Moments) -> Array:
         try:
-            if utilities:
-                noisy = moments.k + np.eye(moments.k.shape[-1])
-                return DensePrior(noisy, moments.mean).expected_log_density(latent.utilities)
-            prior = DensePrior(moments.k, moments.mean)
-            return prior.expected_log_density(latent.mean, latent.roots if trace else None)
+            return kind.each(moments, latent)
         except NotPositiveDefiniteError:
-            return -np.inf
+            return np.full(len(moments.mean), -np.inf)
 
-    found: list[float] = []
+    found: list[Array] = []
     for first in range(0, len(thetas), _TOGETHER):
         moments = [log_posterior.moments(theta) for theta in thetas[first : first + _TOGETHER]]
-        found += log_posterior.each(density, moments)
-    return np.array(found)
+        found += log_posterior.each(of_each, moments)
+    each = np.array(found)
+    return np.stack([each[:, own].sum(axis=1) for own in functions])

@@ -87,6 +87,18 @@ class Hierarchy:
         return graph_function(model, [*inputs, *natural.values()], outputs)
 
     @property
+    def joint(self) -> list[set[str]]:
+        """Names of children that are not independent given their parents, by sets.
+
+        These are variables whose entries depend on each other, and those of which one is in the prior of the other.
+        """
+        sets = [{rv.name} for rv in self._children if rv.owner.op.ndim_supp > 0]
+        for rv in self._children:
+            above = set(ancestors([rv])) - {rv}
+            sets += [{rv.name, other.name} for other in self._children if other in above]
+        return sets
+
+    @property
     def parent_values(self) -> list[str]:
         """Names of the parents' value variables."""
         return [self._model.rvs_to_values[rv].name for rv in self._parents]

@@ -8,10 +8,10 @@ import pytest
 import pymc_gpep as gpep
 from benchmarks.active_sets.known import GIBBS, approximated, prior_of, sampled, scores
 from benchmarks.active_sets.printed import TABLE_1, TABLE_2
-from benchmarks.active_sets.relevances import RELEVANCES
+from benchmarks.active_sets.relevances import RELEVANCES, ended
 from benchmarks.active_sets.surfaces import COLUMNS as METHODS
 from benchmarks.active_sets.surfaces import PROBLEMS, Surfaces, grid_of, load, name_of
-from benchmarks.active_sets.table1 import COLUMNS, FILES, SPLITS, Table1
+from benchmarks.active_sets.table1 import COLUMNS, NAMES, SPLITS, Table1
 from benchmarks.active_sets.table2 import HOW, KINDS, SVM, Table2, waveform
 from benchmarks.active_sets.table2 import name_of as name_of_cell
 from benchmarks.active_sets.toy import draw_data
@@ -57,6 +57,16 @@ def test_waves_are_mixed_in_pairs() -> None:
     assert X[:, 0].std() == pytest.approx(1.0, abs=0.02)
 
 
+@pytest.mark.parametrize(("last", "rise", "expected"), [(-49.0, 0.01, False), (-49.4, 0.01, True), (-49.0, 0.1, True)])
+def test_a_run_ends_by_the_bound_as_it_is_printed(last: float, rise: float, expected: bool) -> None:
+    """That is lower by 0.919 n (c − 1): here a hundredth of it is 0.68, where one of the bound is 0.49."""
+    y = np.arange(10) % 3
+    split = Split(np.zeros((10, 2)), y, np.zeros((1, 2)), y[:1])
+    assert ended([-50.0, last], split, "authors", rise) is expected
+    assert not ended([-50.0], split, "authors", rise)
+    assert not ended([-50.0, last], split, "authors", None)
+
+
 def test_report_of_table_1() -> None:
     def run(shift: float) -> dict[str, np.ndarray]:
         values = np.array([[0.05, -10.0 + shift], [0.05, -8.0], [0.04, -7.0], [0.04, -7.0], [0.04, -6.5]])
@@ -68,12 +78,12 @@ def test_report_of_table_1() -> None:
     assert "-9.50 ± 0.50" in text
     assert "VB − Gibbs: -0.50 ± 0.00" in text
     assert "Laplace, softmax − Gibbs: -3.00 ± 0.35" in text
-    assert text.count("| not computed |") == (len(FILES) * len(RELEVANCES) - 1) * ((3 + len(METHODS)) // 2)
+    assert text.count("| not computed |") == (len(NAMES) * len(RELEVANCES) - 1) * ((3 + len(METHODS)) // 2)
     assert record[f"iris, {RELEVANCES[0]}"]["steps"] == 9
     assert COLUMNS[-1] == GIBBS
     cells = Table1().cells("", quick=False)
-    assert len({cell.name for cell in cells}) == SPLITS * len(FILES) * len(RELEVANCES)
-    assert set(TABLE_1) == set(FILES)
+    assert len({cell.name for cell in cells}) == SPLITS * len(NAMES) * len(RELEVANCES)
+    assert set(TABLE_1) == set(NAMES)
 
 
 def test_report_of_the_surfaces() -> None:

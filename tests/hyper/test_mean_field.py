@@ -4,6 +4,7 @@ from itertools import islice
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 from scipy.optimize import minimize_scalar
@@ -23,8 +24,8 @@ from pymc_gpep.structure.hierarchy import Hierarchy
 from tests import models
 from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood
-from tests.reference.mean_field import grid_posterior
-from tests.reference.variational_bayes import bound, mean_utilities, variational_bayes
+from tests.reference.mean_field import authors_steps, authors_weight, expected_log_prior, grid_posterior
+from tests.reference.variational_bayes import bound, variational_bayes
 
 SIGMA, TAU = 0.5, 0.8
 VARIANCE, JITTER = 2.0, 1e-2
@@ -74,36 +75,175 @@ def latent_values(phi):
     return variational_bayes(covariance(phi), y, prior_mean), prior_mean, y
 
 
-@pytest.mark.parametrize("weights", ["with the trace", "without", "utilities"])
+@pytest.mark.parametrize("weights", ["authors", "utilities", "latent", "printed"])
 def test_a_step_against_a_grid(log_posterior, weights):
     theta, phi, psi = start(log_posterior)
-    trace, utilities = weights == "with the trace", weights == "utilities"
-    steps = mean_field_steps(log_posterior, theta, draws=1500, trace=trace, utilities=utilities, random_seed=2)
-    step = next(steps)
+    step = next(mean_field_steps(log_posterior, theta, draws=1500, weights=weights, inner=None, random_seed=2))
     found, prior_mean, y = latent_values(phi)
-    axis = np.linspace(-10, 3, 131 if phi.size == 1 else 40)
-    if utilities:
-        noisy = lambda phi: covariance(phi) + np.eye(y.size)  # noqa: E731
-        grid = grid_posterior(noisy, psi, prior_mean, found.utilities, None, axis)
-    else:
-        grid = grid_posterior(covariance, psi, prior_mean, found.mean, found.covariance if trace else None, axis)
-    weights, drawn = softmax(step.log_weights), log_posterior.natural(step.draws)["phi"]
-    mean = log_posterior.natural(step.theta[None])["phi"][0]
-    error = np.sqrt(weights**2 @ (drawn - mean) ** 2)
-    error_of_log = 3 * np.sqrt((weights**2).sum())
+    # Without a bound there is one update, which has a test of its own.
+    mean = step.latent.mean if weights in ("authors", "printed") else found.mean
+
+    def log_weight(phi):
+        K = covariance(phi)
+        if weights == "authors":
+            return authors_weight(K, mean - prior_mean)
+        if weights == "utilities":
+            return expected_log_prior(K + np.eye(y.size), found.utilities - prior_mean)
+        return expected_log_prior(K, mean - prior_mean, found.covariance if weights == "latent" else None)
+
+    grid = grid_posterior(log_weight, psi, np.linspace(-10, 3, 131 if phi.size == 1 else 40))
+    shares, drawn = softmax(step.log_weights[0]), log_posterior.natural(step.draws)["phi"]
+    mean_of_phi = log_posterior.natural(step.theta[None])["phi"][0]
+    error = np.sqrt(shares**2 @ (drawn - mean_of_phi) ** 2)
+    error_of_log = 3 * np.sqrt((shares**2).sum())
     assert (error < 0.2 * grid.mean).all()
-    assert_allclose((mean - grid.mean) / error, 0, atol=3)
-    assert_allclose(step.latent.bound, found.bound, atol=1e-7)
-    if trace:
+    assert_allclose((mean_of_phi - grid.mean) / error, 0, atol=3)
+    if weights == "latent":
+        assert_allclose(step.latent.bound, found.bound, atol=1e-7)
         by_terms = bound(covariance(phi), y, prior_mean, found.mean, found.covariance)
-        roots = np.linalg.cholesky(found.covariance)
-        of_prior = DensePrior(covariance(phi)[None], prior_mean).expected_log_density(found.mean, roots)
-        expected = by_terms - of_prior + grid.log_normaliser
+        expected = by_terms - log_weight(phi) + grid.log_normaliser
         assert step.joint_bound == pytest.approx(expected, abs=error_of_log)
-    if utilities:
+    elif weights == "utilities":
         noise = 0.5 * ((found.utilities - found.mean) ** 2).sum() + 0.5 * found.mean.size * np.log(2 * np.pi)
         expected = log_likelihood(found.mean.T, y).sum() + noise + grid.log_normaliser
         assert step.joint_bound == pytest.approx(expected, abs=error_of_log)
+    else:
+        assert np.isnan(step.joint_bound)
+
+
+@pytest.mark.parametrize("at_random", [False, True])
+def test_the_authors_loop(log_posterior, at_random):
+    """Three steps, with the package's draws and from where it begins, against plain algebra."""
+    theta, phi, _ = start(log_posterior)
+    _, y = inputs(phi.size)
+    begin = np.random.default_rng(5).normal(size=(3, y.size)) if at_random else None
+    steps = list(islice(mean_field_steps(log_posterior, theta, draws=100, weights="authors", utilities=begin), 3))
+    prior_mean = np.full((3, y.size), PRIOR_MEAN)
+    draws = [log_posterior.natural(step.draws)["phi"][:, None] for step in steps]
+    found = authors_steps(covariance, y, prior_mean, phi[None], draws, SIGMA, TAU, begin)
+    for step, expected in zip(steps, found, strict=True):
+        assert_allclose(step.latent.mean, expected.mean, atol=1e-8)
+        assert_allclose(step.log_weights, expected.log_weights, atol=1e-8)
+        values = log_posterior.natural(step.theta[None])
+        assert_allclose(values["phi"], expected.phi, rtol=1e-8)
+        assert_allclose(values["psi"], expected.psi, rtol=1e-8)
+
+
+def of_each_class(d):
+    """φ_kd ~ Exponential(ψ_kd), of a covariance for each class."""
+    X, y = inputs(d)
+    with pm.Model() as model:
+        psi = pm.Gamma("psi", SIGMA, TAU, shape=(3, d))
+        phi = pm.Exponential("phi", psi, shape=(3, d))
+        rows = []
+        for k in range(3):
+            own = VARIANCE * pm.gp.cov.ExpQuad(d, ls=1 / pm.math.sqrt(2 * phi[k]))
+            gp = pm.gp.Latent(mean_func=pm.gp.mean.Constant(PRIOR_MEAN), cov_func=own)
+            rows.append(gp.prior(f"f_{k}", X=X, jitter=JITTER))
+        gpep.MultinomialProbit("y", pt.stack(rows).T, observed=y)
+    return model
+
+
+@pytest.fixture(scope="module")
+def by_class():
+    return LogPosterior(read_classifier(of_each_class(1)), gpep.VariationalBayes())
+
+
+def test_classes_with_covariances_of_their_own_have_weights_of_their_own(by_class):
+    """The paper's 4.5: each class's draws are weighted by that class's latent means alone."""
+    phi = np.array([[0.2], [1.0], [2.0]])
+    theta = by_class.initial_point({"phi": phi})
+    steps = list(islice(mean_field_steps(by_class, theta, draws=100, weights="authors"), 2))
+    _, y = inputs(1)
+    draws = [by_class.natural(step.draws)["phi"] for step in steps]
+    prior_mean = np.full((3, y.size), PRIOR_MEAN)
+    for step, expected in zip(steps, authors_steps(covariance, y, prior_mean, phi, draws, SIGMA, TAU), strict=True):
+        assert step.log_weights.shape == (3, 100)
+        assert_allclose(step.latent.mean, expected.mean, atol=1e-8)
+        assert_allclose(step.log_weights, expected.log_weights, atol=1e-8)
+        values = by_class.natural(step.theta[None])
+        assert_allclose(values["phi"][0], expected.phi, rtol=1e-8)
+        assert_allclose(values["psi"][0], expected.psi, rtol=1e-8)
+
+
+def test_the_bound_of_several_blocks(by_class):
+    """log ∫ of a product of densities of each class's own φ is a sum of logs."""
+    theta = by_class.initial_point({"phi": np.full((3, 1), 0.4)})
+    step = next(mean_field_steps(by_class, theta, draws=500, weights="utilities", random_seed=1))
+    psi = by_class.natural(theta[None])["psi"][0]
+    found, prior_mean, y = latent_values(np.full(1, 0.4))
+    axis = np.linspace(-10, 3, 131)
+    noise = 0.5 * ((found.utilities - found.mean) ** 2).sum() + 0.5 * found.mean.size * np.log(2 * np.pi)
+    expected = log_likelihood(found.mean.T, y).sum() + noise
+    for k in range(3):
+        own = (found.utilities - prior_mean)[k : k + 1]
+        grid = grid_posterior(
+            lambda phi, own=own: expected_log_prior(covariance(phi) + np.eye(y.size), own), psi[k], axis
+        )
+        expected += grid.log_normaliser
+    error = np.sqrt((softmax(step.log_weights, axis=1) ** 2).sum())
+    assert step.joint_bound == pytest.approx(expected, abs=3 * error)
+
+
+def test_blocks_are_put_together_as_independent(by_class):
+    theta = by_class.initial_point({"phi": np.full((3, 1), 0.4)})
+    step = next(mean_field_steps(by_class, theta, draws=1000, weights="authors", random_seed=1))
+    thetas, log_weights = step.joint_draws(random_seed=3)
+    assert (log_weights == 0).all()
+    joint = by_class.natural(thetas)["phi"]
+    drawn, shares = by_class.natural(step.draws)["phi"], softmax(step.log_weights, axis=1)
+    expected = np.einsum("ks,skd->kd", shares, drawn)
+    spread = np.sqrt(np.einsum("ks,skd->kd", shares, (drawn - expected) ** 2))
+    assert_allclose((joint.mean(axis=0) - expected) / spread, 0, atol=4 / np.sqrt(1000))
+    correlation = np.corrcoef(joint[..., 0].T)
+    assert np.abs(correlation[~np.eye(3, dtype=bool)]).max() < 4 / np.sqrt(1000)
+
+
+def blocks_of(model):
+    """Names and places of the hyperparameters in each block."""
+    posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
+    step = next(mean_field_steps(posterior, posterior.initial_point(), draws=2, weights="authors"))
+    names = np.array([name.replace("_log__", "") for name in posterior.parameters])
+    return sorted(sorted(names[step.blocks == block]) for block in range(len(step.log_weights)))
+
+
+def stacked(covariances, X, y):
+    rows = [pm.gp.Latent(cov_func=own).prior(f"f_{k}", X=X) for k, own in enumerate(covariances)]
+    gpep.MultinomialProbit("y", pt.stack(rows).T, observed=y)
+
+
+def quadratic(ls, scale=1.0):
+    return scale * pm.gp.cov.ExpQuad(2, ls=ls)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("own", [["ls[0]"], ["ls[1]"], ["ls[2]"]]),
+        ("one that two have", [["ls[0]", "ls[2]"], ["ls[1]"]]),
+        ("common magnitude", [["eta", "ls[0]", "ls[1]", "ls[2]"]]),
+        ("one in the prior of the other", [["eta", "ls"], ["other"]]),
+        ("dependent entries", [["ls[0]", "ls[1]", "ls[2]"]]),
+        ("one of no effect", [["idle"], ["ls[0]"], ["ls[1]"], ["ls[2]"]]),
+    ],
+)
+def test_which_hyperparameters_are_weighted_together(kind, expected):
+    X, y = models.data(10)
+    with pm.Model() as model:
+        if kind == "one in the prior of the other":
+            eta = pm.HalfNormal("eta", 2.0)
+            ls, other = pm.HalfNormal("ls", eta), pm.HalfNormal("other", 2.0)
+            stacked([quadratic(1.0, eta), quadratic(ls), quadratic(other)], X, y)
+        elif kind == "dependent entries":
+            ls = pm.MvNormal("ls", np.zeros(3), cov=np.eye(3) + 0.5)
+            stacked([quadratic(pm.math.exp(ls[k])) for k in range(3)], X, y)
+        else:
+            ls = pm.HalfNormal("ls", 2.0, shape=3)
+            eta = pm.HalfNormal("eta", 2.0) if kind == "common magnitude" else 1.0
+            idle = 1e-300 * pm.HalfNormal("idle", 1.0) if kind == "one of no effect" else 0.0
+            third = ls[0] + ls[2] if kind == "one that two have" else ls[2]
+            stacked([quadratic(own + idle, eta) for own in (ls[0], ls[1], third)], X, y)
+    assert blocks_of(model) == expected
 
 
 def test_average_log_density_against_dense_algebra():
@@ -115,12 +255,12 @@ def test_average_log_density_against_dense_algebra():
         mean, roots = rng.normal(size=(3, 5)), rng.normal(size=(3, 5, 5))
         for given in (None, roots[:1], roots):
             spread = np.zeros((3, 5, 5)) if given is None else np.broadcast_to(given @ given.swapaxes(1, 2), (3, 5, 5))
-            expected = 0.0
+            expected = np.zeros(3)
             for a, (f, s) in enumerate(zip(mean - prior_mean, spread, strict=True)):
                 precision = np.linalg.inv(own[a % len(own)])
-                expected -= 0.5 * (f @ precision @ f + np.trace(precision @ s) + 5 * np.log(2 * np.pi))
-                expected += 0.5 * np.linalg.slogdet(precision)[1]
-            assert prior.expected_log_density(mean, given) == pytest.approx(expected, rel=1e-10)
+                expected[a] -= 0.5 * (f @ precision @ f + np.trace(precision @ s) + 5 * np.log(2 * np.pi))
+                expected[a] += 0.5 * np.linalg.slogdet(precision)[1]
+            assert_allclose(prior.expected_log_density(mean, given), expected, rtol=1e-10)
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -176,21 +316,6 @@ def test_parents_of_any_kind():
     assert at["scale_log__"] == pytest.approx(by_scale, abs=1e-6)
 
 
-def test_one_update_a_step_is_the_papers(log_posterior):
-    theta, _, _ = start(log_posterior)
-    mean = None
-    for step in islice(mean_field_steps(log_posterior, theta, draws=100, inner=1), 3):
-        phi = log_posterior.natural(theta[None])["phi"][0]
-        k, (_, y) = covariance(phi), inputs(phi.size)
-        prior_mean = np.full((3, y.size), PRIOR_MEAN)
-        utilities = mean_utilities(prior_mean if mean is None else mean, y)
-        smoother = k @ np.linalg.inv(k + np.eye(y.size))
-        mean = prior_mean + (utilities - prior_mean) @ smoother.T
-        assert_allclose(step.latent.mean, mean, atol=1e-8)
-        assert step.latent.bound == pytest.approx(bound(k, y, prior_mean, mean, np.stack([smoother] * 3)), abs=1e-7)
-        theta = step.theta
-
-
 def fitted(log_posterior, seed=1, **options):
     optimum = maximise(log_posterior, log_posterior.initial_point(), 100)
     return hyper_method("mean_field", options).integrate(log_posterior, optimum, random_seed=seed)
@@ -198,7 +323,7 @@ def fitted(log_posterior, seed=1, **options):
 
 def test_seeds():
     log_posterior = LogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
-    one, again, other = (fitted(log_posterior, seed, draws=100, steps=2) for seed in (1, 1, 2))
+    one, again, other = (fitted(log_posterior, seed, draws=100, steps=2, weights="utilities") for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.theta, again.theta)
     np.testing.assert_array_equal(one.weights, again.weights)
     assert one.log_evidence == again.log_evidence
@@ -206,7 +331,7 @@ def test_seeds():
 
 
 def test_what_it_returns():
-    options = {"draws": 150, "tolerance": 0.05}
+    options = {"draws": 150, "tolerance": 0.05, "weights": "latent"}
     with conjugate(1):
         fit = pm.fit(method="vb", hyper="mean_field", hyper_options=options, progressbar=False, random_seed=1)
     posterior = fit.hyper_posterior
@@ -224,6 +349,43 @@ def test_what_it_returns():
     assert posterior.log_evidence < fit.log_evidence
 
 
+def test_the_authors_weights_are_the_default_and_begin_at_the_priors():
+    """They make all their steps, from the means of the priors, and no bound."""
+    log_posterior = LogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
+    found = fitted(log_posterior, draws=100, steps=7, tolerance=0.5)
+    begin = log_posterior.initial_point()
+    values = log_posterior.natural(begin[None])
+    assert values["psi"][0] == pytest.approx([SIGMA / TAU])
+    assert values["phi"][0] == pytest.approx([TAU / SIGMA])
+    *_, last = islice(mean_field_steps(log_posterior, begin, draws=100, weights="authors", random_seed=1), 7)
+    kept = np.isin(last.draws, found.theta).all(axis=1)
+    assert len(found) == kept.sum() > 50
+    assert_allclose(found.weights, softmax(last.log_weights[0][kept]), rtol=1e-10)
+    assert found.converged
+    assert np.isnan(found.log_evidence)
+    assert "the standard error of their log mean weight is" in found.message
+
+
+def test_a_fit_with_a_posterior_for_each_class():
+    with of_each_class(1):
+        fit = pm.fit(
+            method="vb",
+            hyper="mean_field",
+            hyper_options={"draws": 100, "steps": 8, "tolerance": 0.5},
+            progressbar=False,
+            random_seed=1,
+        )
+    posterior, nodes = fit.hyper_posterior, fit.nodes["phi"].values[..., 0]
+    # Draws of the classes that go together are as good as each other.
+    assert len(posterior) == 100
+    assert_allclose(posterior.weights, 1 / 100)
+    assert f"100 draws are worth {posterior.weighing.effective_size:.0f} (Pareto k" in fit.message
+    assert posterior.weighing.effective_size < 100
+    # What the classes have is from their own latent values alone.
+    assert len(set(map(tuple, np.sort(nodes, axis=0).T))) == 3
+    assert fit.converged
+
+
 def test_few_draws_that_count_are_told_of():
     X, y = models.data()
     with pm.Model() as model:
@@ -231,7 +393,7 @@ def test_few_draws_that_count_are_told_of():
         f = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1 / pm.math.sqrt(phi))).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
     posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
-    found = fitted(posterior, draws=100, steps=1, trace=False)
+    found = fitted(posterior, draws=100, steps=1, weights="printed")
     assert not found.converged
     assert "too few: give it more draws, or take hyper='importance'" in found.message
     assert "after 1 step it cannot be seen whether the bound still rises: give it more" in found.message
@@ -239,6 +401,10 @@ def test_few_draws_that_count_are_told_of():
 
 
 def test_what_is_wrong_is_said():
+    with pytest.raises(
+        ValueError, match="weights must be one of 'authors', 'utilities', 'latent', 'printed', but is 'u"
+    ):
+        hyper_method("mean_field", {"weights": "utility"})
     model = conjugate(1)
     wanted = r"hyper='mean_field' is only for method='vb' of a gpep.MultinomialProbit, and not for method='nested_ep'"
     with model, pytest.raises(ValueError, match=wanted):

@@ -1,18 +1,21 @@
-"""The mean field of latent values and hyperparameters on a grid of hyperparameters, dense.
+"""The mean field of latent values and hyperparameters: on a grid, and by the loop of Girolami and Rogers, dense.
 
 Source: Girolami and Rogers, "Variational Bayesian multinomial probit regression with Gaussian process priors", Neural
-Computation 18 (2006), section 4.3 and appendix A.3, with the trace of the exact mean field where it is asked for.
+Computation 18 (2006), sections 4.3 and 4.4 and appendix A.3, with the trace of the exact mean field where it is asked
+for. The weights of the loop are those of their program, whose R version is vbmp (Lama and Girolami, Bioconductor).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GridPosterior", "grid_posterior"]
+from tests.reference.variational_bayes import mean_utilities
+
+__all__ = ["AuthorsStep", "GridPosterior", "authors_steps", "authors_weight", "expected_log_prior", "grid_posterior"]
 
 Array = NDArray[np.float64]
 
@@ -23,43 +26,101 @@ class GridPosterior(NamedTuple):
     mean: Array
     """Of φ, (d,)."""
     log_normaliser: float
-    """log ∫ p(φ) exp E_q(f) log N(f | m, K_φ) dφ."""
+    """log ∫ p(φ) exp r(φ) dφ."""
 
 
-def grid_posterior(
-    covariance: Callable[[Array], Array],
-    rates: Array,
-    prior_mean: Array,
-    mean: Array,
-    spread: Array | None,
-    log_axis: Array,
-) -> GridPosterior:
-    """q(φ) ∝ ∏_d Exp(φ_d | rate ψ_d) exp E_q(f) log N(f | m, K_φ), by the trapezoid rule over log φ.
+def expected_log_prior(K: Array, residual: Array, spread: Array | None = None) -> float:
+    """E log N(f | m, K), summed over functions of mean m + residual (c, n) and covariances (c, n, n), 0 without."""
+    precision = np.linalg.inv(K)
+    log_det = np.linalg.slogdet(precision)[1]
+    total = 0.0
+    for k, own in enumerate(residual):
+        total -= 0.5 * (own @ precision @ own - log_det + own.size * np.log(2 * np.pi))
+        if spread is not None:
+            total -= 0.5 * np.trace(precision @ spread[k])
+    return float(total)
+
+
+def authors_weight(K: Array, residual: Array) -> float:
+    """The logarithm of the authors' weight, −½ Σ_k m_kᵀ (K + I)⁻¹ m_k, of residuals (c, n)."""
+    return float(-0.5 * np.trace(residual @ np.linalg.inv(K + np.eye(len(K))) @ residual.T))
+
+
+def grid_posterior(log_weight: Callable[[Array], float], rates: Array, log_axis: Array) -> GridPosterior:
+    """q(φ) ∝ ∏_d Exp(φ_d | rate ψ_d) exp r(φ), by the trapezoid rule over log φ.
 
     Parameters
     ----------
-    covariance : callable
-        K (n, n), of all classes, at φ (d,).
+    log_weight : callable
+        r at φ (d,).
     rates : ndarray, shape (d,)
-    prior_mean, mean : ndarray, shape (c, n)
-        m, and that of q(f).
-    spread : ndarray, shape (c, n, n), or None
-        Covariances of q(f); None to leave the trace out.
     log_axis : ndarray
         Equally spaced, of each log φ_d.
     """
     d = rates.size
     phis = np.exp(np.stack(np.meshgrid(*[log_axis] * d, indexing="ij"), axis=-1).reshape(-1, d))
-    logs = np.empty(len(phis))
-    for s, phi in enumerate(phis):
-        precision = np.linalg.inv(covariance(phi))
-        log_det = np.linalg.slogdet(precision)[1]
-        total = np.log(rates).sum() - rates @ phi + np.log(phi).sum()  # with the Jacobian of the logarithm
-        for k, own in enumerate(mean - prior_mean):
-            total -= 0.5 * (own @ precision @ own - log_det + own.size * np.log(2 * np.pi))
-            if spread is not None:
-                total -= 0.5 * np.trace(precision @ spread[k])
-        logs[s] = total
+    # With the Jacobian of the logarithm.
+    logs = np.array([np.log(rates).sum() - rates @ phi + np.log(phi).sum() + log_weight(phi) for phi in phis])
     weights = np.exp(logs - logs.max())
     cell = d * np.log(log_axis[1] - log_axis[0])
     return GridPosterior(weights @ phis / weights.sum(), float(logs.max() + np.log(weights.sum()) + cell))
+
+
+class AuthorsStep(NamedTuple):
+    """Where a step of the loop ended."""
+
+    mean: Array
+    """Of the latent values, (c, n)."""
+    log_weights: Array
+    """Of the draws, (1, s) for all classes together or (c, s)."""
+    phi: Array
+    psi: Array
+
+
+def authors_steps(
+    covariance: Callable[[Array], Array],
+    y: NDArray[np.int64],
+    prior_mean: Array,
+    phi: Array,
+    draws: Sequence[Array],
+    sigma: float,
+    tau: float,
+    utilities: Array | None = None,
+) -> list[AuthorsStep]:
+    """The loop (4.6) to (4.8), a step for each of the sets of draws that are given.
+
+    Parameters
+    ----------
+    covariance : callable
+        C (n, n) at relevances (d,).
+    y : ndarray of int, shape (n,)
+    prior_mean : ndarray, shape (c, n)
+        Zero in the paper.
+    phi : ndarray, shape (1, d) or (c, d)
+        Where it begins, for all classes together or for each.
+    draws : sequence of ndarray, shape (s, 1, d) or (s, c, d)
+        From the exponential priors, with the rates that the step before ended with.
+    sigma, tau : float
+        Of the gamma prior of the rates.
+    utilities : ndarray, shape (c, n), optional
+        Where they begin; random in the paper, and here those at the prior mean if not given.
+    """
+    unit = np.eye(y.size)
+    utilities = mean_utilities(prior_mean, y) if utilities is None else utilities
+    steps = []
+    for drawn in draws:
+        c = len(prior_mean)
+        smoothers = [C @ np.linalg.inv(C + unit) for C in (covariance(own) for own in phi)]
+        mean = np.array([prior_mean[k] + smoothers[k % len(phi)] @ (utilities[k] - prior_mean[k]) for k in range(c)])
+        utilities = mean_utilities(mean, y)
+        residual = mean - prior_mean
+        of_class = [residual] if len(phi) == 1 else residual[:, None]
+        logs = np.array(
+            [[authors_weight(covariance(each[k]), own) for each in drawn] for k, own in enumerate(of_class)]
+        )
+        weights = np.exp(logs - logs.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        phi = np.einsum("ks,skd->kd", weights, drawn)
+        psi = (sigma + 1) / (tau + phi)
+        steps.append(AuthorsStep(mean, logs, phi, psi))
+    return steps
