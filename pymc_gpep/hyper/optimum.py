@@ -241,7 +241,7 @@ def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
             "number to what is under it: pm.math.sqrt(squared + 1e-12)."
         )
     advice = (
-        "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance and the mean, "
+        "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance, of the mean "
         f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
     )
     if best.status == NOT_POSITIVE_DEFINITE:

@@ -180,8 +180,8 @@ def _functions_of_classes(
         )
     if any(np.unique(code).size < len(codes) for code in codes.T):
         raise StructureError(
-            f"The argument of {name} takes points of its latent functions more than once. Give the prior a row for each "
-            "label instead, X=X[index] with the index that selects latent values now, and the likelihood all of them."
+            f"The argument of {name} takes points of its latent functions more than once. Give the prior a row for "
+            "each label instead, X=X[index] with the index that selects latent values, and the likelihood all of them."
         )
     if len(codes) != n:
         raise StructureError(

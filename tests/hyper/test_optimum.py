@@ -56,7 +56,7 @@ class Overflowing(Parabola):
 
 @pytest.mark.parametrize("size", [0, 2])
 def test_numbers_that_overflow_are_told_and_another_start_is_advised_where_there_can_be_one(size):
-    with pytest.raises(ValueError, match="not finite at the .* Look at the magnitudes of the covariance") as error:
+    with pytest.raises(ValueError, match=r"not finite at the .* Look at the magnitudes of the covariance") as error:
         maximise(Overflowing(0), np.zeros(size), 20)
     assert ("start=" in str(error.value)) == (size > 0)
     assert ("hyperparameters" in str(error.value)) == (size > 0)

@@ -58,7 +58,7 @@ def fourth_power(a, b):
 
 
 def product(a, b):
-    """A maximum of 0 at (0, 0), and higher ones where a² = b² is 6.1927, at (1 + a⁴)² = 250 a² (solved by bisection)."""
+    """A maximum of 0 at (0, 0), and higher ones where a² = b² is 6.1924, where (1 + a⁴)² = 250 a² (by bisection)."""
     p = a * b
     slope = 10 * p / (1 + p**2) ** 2
     return 5 * p**2 / (1 + p**2) - 0.02 * (a**2 + b**2), (slope * b - 0.04 * a, slope * a - 0.04 * b)
