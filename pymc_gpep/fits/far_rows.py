@@ -54,13 +54,18 @@ def unreached_among(k: Array) -> float:
     return float(unreached(cross, own[:, some], own).mean()) if n > 1 else 1.0
 
 
-def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], float]) -> None:
-    """Warn of new rows that are `far`, (m,), as of `unreached`, unless most of what was fitted is, a share."""
+def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], float], by: str | None = None) -> None:
+    """Warn of new rows that are `far`, (m,), as of `unreached`, unless most of what was fitted is, a share.
+
+    A fit goes by all rows, or by what `by` calls it, such as inducing inputs; rows that were fitted may then be near.
+    """
     if far is None or not (count := int(np.count_nonzero(far > _MOST))) or among_fitted() > _MOST:
         return
-    m = len(far)
+    of, nothing, more = "rows that were fitted", "there are no labels near by to predict them from", ""
+    if by:
+        of, nothing = by, "the fit has nothing to predict them from"
+        more = f" Where rows that were fitted are near them, the fit needs more {by}."
     warn(
-        f"{count} of {m} rows of Xnew {'is' if count == 1 else 'are'} further from all rows that were fitted than the "
-        "length scales of the covariance reach, and there are no labels near by to predict them from. Xnew must be "
-        "scaled as the inputs of the model are."
+        f"{count} of {len(far)} rows of Xnew {'is' if count == 1 else 'are'} further from all {of} than the length "
+        f"scales of the covariance reach, and {nothing}. Xnew must be scaled as the inputs of the model are.{more}"
     )

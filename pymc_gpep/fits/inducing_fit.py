@@ -300,7 +300,7 @@ class InducingFit(ABC):
         Warns
         -----
         UserWarning
-            If rows of `Xnew` are further from all data than the length scales reach; it says how many.
+            If rows of `Xnew` are further from all inducing inputs than the length scales reach; it says how many.
         """
         gp, Xnew = process_and_inputs(gp, Xnew)
         blocks = self.blocks(gp)
@@ -325,7 +325,7 @@ class InducingFit(ABC):
 
         with RowProgress("Predicting", m, progressbar) as progress:
             found = assembled(parts(progress.advance), m)
-        warn_of_far_rows(found.far, lambda: self._unreached(blocks))
+        warn_of_far_rows(found.far, lambda: self._unreached(blocks), self._by)
         return labelled(self.classifier, Xnew, dim, found).assign_attrs(probabilities=how)
 
     def _unreached(self, blocks: InducingBlocks) -> float:

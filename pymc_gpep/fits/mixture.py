@@ -62,7 +62,7 @@ class Prediction(NamedTuple):
             return None
         mean, square = self.outcome.T
         with np.errstate(over="ignore", invalid="ignore"):
-            return np.stack([mean, np.where(np.isinf(mean), np.inf, square - mean**2)])
+            return np.stack([mean, np.where(np.isinf(square), np.inf, square - mean**2)])
 
 
 def assembled(parts: Iterable[tuple[slice, Prediction]], m: int) -> Prediction:

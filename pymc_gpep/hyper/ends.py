@@ -8,7 +8,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, Searched
-from pymc_gpep.kernels.status import MESSAGES
+from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 
 __all__ = ["looked_at"]
 
@@ -74,6 +74,11 @@ def _at_a_border(log_posterior: Searched, best: Evaluation, slope: Array) -> str
             log_posterior.check_moments(beyond.theta)
         except ValueError as error:
             return f"the search came to a border, and beyond it: {str(error).strip('. ')}"
+        if beyond.status == CONVERGED:
+            return (
+                "the search came to a border, beyond which hyperparameters are outside of the support of their priors. "
+                "PyMC's own transforms keep a search within it: leave out default_transform=None"
+            )
         return f"the search came to a border, beyond which {log_posterior.name} {MESSAGES[beyond.status]}"
     return ""
 

@@ -222,11 +222,12 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
 def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
     """Raise a ValueError that says why a search cannot start where it was evaluated."""
     theta = best.theta
+    size = how_many(log_posterior, theta)
     log_posterior.check_moments(theta)
     name = log_posterior.name
     values = log_posterior.point(theta)
     point = {key: value.tolist() for key, value in values.items()}
-    at = f"at the initial hyperparameters, unconstrained {point}"
+    at = f"at the initial hyperparameters, unconstrained {point}" if size else "at the prior"
     if best.status == CONVERGED and np.isfinite(best.log_posterior):
         names = [key for key, value in values.items() for _ in range(np.size(value))]
         bad = np.flatnonzero(~np.isfinite(best.gradient))
@@ -239,14 +240,18 @@ def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
             "or the logarithm of something that is 0, as squared distances are between a point and itself. Add a small "
             "number to what is under it: pm.math.sqrt(squared + 1e-12)."
         )
-    advice = "Give another start=..."
+    advice = (
+        "Numbers that have no square or no exponential overflow. Look at the magnitudes of the covariance, of the mean "
+        f"and of what the likelihood is given, such as exposures{'; or give another start=...' if size else '.'}"
+    )
     if best.status == NOT_POSITIVE_DEFINITE:
         advice = (
             "Check that the covariance function is one, which no start can mend; where rounding is to blame, add a "
             "small pm.gp.cov.WhiteNoise to it."
         )
     if best.status == OUT_OF_ITERATIONS:
-        advice = "Raise max_iterations, or a tolerance that rounding does not allow; or give another start=..."
+        another = "; or give another start=..." if size else "."
+        advice = f"Raise max_iterations, or a tolerance that rounding does not allow{another}"
     raise ValueError(
         f"{name} cannot start: it {MESSAGES[best.status]} {at}, where the log posterior is {best.log_posterior}. "
         f"{advice}"

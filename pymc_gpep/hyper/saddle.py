@@ -26,7 +26,8 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
 
     Looked at are directions in which no point of the search had a slope. What is symmetric about its start has none
     there, be it a maximum or not, and two hyperparameters that can be exchanged stay the same. Among these directions
-    that in which the log posterior is curved upwards most is one, and so is each hyperparameter that never moved.
+    that in which the log posterior is curved upwards most is one, and so is each hyperparameter that never moved. All
+    of these together are one more: a product of two that are 0 stays 0 where one of them is moved.
 
     Parameters
     ----------
@@ -45,7 +46,9 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
         return None
     still = (np.abs(here.theta - history[0].theta) < _STILL) & (np.abs(here.gradient) < _NO_SLOPE)
     near = Neighbours((here.theta,), (here.start,))
-    for direction in (*_upwards(evaluate, here, near, unseen), *np.eye(size)[still[:size]]):
+    moves = np.eye(size)[still[:size]]
+    together = moves.sum(axis=0, keepdims=True)[: len(moves) - 1]
+    for direction in (*_upwards(evaluate, here, near, unseen), *moves, *together):
         for reach in _REACHES:
             found = evaluate(_moved(here, reach * direction), near)
             there = np.isfinite(found.log_posterior) and np.isfinite(found.gradient).all()

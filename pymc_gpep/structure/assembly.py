@@ -178,6 +178,11 @@ def _functions_of_classes(
             "classes must be independent, one for each class at the same inputs: gp.prior(..., X=X, n_outputs="
             f"{codes.shape[1]}). {as_it_is(model)}"
         )
+    if any(np.unique(code).size < len(codes) for code in codes.T):
+        raise StructureError(
+            f"The argument of {name} takes points of its latent functions more than once. Give the prior a row for "
+            "each label instead, X=X[index] with the index that selects latent values, and the likelihood all of them."
+        )
     if len(codes) != n:
         raise StructureError(
             f"The argument of {name} has {len(codes)} points, but its latent functions have {n}. All points of a prior "

@@ -152,6 +152,12 @@ def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, Ten
         refused = [rv for rv in refused if rv.name == name] or refused
     if len(found) > 1:
         names = ", ".join(map(repr, found))
+        of_each = [latents.intersection(ancestors([rv])) for _, rv, _ in found.values()]
+        if len(set().union(*of_each)) < sum(map(len, of_each)):
+            raise StructureError(
+                f"The model has several likelihoods of the same latent values, {names}, of which one can be fitted. "
+                f"Take the others out of the model. {as_it_is(model)}"
+            )
         raise StructureError(f"The model has several likelihoods that can be read, {names}. Choose one: likelihood=...")
     if not found:
         raise StructureError(_no_likelihood(model, name, latents, unobserved, refused))

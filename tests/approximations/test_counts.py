@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 from scipy import integrate, optimize, stats
 
 from pymc_gpep.approximations import approximator
+from pymc_gpep.fits.mixture import Prediction
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from tests.reference.laplace_of_counts import laplace_of_counts
 
@@ -78,3 +79,12 @@ def test_methods_of_many_large_counts_converge_to_what_laplace_finds(method):
     y = np.random.default_rng(1).poisson(1e6 * np.exp(np.sin(X)))
     mode, _ = laplace_of_counts(K, np.zeros(8), y)
     assert_allclose(solve(method, K, np.zeros(8), y).mean[0], mode, atol=1e-5)
+
+
+def test_a_count_whose_mean_is_a_number_and_its_square_is_not_has_an_infinite_variance():
+    """With log rates N(0, v) the mean is exp(v / 2), and the variance exp(v / 2) + exp(2 v) − exp(v)."""
+    likelihood, v = PoissonLikelihood().given(np.zeros((1, 2))), np.array([2.0, 1300.0])
+    outcome = likelihood.outcome_moments(np.zeros((2, 1)), v[:, None, None]).T
+    mean, variance = Prediction(np.empty((2, 0)), np.zeros(2), np.zeros((2, 1)), outcome=outcome).moments
+    assert_allclose(mean, np.exp(v / 2))
+    assert_allclose(variance, [np.exp(1.0) + np.exp(4.0) - np.exp(2.0), np.inf])

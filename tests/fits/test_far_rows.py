@@ -90,7 +90,7 @@ def test_far_rows_are_warned_of_once_with_their_number(options):
     fit.predict(NEAR)
     fit.predict(gp, NEAR)
     for new in ((FAR,), (gp, FAR)):
-        with pytest.warns(UserWarning, match=r"^2 of 5 rows of Xnew are further .* no labels near by") as warned:
+        with pytest.warns(UserWarning, match=r"^2 of 5 rows of Xnew are further .* to predict them from") as warned:
             found = fit.predict(*new)
         assert len(warned) == 1
         assert_allclose(found["p"][3:, 1], 0.5, atol=1e-6)
@@ -114,3 +114,14 @@ def test_a_fit_from_a_file_has_no_rows_to_compare_with():
         again = gpep.from_datatree(fit.to_datatree())
     with pytest.warns(UserWarning, match="^2 of 5 rows"):
         again.predict(FAR)
+
+
+def test_rows_near_fitted_ones_that_inducing_inputs_do_not_reach():
+    """A third of the rows are about (100, 100), and inducing inputs about 0 have no word of them."""
+    x = np.vstack([X, X[:20] + 100.0])
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=4 * cov.ExpQuad(2, ls=1.0)).prior("f", X=x)
+        gpep.Probit("y", f, observed=np.append(Y, Y[:20]))
+        fit = pm.fit(method="sparse_ep", inducing=X[:9], learn_inducing=False, progressbar=False)
+    with pytest.warns(UserWarning, match="^3 of 6 .* all inducing inputs than .* the fit needs more inducing inputs"):
+        fit.predict(np.vstack([x[:3], x[-3:]]))

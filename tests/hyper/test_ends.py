@@ -1,5 +1,7 @@
 """What a fit says of an end that is no maximum, and that what it advises makes one."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -109,6 +111,23 @@ def test_cutpoints_cross_nowhere():
     p = fit.predict(X[:5]).p
     assert (p.values >= 0.0).all()
     np.testing.assert_allclose(p.sum("y_class" if "y_class" in p.dims else p.dims[1]), 1.0)
+
+
+@pytest.mark.parametrize("transform", [{"default_transform": None}, {}], ids=["none", "PyMC's own"])
+def test_a_support_that_ends_before_the_log_posterior_falls(transform):
+    """The magnitude that fits best is about 4 (see the test of one that begins at 0), and may be 2 at most."""
+    with pm.Model():
+        eta = pm.Uniform("eta", 0.1, 2.0, **transform)
+        f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(3, ls=2.0)).prior("f", X=X)
+        pm.Bernoulli("y", logit_p=f, observed=Y)
+        with (
+            pytest.warns(RuntimeWarning, match="border, beyond which hyperparameters are outside of the support")
+            if transform
+            else nullcontext()
+        ):
+            fit = pm.fit(method="laplace", progressbar=False)
+    assert fit.converged != bool(transform)
+    assert 1.5 < fit.hyperparameters.eta < 2.0
 
 
 def test_with_the_transform_that_is_advised_there_is_a_maximum():

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import maximise
-from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 
 
 class Parabola:
@@ -45,6 +45,21 @@ def test_a_first_solve_may_need_a_second_go(needs):
 def test_no_slope_at_the_beginning_is_no_maximum():
     with pytest.raises(ValueError, match=r"parabola cannot start: it .*Raise max_iterations"):
         maximise(Parabola(9), np.zeros(2), 20)
+
+
+class Overflowing(Parabola):
+    """Of which no value is a number."""
+
+    def __call__(self, theta, start=None):
+        return super().__call__(theta, start)._replace(status=NOT_FINITE, log_posterior=np.nan)
+
+
+@pytest.mark.parametrize("size", [0, 2])
+def test_numbers_that_overflow_are_told_and_another_start_is_advised_where_there_can_be_one(size):
+    with pytest.raises(ValueError, match=r"not finite at the .* Look at the magnitudes of the covariance") as error:
+        maximise(Overflowing(0), np.zeros(size), 20)
+    assert ("start=" in str(error.value)) == (size > 0)
+    assert ("hyperparameters" in str(error.value)) == (size > 0)
 
 
 class Indefinite(Parabola):

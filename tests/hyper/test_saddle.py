@@ -57,6 +57,13 @@ def fourth_power(a, b):
     return 5 * ratio - 0.02 * a**2 - (b - 1) ** 2, (20 * a**3 / (1 + a**4) ** 2 - 0.04 * a, -2 * (b - 1))
 
 
+def product(a, b):
+    """A maximum of 0 at (0, 0), and higher ones where a² = b² is 6.1924, where (1 + a⁴)² = 250 a² (by bisection)."""
+    p = a * b
+    slope = 10 * p / (1 + p**2) ** 2
+    return 5 * p**2 / (1 + p**2) - 0.02 * (a**2 + b**2), (slope * b - 0.04 * a, slope * a - 0.04 * b)
+
+
 @pytest.mark.parametrize(
     ("function", "start", "end"),
     [
@@ -64,6 +71,7 @@ def fourth_power(a, b):
         (magnitude, (0.0, 1.0), (2.0, 1.0)),  # the saddle itself
         (exchangeable, (0.0, 0.0), (1.5, -0.5)),
         (fourth_power, (0.0, 0.0), None),
+        (product, (0.0, 0.0), (2.4885, 2.4885)),
     ],
 )
 def test_a_search_leaves_a_point_about_which_all_is_symmetric(function, start, end):

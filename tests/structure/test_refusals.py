@@ -463,3 +463,21 @@ def test_an_unrelated_variable_is_not_the_one_that_is_spoken_of():
 
     _, message = refusal_of(build)
     assert "'y' is a Poisson" in message
+
+
+@pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
+def test_a_row_for_each_label_in_place_of_points_that_are_taken_twice():
+    """Two labels 1 of one latent value N(0, 4) have the probability of an orthant, 1/4 + arcsin(4/5) / (2 π).
+
+    A third label, 0, of a value far away, has the probability of a half. EP is within a hundredth of their product;
+    labels of separate values would have 1/4 in place of 0.398.
+    """
+    index, labels, x = np.array([0, 0, 1]), np.array([1, 1, 0]), np.array([[0.0], [9.0]])
+    with pm.Model() as model:
+        gpep.Probit("y", one(X=x, eta=2.0)[index], observed=labels)
+    with pytest.raises(StructureError, match=r"more than once.*X=X\[index\]"):
+        read_classifier(model)
+    with pm.Model():
+        gpep.Probit("y", one(X=x[index], eta=2.0), observed=labels)
+        fit = pm.fit(method="ep", progressbar=False)
+    assert_allclose(2 * np.exp(fit.log_evidence), 0.25 + np.arcsin(0.8) / (2 * np.pi), atol=0.01)

@@ -353,6 +353,11 @@ def _no_probit():
 
 
 def _several():
+    for name in ("y1", "y2"):
+        MultinomialProbit(name, process().prior(f"f_{name}", X, n_outputs=C).T, observed=Y)
+
+
+def _several_of_the_same():
     f = shared_prior().T
     MultinomialProbit("y1", f, observed=Y)
     MultinomialProbit("y2", f, observed=Y)
@@ -517,6 +522,14 @@ def _points_reversed():
     MultinomialProbit("y", shared_prior()[:, ::-1].T, observed=Y)
 
 
+def _points_repeated():
+    MultinomialProbit("y", shared_prior()[:, np.repeat(np.arange(N), 2)].T, observed=np.repeat(Y, 2))
+
+
+def _points_repeated_and_left_out():
+    MultinomialProbit("y", shared_prior()[:, np.arange(N) // 2].T, observed=Y)
+
+
 def _class_of_two_functions():
     f = shared_prior()
     MultinomialProbit("y", pt.concatenate([f[:, :3], f[::-1, 3:]], axis=1).T, observed=Y)
@@ -584,6 +597,7 @@ def _upper_factor():
 REFUSED = [
     (_no_probit, ["Looked for an observed gpep.MultinomialProbit", "found as observed variables 'z' (Normal)"]),
     (_several, ["several", "'y1', 'y2'", "likelihood="]),
+    (_several_of_the_same, ["several likelihoods of the same latent values", "'y1', 'y2'", "Take the others out"]),
     (_unobserved, ["no likelihood to read", "'y' (MultinomialProbit)", "is not observed", "observed=y"]),
     (_plain_normal, ["'f' (Normal)", "pm.gp.Latent"]),
     (_linear_model, ["'beta' (Normal)", "pm.gp.Latent", "linear model", "pm.gp.cov.Linear"]),
@@ -617,6 +631,8 @@ REFUSED = [
     (_one_axis, ["two axes", "is 1", "f.T"]),
     (_some_points, ["6 points", "have 7", "give X to the prior only"]),
     (_points_reversed, ["Class 0", "another order"]),
+    (_points_repeated, ["more than once", "a row for each label", "X=X[index]"]),
+    (_points_repeated_and_left_out, ["more than once", "a row for each label", "X=X[index]"]),
     (_class_of_two_functions, ["Class 0", "several latent functions", "one function, at all points"]),
     (_different_points, ["different numbers of points", "'f_a' 7", "'fewer' 6", "the same X"]),
     (_discrete, ["discrete hyperparameters", "'order' (Bernoulli)", "pm.do"]),
