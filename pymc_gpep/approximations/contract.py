@@ -21,7 +21,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.solvers.contract import NO_PARAMETERS, Found, Problem
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.run import Outcome, run
+from pymc_gpep.solvers.run import Outcome, from_start_or_cold, run
 
 __all__ = ["Approximator", "Correction"]
 
@@ -195,10 +195,11 @@ class Approximator(ABC):
         parameters: Array = NO_PARAMETERS,
     ) -> Solution:
         """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
-        solution = self.solve(k, mean, labels, start, likelihood=likelihood, parameters=parameters)
-        if start is None or solution.convergence.converged:
-            return solution
-        return self.solve(k, mean, labels, likelihood=likelihood, parameters=parameters)
+        return from_start_or_cold(
+            lambda begin: self.solve(k, mean, labels, begin, likelihood=likelihood, parameters=parameters),
+            start,
+            lambda solution: solution.convergence.converged,
+        )
 
     def run(
         self,

@@ -30,6 +30,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 if TYPE_CHECKING:
     from distributed import Client
+from pymc_gpep.solvers.run import from_start_or_cold
 
 __all__ = ["ClusterLogPosterior", "part_ends"]
 
@@ -115,11 +116,11 @@ class ClusterLogPosterior(SparseLogPosterior):
         self, prior: PriorAt, start: Array | None, slopes: bool = False
     ) -> tuple[SparseSolution, Array, Array]:
         """From a start, and where that does not converge from none."""
-        for begin in (None,) if start is None else (start, None):
-            found = self._once(prior, np.empty(0) if begin is None else _expanded(begin), slopes)
-            if found[0].convergence.converged:
-                break
-        return found
+        return from_start_or_cold(
+            lambda begin: self._once(prior, np.empty(0) if begin is None else _expanded(begin), slopes),
+            start,
+            lambda found: found[0].convergence.converged,
+        )
 
     def _once(self, prior: PriorAt, start: Array, slopes: bool) -> tuple[SparseSolution, Array, Array]:
         likelihood = self.hyperparameters.classifier.likelihood_model

@@ -1,9 +1,9 @@
 """A fit by active rows: which they are, where hyperparameters ended, and the latent functions given their labels."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 import xarray as xr
@@ -73,6 +73,10 @@ class ActiveFit(OptimisedFit):
     def posterior(self) -> ActivePosterior:
         """Of the latent values of the active rows."""
         return ActivePosterior(self.solution.posterior)
+
+    def kept(self, why: str) -> Self:
+        """Return this fit, of an iteration, as one that has ended for a reason."""
+        return replace(self, optimum=replace(self.optimum, message=why))
 
     @property
     def active(self) -> xr.Dataset:

@@ -13,6 +13,8 @@ from pymc_gpep.fits.inducing_fit import Gp, InducingFit
 
 __all__ = ["HeldOut"]
 
+_SAME = 1e-6  # relative difference of scores of a fit that was solved once more
+
 
 class HeldOut(Callback):
     """A callback of `pm.fit` that scores predictions of rows that are kept back, and keeps the fit that is best there.
@@ -21,7 +23,7 @@ class HeldOut(Callback):
     scales are learned it rises while predictions get worse. Rows that were not learned from do say it. The score of the
     best fit is a little too good for new rows, since it is the best of several.
 
-    It is for the methods of this package but `"ivm"`. Scores and the best fit are those of the latest fit that it was
+    It is for the methods of this package. Scores and the best fit are those of the latest fit that it was
     given to, also where that goes on from another one.
 
     Parameters
@@ -112,11 +114,6 @@ class HeldOut(Callback):
 
     def begin(self, method: str, batches: bool) -> None:
         """See `Callback`."""
-        if method == "ivm":
-            raise TypeError(
-                'callbacks has a HeldOut, but "ivm" has no fit to score while rows are chosen. Leave it out, and score '
-                "what pm.fit returns by gpep.learning_curve."
-            )
         self._forget()
 
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
@@ -138,10 +135,20 @@ class HeldOut(Callback):
         """Score what `pm.fit` returns, unless that is an iteration which was scored."""
         if not self._iteration:
             self._check(fit)
-        if fit.nodes.sizes["node"] > 1:
+        if self._iteration in self._scores and self._is_scored(fit):
+            return
+        if self._iteration in self._scores or fit.nodes.sizes["node"] > 1:
             self._iteration += 1
-        if self._iteration not in self._scores:
-            self._score(fit)
+        self._score(fit)
+
+    def _is_scored(self, fit: Any) -> bool:
+        """Whether a fit is that of the last iteration: nodes, or active rows that are chosen anew, make another one."""
+        if fit.nodes.sizes["node"] > 1:
+            return False
+        if self._predicts_nothing(fit):
+            return True
+        density = float(self._predict(fit, slice(None))["log_density"].mean())
+        return bool(np.isclose(density, self._scores[self._iteration]["mlpd"], rtol=_SAME))
 
     def _check(self, fit: Any) -> None:
         """Raise an error if there is something wrong with the rows, before time has been spent on a fit."""

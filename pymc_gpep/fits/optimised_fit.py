@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import xarray as xr
 
 from pymc_gpep.array_types import Array
@@ -30,7 +29,7 @@ class OptimisedFit(InducingFit):
 
         With active rows it may rise where they are chosen anew.
         """
-        return -np.array([evaluation.log_posterior for evaluation in self.optimum.history])
+        return self.optimum.losses
 
     @property
     def history(self) -> xr.Dataset:

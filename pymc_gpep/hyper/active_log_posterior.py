@@ -1,5 +1,6 @@
 """The log posterior of hyperparameters by the bound over all rows, whose active ones and their sites are held."""
 
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -121,6 +122,11 @@ class HeldActive:
         if not np.isfinite(bound):
             return self._failed(theta, NOT_FINITE)
         return Evaluation(theta, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
+
+    def solution_at(self, reached: Evaluation) -> ActiveSolution:
+        """What the rows and sites that are held make of the prior where an evaluation was."""
+        prior = active_prior(self._whole.prior_at(reached.theta), self._solution.selection.rows)
+        return replace(self._solution, posterior=posterior_of(prior, self._sites), bound=reached.evidence)
 
     @staticmethod
     def _failed(theta: Array, status: int) -> Evaluation:

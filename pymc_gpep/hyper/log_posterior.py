@@ -23,6 +23,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.run import from_start_or_cold
 from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
@@ -177,10 +178,11 @@ class LogPosterior(Hyperparameters):
         self.prepare()
         evaluate = self._idle.pop()
         try:
-            for begin in (self._cold,) if start is None else (start, self._cold):
-                value, gradient, evidence, end, status, iterations = evaluate(*values, begin, self._looseness)
-                if status == CONVERGED:
-                    break
+            value, gradient, evidence, end, status, iterations = from_start_or_cold(
+                lambda begin: evaluate(*values, self._cold if begin is None else begin, self._looseness),
+                start,
+                lambda found: found[4] == CONVERGED,
+            )
         finally:
             self._idle.append(evaluate)
         return Evaluation(

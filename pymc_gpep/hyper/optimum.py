@@ -65,6 +65,11 @@ class Optimum:
     """What else there is to say of a search, in words that its outcome begins."""
 
     @property
+    def losses(self) -> Array:
+        """Negative log posterior at each iteration, what PyMC's other methods call the loss."""
+        return -np.array([each.log_posterior for each in self.history])
+
+    @property
     def outcome(self) -> str:
         """Whether it converged, after how many iterations, and why not, in words that what was sought begins."""
         steps = len(self.history) - 1

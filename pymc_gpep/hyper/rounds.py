@@ -11,7 +11,7 @@ import numpy as np
 
 from pymc_gpep.approximations.ivm import ActiveSolution
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, maximise, refuse, why_stopped
 
@@ -32,7 +32,7 @@ _HOW = {
 }
 _WELL = ("nothing", "held", "settled")
 
-type Progress = Callable[[tuple[Evaluation, ...]], None]
+type Progress = Callable[[tuple[Evaluation, ...], HeldActive], None]
 
 
 def climb_in_rounds(
@@ -50,7 +50,8 @@ def climb_in_rounds(
     rounds : int
         Limit on major rounds after the first choice. With 0 hyperparameters stay where they are.
     callback : callable
-        Called with the history after each minor step; StopIteration or KeyboardInterrupt from it ends the search.
+        Called with the history, and the rows and sites that are held, after each minor step; StopIteration or
+        KeyboardInterrupt from it ends the search.
 
     Returns
     -------
@@ -67,7 +68,7 @@ def climb_in_rounds(
     def report(seen: tuple[Evaluation, ...]) -> None:
         nonlocal stopped
         try:
-            callback((*history, *seen[bool(history) :]))
+            callback((*history, *seen[bool(history) :]), held)
         except StopIteration as stop:
             stopped = stop
             raise

@@ -17,6 +17,7 @@ from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.run import from_start_or_cold
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
@@ -176,8 +177,13 @@ class SparseLogPosterior:
 
         But a bound that has not got to its maximum is one, and higher than where an iteration from nothing would be.
         """
-        for begin in (None,) if start is None else (start, None):
-            solution = self.approximator.solve(prior, self.labels, begin, likelihood=self._likelihood, pull=pull)
-            if solution.convergence.converged or (solution.number is Number.BOUND and np.isfinite(solution.evidence)):
-                break
-        return solution
+
+        def is_good(solution: SparseSolution) -> bool:
+            bound = solution.number is Number.BOUND and np.isfinite(solution.evidence)
+            return solution.convergence.converged or bool(bound)
+
+        return from_start_or_cold(
+            lambda begin: self.approximator.solve(prior, self.labels, begin, likelihood=self._likelihood, pull=pull),
+            start,
+            is_good,
+        )

@@ -1,5 +1,6 @@
 """One run of a solver: its input checked, its matrices worked on by a team, its outcome as plain arrays."""
 
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ from pymc_gpep.solvers.contract import NO_PARAMETERS, Derivatives, Found, Proble
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
-__all__ = ["Outcome", "Solver", "run"]
+__all__ = ["Outcome", "Solver", "from_start_or_cold", "run"]
 
 
 class Solver(Protocol):
@@ -51,6 +52,21 @@ class Outcome(NamedTuple):
     def iterations(self) -> int:
         """Number of posteriors computed."""
         return len(self.history)
+
+
+def from_start_or_cold[S, T](solve: Callable[[S | None], T], start: S | None, is_good: Callable[[T], bool]) -> T:
+    """Solve from a start if there is one, and once more from cold where what comes of it is not good.
+
+    Parameters
+    ----------
+    solve : callable
+        Takes a start, or None for a cold one.
+    start : optional
+    is_good : callable
+        Says of a result of `solve` whether it converged, or is worth keeping.
+    """
+    found = solve(start)
+    return found if start is None or is_good(found) else solve(None)
 
 
 def run(

@@ -19,7 +19,7 @@ from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
-__all__ = ["Factors", "SparseEPSweeps", "Tilted", "site_terms"]
+__all__ = ["Factors", "SparseEPSweeps", "Tilted", "site_of", "site_terms"]
 
 
 class Tilted(NamedTuple):
@@ -102,9 +102,8 @@ class SparseEPSweeps(SparseSweeps):
         rho, gamma = at.tilted.rho, at.tilted.gamma
         if self._factors.narrows:
             gamma = np.maximum(gamma, 0.0)
-        narrower = 1.0 - gamma * at.cavity_variance
         terms = float(at.tilted.log_z.sum()) - site_terms(at.cavity_mean, at.cavity_variance, nu, t)
-        return Matched(gamma / narrower, (rho + gamma * at.cavity_mean) / narrower, at.variance, terms)
+        return Matched(*site_of(rho, gamma, at.cavity_mean, at.cavity_variance), at.variance, terms)
 
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         at = self._cavities(rows, features, posterior, t, nu)
@@ -123,6 +122,15 @@ class SparseEPSweeps(SparseSweeps):
         cavity_mean, cavity_variance = mean + variance * without, variance / keep
         tilted = self._factors.tilted(rows, prior_mean + cavity_mean, rest + cavity_variance)
         return _Cavities(variance, keep, without, cavity_mean, cavity_variance, tilted)
+
+
+def site_of(rho: Array, gamma: Array, mean: Array, variance: Array) -> tuple[Array, Array]:
+    """The site exp(νx − ½ t x²), as t and ν, that gives a cavity N(mean, variance) the moments of the tilted density.
+
+    `rho` and `gamma` are the first derivative and the negative second derivative of the log normaliser in the mean.
+    """
+    narrower = 1.0 - gamma * variance
+    return gamma / narrower, (rho + gamma * mean) / narrower
 
 
 def site_terms(mean: Array, variance: Array, location: Array, precision: Array) -> float:

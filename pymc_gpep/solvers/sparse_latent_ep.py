@@ -17,7 +17,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_ep import Factors, site_terms
+from pymc_gpep.solvers.sparse_ep import Factors, site_of, site_terms
 from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
@@ -83,13 +83,12 @@ class SparseLatentSweeps(SparseSweeps):
         log_z, rho, gamma = self._factors.tilted(
             rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
         )
-        narrower = 1.0 - gamma * cavity_variance
         # With e integrated out, the sites on a latent value are one on its projection, and a number.
         rest = self._rest(features)
         stretch = 1.0 + values.precision * rest
         numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
         terms = float(log_z.sum()) - site_terms(cavity_mean, cavity_variance, nu, t) + numbers
-        return Matched(gamma / narrower, (rho + gamma * cavity_mean) / narrower, variance, terms)
+        return Matched(*site_of(rho, gamma, cavity_mean, cavity_variance), variance, terms)
 
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         mean, variance = self._marginals(features, posterior)

@@ -11,7 +11,7 @@ from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.solvers.inducing import InducedPrior, RowFeatures, Whitening
-from pymc_gpep.solvers.sparse_ep import SparseEPSweeps, Tilted
+from pymc_gpep.solvers.sparse_ep import SparseEPSweeps, Tilted, site_of
 from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import ALONE, Team
@@ -106,8 +106,7 @@ def _sites(
         cavity_mean, cavity_variance = (mean - nu * variance) / keep, variance / keep
         found = tilted(rows, prior_mean + cavity_mean, rest + cavity_variance)
         gamma = np.maximum(found.gamma, 0.0)
-        narrower = 1.0 - gamma * cavity_variance
-        new, location = gamma / narrower, (found.rho + gamma * cavity_mean) / narrower
+        new, location = site_of(found.rho, gamma, cavity_mean, cavity_variance)
         bounded = np.minimum(new, (1.0 - _LEAST) / variance)
         t, nu = bounded, np.where(new > bounded, location * bounded / new, location)
     return np.array([t, nu])

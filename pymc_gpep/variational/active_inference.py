@@ -1,7 +1,6 @@
 """The run of the informative vector machine by `pm.fit`: read the model, choose rows, learn hyperparameters, report."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,7 @@ from pymc_gpep.approximations.registry import check_fits, with_options
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.active_fit import ActiveFit
-from pymc_gpep.fits.callback import call
-from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
 from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Evaluation
@@ -32,8 +30,7 @@ from pymc_gpep.structure.model_rows import RowInputs
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.argument_checks import check_there, taken, whole_seed
-from pymc_gpep.variational.compilation import compilation
-from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["ACTIVE_METHODS", "ActiveInference"]
@@ -124,7 +121,7 @@ class ActiveInference(Inference):
         self,
         n: int = 10000,
         score: bool | str | None = None,
-        callbacks: Sequence[Callable[[None, Array, int], None]] | None = None,
+        callbacks: Sequence[Callable[[ActiveFit, Array, int], None]] | None = None,
         progressbar: bool = True,
         progressbar_theme: Any = default_progress_theme,
         *,
@@ -141,8 +138,9 @@ class ActiveInference(Inference):
         score : str or bool, optional
             What rows are chosen by, see `IVM`. True and False, which PyMC means by it, change nothing: the loss, the
             negative log posterior, is always recorded.
-        callbacks : list of functions of (None, losses, iteration), optional
-            Called after each iteration; StopIteration ends the search.
+        callbacks : list of functions of (fit, losses, iteration), optional
+            Called after each iteration, with the sites of the active rows at the hyperparameters reached; StopIteration
+            ends the search.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         backend : str, optional
@@ -164,30 +162,29 @@ class ActiveInference(Inference):
         check_whole("n, the limit on iterations of the optimiser,", n)
         approximator = replace(self._approximator, score=score) if isinstance(score, str) else self._approximator
         kwargs = compile_options(backend, compile_kwargs)
-        began = time.perf_counter()
-        with (
-            FitProgress(approximator.name, progressbar, progressbar_theme) as progress,
-            compilation(progress.compiling) as compiled,
-        ):
-            progress.stage("making the graphs of the covariances")
+        with FitRun(approximator.name, callbacks, progressbar, progressbar_theme) as run:
+            run.stage("making the graphs of the covariances")
             classifier = self._space.classifier
             blocks = InducingBlocks(classifier, self._gps, self._space.data, kwargs, self._rows)
             labels = checked_labels(blocks.rows, classifier.likelihood_model, blocks.n_functions)
             warn_of_single_class(classifier, labels)
             rows = RowInputs.of(classifier, blocks)
             log_posterior = ActiveLogPosterior(self._space, approximator, rows, labels, self._seed)
-            progress.stage("choosing rows")
+            run.stage("choosing rows")
 
-            def report(history: tuple[Evaluation, ...]) -> None:
-                last, iterations = history[-1], len(history) - 1
-                progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
-                self.hist = -np.array([each.log_posterior for each in history])
-                call(callbacks, None, self.hist, iterations)
+            def report(history: tuple[Evaluation, ...], held: HeldActive) -> None:
+                reached = Optimum(history[-1], False, "Still running.", history)
+                run.iteration(
+                    len(history) - 1,
+                    f"log posterior {history[-1].log_posterior:.4f}",
+                    lambda: self._result(approximator, reached, held.solution_at(reached.best), rows),
+                    reached.losses,
+                )
 
             optimum, solution = climb_in_rounds(log_posterior, self._first, n, self._majors, report)
             optimum = looked_at(optimum, self._space)
-            seconds = time.perf_counter() - began - compiled.seconds
-        fit = self._result(approximator, optimum, solution, rows, seconds, compiled.seconds)
+            fit = self._result(approximator, optimum, solution, rows, *run.seconds())
+            run.finish(fit)
         self.hist = fit.hist
         _log.info("%s", fit)
         if not fit.converged and self._majors and n:
@@ -200,8 +197,8 @@ class ActiveInference(Inference):
         optimum: Optimum,
         solution: ActiveSolution,
         rows: RowInputs,
-        seconds: float,
-        compile_seconds: float,
+        seconds: float = np.nan,
+        compile_seconds: float = np.nan,
     ) -> ActiveFit:
         inputs = rows.inputs[solution.selection.rows][None]
         theta = optimum.best.theta

@@ -91,7 +91,7 @@ class GPApproximation(SingleGroupApproximation):
     def show(self, fit: Fit) -> None:
         """Become the face of a fit. What takes work is computed when it is asked for."""
         self.fitted = fit
-        self.hist = -np.array([evaluation.log_posterior for evaluation in fit.optimum.history])
+        self.hist = fit.optimum.losses
         # Later gp.conditional and the like do not change a fit that exists.
         self._deterministics = list(self.model.deterministics)
         self.__dict__.pop("_recorder", None)
@@ -102,13 +102,14 @@ class GPApproximation(SingleGroupApproximation):
 
     def kept(self, why: str) -> "GPApproximation":
         """Return another one with the fit that this one shows now, as one that has ended for a reason."""
-        return self._showing(replace(self._fit, optimum=replace(self.optimum, message=why)))
+        return self.showing(replace(self._fit, optimum=replace(self.optimum, message=why)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "GPApproximation":
         """Another one with the fit that this one shows now, which is a value; the model stays the same one."""
-        return self._showing(self._fit)
+        return self.showing(self._fit)
 
-    def _showing(self, fit: Fit) -> "GPApproximation":
+    def showing(self, fit: Fit) -> "GPApproximation":
+        """Return another one, with a fit of the same model."""
         approximation = GPApproximation(model=self.model, random_seed=0)
         approximation.show(fit)
         return approximation

@@ -1,7 +1,6 @@
 """The run of an approximation by `pm.fit`: read the model, optimise the hyperparameters, report."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +12,7 @@ from pymc.variational.inference import Inference
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.argument_types import check_whole
-from pymc_gpep.fits.callback import call, finish
+from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
 from pymc_gpep.hyper.ends import looked_at
@@ -22,16 +21,13 @@ from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.several_starts import maximise_from
 from pymc_gpep.hyper.starts import starting_points
-from pymc_gpep.solvers.history import watching
-from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
 from pymc_gpep.variational.argument_checks import taken, whole_seed
-from pymc_gpep.variational.compilation import compilation
-from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["GPInference"]
@@ -114,7 +110,7 @@ class GPInference(Inference):
         self._log_posterior: LogPosterior | None = None
         self._kwargs: dict[str, Any] = {}
         self._include_transformed = False
-        self.hist = np.asarray(())
+        self.hist: Array = np.empty(0)
         self.state = None
 
     @property
@@ -199,20 +195,14 @@ class GPInference(Inference):
         begin: Evaluation | None = None,
     ) -> GPApproximation:
         """Fit, from the model's initial point or from an earlier evaluation."""
-        began = time.perf_counter()
-        with (
-            one_blas_thread(),
-            FitProgress(self._approximator.name, progressbar, theme) as progress,
-            watching(progress.sweep),
-            compilation(progress.compiling) as compiled,
-        ):
+        with FitRun(self._approximator.name, callbacks, progressbar, theme) as run:
             if self._log_posterior is None:
-                progress.stage("making the graph of the log posterior")
+                run.stage("making the graph of the log posterior")
                 self._log_posterior = LogPosterior(self._classifier, self._approximator, self._kwargs)
                 self._log_posterior.prepare()
             log_posterior = self._log_posterior
-            of_graph = time.perf_counter() - began - compiled.seconds
-            progress.stage("first solve")
+            of_graph, _ = run.seconds()
+            run.stage("first solve")
 
             iterations = 0
 
@@ -221,11 +211,16 @@ class GPInference(Inference):
                 last = history[-1]
                 iterations += 1
                 state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
-                progress.iteration(iterations, state if len(points) == 1 else f"start {which + 1}: {state}")
-                if callbacks:
-                    reached = Optimum(last, False, "Still running.", history)
-                    self._approx.show(Fit(log_posterior, reached, Maximum().integrate(log_posterior, reached)))
-                    call(callbacks, self._approx, self._approx.hist, iterations)
+                reached = Optimum(last, False, "Still running.", history)
+
+                def so_far() -> GPApproximation:
+                    return self._approx.showing(
+                        Fit(log_posterior, reached, Maximum().integrate(log_posterior, reached))
+                    )
+
+                if len(points) > 1:
+                    state = f"start {which + 1}: {state}"
+                run.iteration(iterations, state, so_far, reached.losses)
 
             if begin is None:
                 first = log_posterior.initial_point(self._start, self._seed)
@@ -237,13 +232,13 @@ class GPInference(Inference):
             # With nothing to integrate over, all ways to do it are the same.
             hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
             if optimum.interrupted:
-                progress.stage("interrupted: keeping the best point so far")
+                run.stage("interrupted: keeping the best point so far")
             elif not isinstance(hyper, Maximum):
-                progress.stage(f"integrating over hyperparameters (hyper={hyper.name!r})")
+                run.stage(f"integrating over hyperparameters (hyper={hyper.name!r})")
             try:
                 nodes = hyper.integrate(log_posterior, optimum, self._seed, progressbar)
             except KeyboardInterrupt:
-                progress.stage("interrupted: hyperparameters stay at their maximum")
+                run.stage("interrupted: hyperparameters stay at their maximum")
                 why = f"the maximum was reached, but hyper={hyper.name!r} was interrupted"
                 optimum = replace(optimum, converged=False, message=why, interrupted=True)
                 nodes = Maximum().integrate(log_posterior, optimum)
@@ -251,11 +246,10 @@ class GPInference(Inference):
             self._approx.show(fit)
             if not optimum.interrupted:  # then nobody waits for what takes work until it is asked for
                 self._approx.groups[0].settle()
-            finish(callbacks, self._approx)
-        compile_seconds = of_graph + compiled.seconds
-        seconds = time.perf_counter() - began - compile_seconds
-        self._approx.show(replace(fit, seconds=seconds, compile_seconds=compile_seconds))
-        self.hist = self._approx.hist
+            run.finish(self._approx)
+        seconds, compiling = run.seconds()
+        self._approx.show(replace(fit, seconds=seconds - of_graph, compile_seconds=compiling + of_graph))
+        self.hist = optimum.losses
         for group in self._approx.groups:
             group.include_transformed = self._include_transformed
         _log.info("%s", self._approx)

@@ -1,7 +1,6 @@
 """The run of EP with inducing inputs by `pm.fit`: read the model, learn, report."""
 
 import logging
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,6 @@ from pymc_gpep.approximations.number import Number
 from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, check_fits, with_options
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.fits.sparse_fit import SparseFit
 from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -23,9 +21,7 @@ from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps
 from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import FLAT, Optimum, maximise
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
-from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.registry import rows_of
-from pymc_gpep.solvers.history import watching
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
@@ -33,8 +29,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.argument_checks import check_optimiser, check_there, taken, whole_seed
-from pymc_gpep.variational.compilation import compilation
-from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
 from pymc_gpep.variational.single_class import warn_of_single_class
 
@@ -214,13 +209,8 @@ class SparseInference(Inference):
         if obj_optimizer is not None and self._update == "outer":
             raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
         kwargs = compile_options(backend, compile_kwargs)
-        began = time.perf_counter()
-        with (
-            FitProgress(self._approximator.name, progressbar, progressbar_theme) as progress,
-            watching(progress.sweep),
-            compilation(progress.compiling) as compiled,
-        ):
-            progress.stage("making the graphs of the covariances")
+        with FitRun(self._approximator.name, callbacks, progressbar, progressbar_theme) as run:
+            run.stage("making the graphs of the covariances")
             blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs, self._rows)
             warn_of_free_magnitude(self._space, blocks, self._first)
             inducing = initial_inducing(self._given, blocks.rows, blocks.n_functions, self._shared, self._seed)
@@ -230,34 +220,29 @@ class SparseInference(Inference):
             log_posterior = self._log_posterior(approximator, blocks, inducing)
             warn_of_single_class(self._space.classifier, log_posterior.labels)
             first = log_posterior.flat(self._first)
-            progress.stage("first solve")
-
-            so_far: SparseFit | None = None
+            run.stage("first solve")
 
             def report(history: tuple[Evaluation, ...]) -> None:
-                nonlocal so_far
-                last, iterations = history[-1], len(history) - 1
-                progress.iteration(iterations, f"log posterior {last.log_posterior:.4f}")
-                so_far = self._result(log_posterior, Optimum(last, False, "Still running.", history))
-                call(callbacks, so_far, so_far.hist, iterations)
+                reached = Optimum(history[-1], False, "Still running.", history)
+                run.iteration(
+                    len(history) - 1,
+                    f"log posterior {history[-1].log_posterior:.4f}",
+                    lambda: self._result(log_posterior, reached),
+                    reached.losses,
+                )
 
-            try:
-                flat = _FLAT if self._learn else FLAT
-                if self._update == "inner":
-                    optimum = climb(log_posterior, first, n, report, _direction(obj_optimizer, bounded), flat, bounded)
-                else:
-                    optimum = maximise(log_posterior, first, n, report, flat=flat)
-                optimum = looked_at(optimum, self._space, log_posterior)
-            except RowError as error:
-                error.fit = so_far
-                raise
+            flat = _FLAT if self._learn else FLAT
+            if self._update == "inner":
+                optimum = climb(log_posterior, first, n, report, _direction(obj_optimizer, bounded), flat, bounded)
+            else:
+                optimum = maximise(log_posterior, first, n, report, flat=flat)
+            optimum = looked_at(optimum, self._space, log_posterior)
             if optimum.interrupted:
-                progress.stage("interrupted: keeping the best point so far")
-            seconds = time.perf_counter() - began - compiled.seconds
-            fit = self._result(log_posterior, optimum, seconds, compiled.seconds)
+                run.stage("interrupted: keeping the best point so far")
+            fit = self._result(log_posterior, optimum, *run.seconds())
             if not optimum.interrupted or self._client is not None:  # a client may be closed when it is asked for
                 _ = fit.solution
-            finish(callbacks, fit)
+            run.finish(fit)
         self.hist = fit.hist
         _log.info("%s", fit)
         if not fit.converged:

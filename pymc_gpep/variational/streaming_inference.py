@@ -2,6 +2,7 @@
 
 import logging
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from os import PathLike
@@ -17,7 +18,6 @@ from pymc_gpep.approximations.registry import check_fits
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.optimum import why_stopped
@@ -27,7 +27,6 @@ from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.registry import rows_of
-from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.streaming.batches import Batches
 from pymc_gpep.streaming.checkpoint import read_checkpoint
 from pymc_gpep.streaming.fit import StreamedFit
@@ -45,8 +44,7 @@ from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps, functions_of
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.argument_checks import check_optimiser, taken, whole_seed
-from pymc_gpep.variational.compilation import compilation
-from pymc_gpep.variational.fit_progress import FitProgress
+from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
 from pymc_gpep.variational.single_class import warn_of_single_count
 from pymc_gpep.variational.symmetric_start import off_symmetry
@@ -235,13 +233,8 @@ class StreamingInference(Inference):
         check_whole("n, the number of steps,", n)
         check_optimiser(obj_optimizer)
         kwargs = {"mode": INTERPRETED} | compile_options(backend, compile_kwargs)
-        began = time.perf_counter()
-        with (
-            FitProgress(self._method, progressbar, progressbar_theme) as progress,
-            compilation(progress.compiling) as compiled,
-            one_blas_thread(),
-        ):
-            progress.stage("reading the data")
+        with FitRun(self._method, callbacks, progressbar, progressbar_theme) as run:
+            run.stage("reading the data")
             prior = InducingBlocks(self._space.classifier, self._gps, self._space.data, rows=self._rows)
             if self._saved is None:
                 self._first = off_symmetry(self._space, prior, self._first)
@@ -264,12 +257,12 @@ class StreamingInference(Inference):
             }
             before = self._saved or Saved({}, {}, np.empty(0), np.empty(0))
             before.check(settings, state.inducing_inputs())
-            progress.stage("making the graph of a step")
+            run.stage("making the graph of a step")
             step = make_step(problem, state, obj_optimizer or adam(learning_rate=1e-3), kwargs)
             if self._saved is not None:
                 state.set_values(self._saved.values)
             schedule = self._memory.schedule(batches.per_epoch, self._decay)
-            run = Run(step, state, batches, schedule, self._warmup * batches.per_epoch, len(before.losses))
+            steps = Run(step, state, batches, schedule, self._warmup * batches.per_epoch, len(before.losses))
             record = np.concatenate([np.stack([before.losses, before.floored]), np.empty((2, n))], axis=1)
 
             def fit_now(
@@ -278,17 +271,30 @@ class StreamingInference(Inference):
                 seconds: float = np.nan,
                 compile_seconds: float = np.nan,
             ) -> StreamedFit:
-                losses, floored = record[:, : run.done]
+                losses, floored = record[:, : steps.done]
                 return StreamedFit(
                     self._space, self._method, self._memory, self._rule, prior, settings, losses, floored, ended, read,
                     seconds, compile_seconds, self._rows,
                 )  # fmt: skip
 
-            ended, given_up, smooth, first = "Ended", False, np.nan, run.done
+            def nothing() -> StreamedFit | None:
+                return None
+
+            shown: Callable[[], StreamedFit | None] = nothing
+
+            def so_far() -> StreamedFit:
+                nonlocal shown
+                fit = fit_now("Still running", state.values)
+                shown = weakref.ref(fit)
+                return fit
+
+            ended, given_up, smooth, first = "Ended", False, np.nan, steps.done
             steps_began = time.perf_counter()
             try:
                 for i in range(first, first + n):
-                    taken = run.advance()
+                    if (kept := shown()) is not None:
+                        _ = kept.values  # a callback has kept the fit, which does not change with the state
+                    taken = steps.advance()
                     record[:, i] = -taken.log_posterior, taken.floored
                     if taken.went_well:
                         smooth = (
@@ -298,13 +304,13 @@ class StreamingInference(Inference):
                         )
                     left = (time.perf_counter() - steps_began) / (i + 1 - first) * (first + n - i - 1)
                     held_back = f", {100 * taken.floored:.0f} % held back" if taken.floored else ""
-                    progress.iteration(
+                    run.iteration(
                         i + 1,
                         f"epoch {(i + 1) / batches.per_epoch:.2f}, {self._memory.objective} and log prior "
                         f"{smooth:.5g}{held_back}, {_clock(left)} left",
+                        so_far,
+                        record[0, : steps.done],
                     )
-                    if callbacks:
-                        call(callbacks, fit_now("Still running", state.values), record[0, : run.done], i + 1)
             except RowError as error:
                 values = state.held()
                 error.fit = fit_now("Stopped at a row that cannot be used", lambda: values)
@@ -313,10 +319,9 @@ class StreamingInference(Inference):
                 ended = why_stopped(stopped).rstrip(".")
             except FloatingPointError as error:
                 ended, given_up = f"Given up ({str(error).rstrip('.')})", True
-            seconds = time.perf_counter() - began - compiled.seconds
             values = state.held()
-            fit = fit_now(ended, lambda: values, seconds, compiled.seconds)
-            finish(callbacks, fit)
+            fit = fit_now(ended, lambda: values, *run.seconds())
+            run.finish(fit)
         self.hist = fit.hist
         _log.info("%s", fit.message)
         if given_up:

@@ -20,6 +20,7 @@ WAYS = {
     "all latent values": {"method": "qiep"},
     "inducing inputs": SPARSE,
     "inner updates": SPARSE | {"update": "inner"},
+    "active rows": {"method": "ivm", "active": 12, "random_seed": 1},
     "batches": SPARSE | {"batch_size": 10, "warmup": 0, "obj_optimizer": pm.adam(learning_rate=0.1)},
 }
 EPOCHS = {"batches": 3}  # of the 30 rows
@@ -146,11 +147,6 @@ def test_what_made_the_latent_values_may_be_given():
         with pytest.raises(gpep.StructureError, match="cannot be had at other inputs"):
             pm.fit(method="qiep", progressbar=False, callbacks=[gpep.HeldOut(X, Y)])
     assert held.scores.accuracy > 0.9
-
-
-def test_active_rows_have_no_fit_to_score():
-    with pytest.raises(TypeError, match=r'"ivm" has no fit to score .* gpep\.learning_curve'):
-        fit(3, gpep.HeldOut(X, Y), method="ivm", active=5)
 
 
 def test_other_methods_have_no_fit_to_score():

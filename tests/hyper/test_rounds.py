@@ -56,7 +56,7 @@ class Parabola:
 )
 def test_rounds_end_where_neither_hyperparameters_nor_rows_move(rows, choices):
     whole = Parabola(rows)
-    optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history: None)
+    optimum, _ = climb_in_rounds(whole, np.zeros(1), 100, AT_MOST, lambda history, held: None)
     assert whole.choices == choices
     assert optimum.converged
     assert "no longer move" in optimum.message
@@ -66,7 +66,7 @@ def test_rounds_end_where_neither_hyperparameters_nor_rows_move(rows, choices):
 @pytest.mark.parametrize(("n", "majors", "message"), [(100, 1, "majors=1 rounds"), (1, 5, "n=1 iterations")])
 def test_rounds_end_at_the_limit_that_they_name(n, majors, message):
     whole = Parabola([[1, 2]])
-    optimum, _ = climb_in_rounds(whole, np.zeros(1), n, majors, lambda history: None)
+    optimum, _ = climb_in_rounds(whole, np.zeros(1), n, majors, lambda history, held: None)
     assert whole.choices == 2
     assert not optimum.converged
     assert message in optimum.message

@@ -12,6 +12,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser
 from pymc_gpep.selection.site_rules.contract import Matched, Told
 from pymc_gpep.selection.site_rules.information import independent_information, rough_normalisers
+from pymc_gpep.solvers.sparse_ep import site_of
 
 __all__ = ["OneFunction", "PointMoments"]
 
@@ -51,8 +52,7 @@ class _Moments(ABC):
 
 def _sites(found: _Derivatives, mean: Array, cov: Array) -> Matched:
     gamma = np.maximum(found.gamma, 0.0)
-    narrower = 1.0 - gamma * np.diagonal(cov, axis1=1, axis2=2).T
-    return Matched(gamma / narrower, (found.rho + gamma * mean) / narrower)
+    return Matched(*site_of(found.rho, gamma, mean, np.diagonal(cov, axis1=1, axis2=2).T))
 
 
 class PointMoments(_Moments):

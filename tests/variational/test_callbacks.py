@@ -1,12 +1,16 @@
-"""Callbacks are looked at before any work, and an error of one does not lose the fit."""
+"""Callbacks are looked at before any work, are given a fit that stays as it is, and lose no fit by an error."""
 
 import re
 
+import numpy as np
+import pymc as pm
 import pytest
+from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
 from pymc_gpep.fits.callback import Callback, call, finish
 from pymc_gpep.variational.callback_checks import check_callbacks
+from tests import models
 
 
 def listen(fit, losses, iteration):
@@ -70,3 +74,42 @@ def test_what_stops_a_fit_is_no_error():
     with pytest.raises(StopIteration) as raised:
         call([stop], "the fit", [], 1)
     assert not hasattr(raised.value, "fit")
+
+
+KINDS = {
+    "all latent values": {"method": "laplace"},
+    "inducing inputs": {"method": "sparse_ep", "inducing": 4},
+    "active rows": {"method": "ivm", "active": 6, "random_seed": 1},
+    "batches": {"method": "sparse_ep", "inducing": 4, "batch_size": 10, "warmup": 0},
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
+def test_the_fit_that_a_callback_is_given_never_changes_and_the_end_is_told(options, hardly_rewritten):
+    model, _ = models.bernoulli_probit()
+    kept, ended = [], []
+
+    class Keeps(Callback):
+        def begin(self, method, batches):
+            pass
+
+        def __call__(self, fit, losses, iteration):
+            kept.append((fit, losses.copy(), float(fit.hyperparameters["ls"]) if iteration % 2 else None))
+
+        def finish(self, fit):
+            ended.append(fit)
+
+    with model:
+        fit = pm.fit(4, callbacks=[Keeps()], progressbar=False, **options)
+    assert len(kept) >= 3
+    scales = [float(each.hyperparameters["ls"]) for each, *_ in kept]
+    assert len(set(scales)) == len(scales)
+    for (each, losses, scale), later in zip(kept, scales, strict=True):
+        assert scale in (None, later)
+        assert_array_equal(each.hist, losses)
+        assert each.message != fit.message
+    p = [each.predict(models.data()[0][:3])["p"].values for each, *_ in kept]
+    assert np.abs(np.diff(p, axis=0)).max(axis=(1, 2)).min() > 0.0
+    assert [type(each) for each in ended] == [type(fit)]
+    assert_array_equal(ended[0].predict(models.data()[0][:3])["p"], fit.predict(models.data()[0][:3])["p"])

@@ -1,0 +1,91 @@
+"""What every fit has around its work: progress, one BLAS thread, compile time, callbacks, and what an error keeps."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.callback import call, finish
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.solvers.history import watching
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.variational.compilation import Compilation, compilation
+from pymc_gpep.variational.fit_progress import FitProgress
+
+__all__ = ["FitRun"]
+
+
+class FitRun:
+    """The run of one fit; a context, whose `RowError` keeps the fit so far.
+
+    Parameters
+    ----------
+    name : str
+        Of the method.
+    callbacks : sequence, optional
+        Functions of (fit, losses, iteration), see `pymc_gpep.fits.callback`.
+    progressbar : bool
+    theme : rich.theme.Theme
+    """
+
+    def __init__(self, name: str, callbacks: Sequence[Any] | None, progressbar: bool, theme: Any) -> None:
+        self._callbacks = callbacks or ()
+        self._progress = FitProgress(name, progressbar, theme)
+        self._contexts = ExitStack()
+        self._began = time.perf_counter()
+        self._compiled: Compilation
+        self._so_far: Callable[[], Any] = lambda: None
+
+    def __enter__(self) -> Self:
+        enter = self._contexts.enter_context
+        enter(one_blas_thread())
+        enter(self._progress)
+        enter(watching(self._progress.sweep))
+        self._compiled = enter(compilation(self._progress.compiling))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, RowError) and error.fit is None:
+            error.fit = self._so_far()
+        self._contexts.close()
+
+    def stage(self, what: str) -> None:
+        """Say what begins."""
+        self._progress.stage(what)
+
+    def iteration(self, number: int, state: str, so_far: Callable[[], Any], losses: Array) -> None:
+        """Show that an iteration is done, and call the callbacks.
+
+        Parameters
+        ----------
+        number : int
+            Of the iteration, or of the step of a fit by batches, from 1.
+        state : str
+            What is shown of it.
+        so_far : callable
+            Makes the fit where it stands, which no later iteration changes.
+        losses : array
+            Of all iterations.
+
+        Raises
+        ------
+        StopIteration
+            If a callback ends the fit.
+        """
+        self._progress.iteration(number, state)
+        self._so_far = so_far
+        if self._callbacks:
+            call(self._callbacks, so_far(), losses, number)
+
+    def seconds(self) -> tuple[float, float]:
+        """Seconds since the fit began without those that numba compiled in, and these."""
+        compiling = self._compiled.seconds
+        return time.perf_counter() - self._began - compiling, compiling
+
+    def finish(self, fit: Any) -> None:
+        """Tell callbacks that want to know that the fit has ended."""
+        finish(self._callbacks, fit)
