@@ -34,7 +34,7 @@ def test_nothing_is_shown_unasked(capsys, monkeypatch):
 
 
 def test_an_interrupted_prediction_says_how_far_it_came_and_can_be_made_again(shared, monkeypatch):
-    inputs = np.random.default_rng(1).normal(size=(1200, 2))
+    inputs = np.random.default_rng(1).uniform(-1.5, 1.5, size=(1200, 2))
     expected = shared.fit.predict(inputs, progressbar=False)
     given, calls = prediction.predict_given, []
 

@@ -369,7 +369,9 @@ def test_type_and_layout_of_the_prior(approximation, kind):
 @pytest.mark.parametrize("wrong", [0.5, -1, 3, np.nan, np.inf, 1e300, "a", None])
 def test_labels_that_are_no_classes(approximation, wrong):
     mean, labels = given(approximation)
-    with pytest.raises(ValueError, match=r"labels must be (integers 0…2|0 or 1), but"):
+    missing = wrong is None or wrong is np.nan
+    message = "labels are missing at 1 of 6 points" if missing else r"labels must be (integers 0…2|0 or 1), but"
+    with pytest.raises(ValueError, match=message):
         approximation().solve(PROBLEM.K, mean, [*labels[:-1].tolist(), wrong])
 
 
@@ -440,10 +442,18 @@ def test_missing_inputs_are_refused(value):
         pm.fit(method="nested_ep", progressbar=False, random_seed=1)
 
 
-@pytest.mark.parametrize("wrong", [-1, 3, 0.5, np.nan])
-def test_labels_outside_the_range_are_refused(wrong):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (-1, "y: 1 of 30 observed labels"),
+        (3, "y: 1 of 30 observed labels"),
+        (0.5, "y: 1 of 30 observed labels"),
+        (np.nan, r"y: observed labels are missing at 1 of 30 points \(position 29\)"),
+    ],
+)
+def test_labels_outside_the_range_are_refused(wrong, message):
     X, y = models.data()
-    with pytest.raises(ValueError, match="y: 1 of 30 observed labels"):
+    with pytest.raises(ValueError, match=message):
         classifier(X, np.append(y[:-1], wrong), 3, fixed)
 
 

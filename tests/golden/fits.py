@@ -1,0 +1,139 @@
+"""Small fits of every kind, and the numbers that are kept of each.
+
+Numbers of all fits are in `numbers.json`. They say what the code gave before a large change of its structure, and not
+what is right: other tests hold fits against independent references. A change that means to leave fits as they are must
+leave the file as it is. One that means to change them makes it anew, and says why:
+
+    python -m tests.golden.make
+"""
+
+import functools
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+
+from tests import models
+from tests.graphs import HARDLY_REWRITTEN
+
+__all__ = ["AT_A_FIXED_POINT", "FITS", "NEW", "slope", "summary"]
+
+X, Y = models.data()
+NEW = np.random.default_rng(0).uniform(-2, 2, size=(4, 2))
+_SAID_BY_OTHERS = re.compile(r"(?<=residual )[-+.\de]+|STOP: [A-Z. ]+")  # by rounding, and by SciPy
+_FEW = {"inducing": 5}
+_BATCHES = {"inducing": 5, "batch_size": 10, "obj_optimizer": pm.adam(learning_rate=0.02), "n": 6}
+
+FITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "nested EP": ("multinomial probit", {"method": "nested_ep"}),
+    "nested EP, nothing to learn": ("no hyperparameters", {"method": "nested_ep"}),
+    "nested EP, a covariance for each class": ("a covariance for each class", {"method": "nested_ep", "n": 4}),
+    "nested EP, central composite design": ("several hyperparameters", {"method": "nested_ep", "hyper": "ccd"}),
+    "variational Bayes": ("multinomial probit", {"method": "vb"}),
+    "Laplace of a softmax": ("softmax", {"method": "laplace"}),
+    "EP of a probit, several starts": ("probit", {"method": "ep", "starts": 3}),
+    "EP of a logit, Gaussian of hyperparameters": ("logit", {"method": "ep", "hyper": "laplace"}),
+    "KL of a logit": ("logit", {"method": "kl"}),
+    "Laplace of counts": ("counts", {"method": "laplace"}),
+    "EP of counts, draws of hyperparameters": (
+        "counts",
+        {"method": "ep", "hyper": "importance", "hyper_options": {"draws": 100}},
+    ),
+    "EP of ordered classes": ("ordered classes", {"method": "ep"}),
+    "sparse EP": ("multinomial probit", {"method": "sparse_ep"} | _FEW),
+    "sparse EP, nothing to learn": ("no hyperparameters", {"method": "sparse_ep"} | _FEW),
+    "sparse EP, learned inducing inputs": ("probit", {"method": "sparse_ep", "learn_inducing": True, "n": 5} | _FEW),
+    "sparse EP, inner updates": ("probit", {"method": "sparse_ep", "update": "inner", "n": 10} | _FEW),
+    "sparse EP by pairs": ("several hyperparameters", {"method": "sparse_ep", "sites": "pairwise", "n": 4} | _FEW),
+    "sparse bound, rows beside the model": ("probit", {"method": "sparse_vi", "data": (X[3:], Y[3:] == 2)} | _FEW),
+    "sparse bound, inner updates": ("logit", {"method": "sparse_vi", "update": "inner", "n": 10} | _FEW),
+    "generalised FITC": ("multinomial probit", {"method": "gfitc"} | _FEW),
+    "active rows": ("multinomial probit", {"method": "ivm", "active": 10, "n": 8}),
+    "active rows, nothing to learn": ("no hyperparameters", {"method": "ivm", "active": 10}),
+    "active rows, hyperparameters stay": ("probit", {"method": "ivm", "active": 10, "majors": 0}),
+    "batches": ("multinomial probit", {"method": "sparse_ep", "sites": "pairwise"} | _BATCHES),
+    "batches, sites kept": ("probit", {"method": "sparse_ep", "memory": "sites"} | _BATCHES),
+    "batches, one site for all": ("probit", {"method": "sparse_sep"} | _BATCHES),
+    "batches, bound": ("logit", {"method": "sparse_vi"} | _BATCHES),
+}
+"""The model of each fit, by its name in `_model`, and what `pm.fit` is given."""
+AT_A_FIXED_POINT = {name for name in FITS if name.endswith(("nothing to learn", "hyperparameters stay"))}
+"""Fits whose numbers no optimiser has a part in."""
+
+
+def _one_function(observe: Callable[[Any], Any]) -> pm.Model:
+    with pm.Model() as model:
+        ls = pm.InverseGamma("ls", 3, 3)
+        observe(pm.gp.Latent(cov_func=2 * pm.gp.cov.Matern52(2, ls=ls)).prior("f", X=X))
+    return model
+
+
+@functools.cache
+def _model(name: str) -> pm.Model:
+    """All fits of a model share it."""
+    return {
+        "several hyperparameters": lambda: models.shared()[0],
+        "a covariance for each class": lambda: models.per_class()[0],
+        "no hyperparameters": lambda: models.fixed()[0],
+        "multinomial probit": lambda: models.probit()[0],
+        "softmax": lambda: models.softmax()[0],
+        "probit": lambda: models.bernoulli_probit()[0],
+        "logit": lambda: models.bernoulli_logit()[0],
+        "counts": lambda: _one_function(lambda f: pm.Poisson("y", mu=2.0 * pm.math.exp(f), observed=2 * Y + 1)),
+        "ordered classes": lambda: _one_function(
+            lambda f: pm.OrderedProbit("y", eta=f, cutpoints=np.array([-0.6, 0.6]), observed=Y, compute_p=False)
+        ),
+    }[name]()
+
+
+def slope(fit: Any) -> np.ndarray | None:
+    """Return the gradient of the log posterior where the search began; None of a fit by batches, which has none.
+
+    It is the only place that looks behind what fits offer to their users.
+    """
+    if hasattr(fit, "log_posterior"):  # the search of a dense fit sees less accurate ones
+        return fit.log_posterior(fit.log_posterior.initial_point()).gradient
+    return fit.optimum.history[0].gradient if hasattr(fit, "optimum") else None
+
+
+def summary(name: str) -> dict[str, Any]:
+    """Make a fit, and return what is kept of it: numbers, nested lists of numbers, and words."""
+    model, options = FITS[name]
+    with pytensor.config.change_flags(mode=HARDLY_REWRITTEN), warnings.catch_warnings(), _model(model):
+        warnings.simplefilter("ignore")  # a few iterations do not converge, and some new inputs are far from the data
+        fit = pm.fit(**options, random_seed=1, progressbar=False)
+        return {key: np.asarray(value).tolist() for key, value in _kept(fit).items()}
+
+
+def _kept(fit: Any) -> dict[str, Any]:
+    """Return what fits of all kinds offer, and what some offer."""
+    kept = {"message": _SAID_BY_OTHERS.sub("…", fit.message), "converged": fit.converged}
+    kept |= {name: getattr(fit, name) for name in ("log_evidence", "lower_bound", "hist")}
+    kept |= {f"hyperparameters.{name}": value.values for name, value in fit.hyperparameters.items()}
+    kept |= {f"nodes.{name}": value.values for name, value in fit.nodes.reset_coords("weight").items()}
+    if (gradient := slope(fit)) is not None:
+        kept["slope"] = gradient
+    mean, cov = fit.latent_moments()
+    kept |= {"latent.mean": mean, "latent.sd": np.sqrt(cov.diagonal(axis1=1, axis2=2))}
+    kept |= {f"predict.{name}": value.values for name, value in fit.predict(NEW).items() if name != "error"}
+    for name in ("objective", "inducing"):
+        if hasattr(fit, name):
+            kept[name] = getattr(fit, name)
+    if hasattr(fit, "active"):
+        kept["active.row"] = fit.active.row
+    if hasattr(fit, "hyper_posterior"):
+        kept["hyper_posterior.log_evidence"] = fit.hyper_posterior.log_evidence
+    try:
+        kept["loo.elpd"] = fit.loo().elpd
+    except NotImplementedError:  # sites leave functions independent
+        pass
+    try:
+        drawn = fit.sample(2, random_seed=1)["posterior"]
+        kept |= {f"sample.{name}": value.values.reshape(2, -1)[:, ::7] for name, value in drawn.items()}
+    except NotImplementedError:  # inducing inputs
+        pass
+    return kept

@@ -1,0 +1,37 @@
+"""Fits of every kind give what they gave before; `fits.py` says when the kept numbers may change."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.golden.fits import AT_A_FIXED_POINT, FITS, summary
+from tests.golden.make import FILE
+
+KEPT = json.loads(FILE.read_text())
+OF_AN_OPTIMISER, AT_A_POINT = 1e-6, 1e-9
+
+
+def error(found, kept):
+    """Return the largest difference, relative to the largest of the kept numbers; NaN counts as a value."""
+    found, kept = np.array(found, float), np.array(kept, float)
+    if found.shape != kept.shape or not np.array_equal(np.isnan(found), np.isnan(kept)):
+        return np.inf
+    known = ~np.isnan(kept)
+    return np.abs(found - kept)[known].max(initial=0.0) / max(np.abs(kept[known]).max(initial=0.0), 1e-300)
+
+
+def test_all_fits_are_kept():
+    assert list(KEPT) == list(FITS)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_a_fit_gives_what_it_gave(name):
+    found, kept = summary(name), KEPT[name]
+    assert kept.keys() <= found.keys()
+    words = {key for key in kept if isinstance(kept[key], (str, bool))}
+    assert {key: found[key] for key in words} == {key: kept[key] for key in words}
+    errors = {key: error(found[key], kept[key]) for key in kept.keys() - words}
+    fixed = set(kept) if name in AT_A_FIXED_POINT else {"slope"}
+    allowed = {key: AT_A_POINT if key in fixed and not key.startswith("sample") else OF_AN_OPTIMISER for key in errors}
+    assert {key: value for key, value in errors.items() if value > allowed[key]} == {}
