@@ -23,7 +23,18 @@ __all__ = [
 
 TESTS = Path(__file__).parent
 SHARES = {
-    "approximations": 0.35,
+    "variational": 0.28,
+    "approximations": 0.22,
+    "hyper": 0.16,
+    "sampling": 0.15,
+    "checks": 0.13,
+    "fits": 0.12,
+    "likelihoods": 0.12,
+    "structure": 0.12,
+    "kernels": 0.12,
+    "streaming": 0.08,
+    "graph": 0.08,
+    "golden": 0.06,
 }
 """Share of the processor time that each folder of tests may take, in a whole run by `make test`."""
 OTHERS = 0.05

@@ -56,7 +56,7 @@ def test_where_rows_are_chosen_its_number_is_their_bound():
 def test_the_best_round_is_kept():
     whole, theta = log_posterior(models.softmax, active=8)
     seen = []
-    optimum, solution = climb_in_rounds(whole, theta, 12, 3, lambda history: seen.append(len(history) - 1))
+    optimum, solution = climb_in_rounds(whole, theta, 12, 3, lambda history, held: seen.append(len(history) - 1))
     assert seen == list(range(1, len(seen) + 1))
     assert len(optimum.history) == len(seen) + 1 <= 13
     first = whole.holding(whole.choose(theta))(theta)
@@ -75,7 +75,7 @@ def test_the_best_round_is_kept():
 def test_a_callback_ends_it(error, message):
     whole, theta = log_posterior(models.softmax, active=8)
 
-    def stop(history):
+    def stop(history, held):
         raise error
 
     optimum, _ = climb_in_rounds(whole, theta, 50, 5, stop)
@@ -101,7 +101,7 @@ def test_a_choice_that_fails_keeps_the_rounds_before(monkeypatch, fails, message
         return held if rounds == 1 else lambda at: held(at)._replace(log_posterior=np.nan)
 
     monkeypatch.setattr(ActiveLogPosterior, "holding", failing)
-    optimum, solution = climb_in_rounds(whole, theta, 50, 5, lambda history: None)
+    optimum, solution = climb_in_rounds(whole, theta, 50, 5, lambda history, held: None)
     assert (rounds, optimum.converged, optimum.interrupted) == (2, False, fails == "interrupted")
     assert message in optimum.message
     assert_allclose(optimum.best.evidence, solution.bound)
@@ -110,7 +110,7 @@ def test_a_choice_that_fails_keeps_the_rounds_before(monkeypatch, fails, message
 
 def test_without_rounds_hyperparameters_stay():
     whole, theta = log_posterior(models.softmax, active=8)
-    optimum, solution = climb_in_rounds(whole, theta, 50, 0, lambda history: None)
+    optimum, solution = climb_in_rounds(whole, theta, 50, 0, lambda history, held: None)
     assert optimum.converged
     assert optimum.message == "Hyperparameters were not to be learned."
     assert_allclose(optimum.best.theta, theta)
