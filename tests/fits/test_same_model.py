@@ -48,3 +48,11 @@ def test_the_diagonal_may_have_another_jitter():
     check_covariance(k, k + 0.1 * np.eye(2))
     with pytest.raises(ValueError, match="Compare covariance functions"):
         check_covariance(k, k * [[1.0, 1.001], [1.001, 1.0]])
+
+
+def test_a_single_covariance_that_is_another_one_is_seen():
+    k = np.array([[[2.0, 1.0], [1.0, 2.0]]] * 2)
+    other = k.copy()
+    other[1, 0, 1] = other[1, 1, 0] = 1.001
+    with pytest.raises(ValueError, match="Compare covariance functions"):
+        check_covariance(k, other)

@@ -109,6 +109,10 @@ def test_data_at_new_points_may_be_one_number_for_all_and_as_many_as_were_fitted
     each = fit.predict(gp, X, data={"place": X[:, 0], "hours": np.full(12, 2)})
     every = fit.predict(gp, X, data={"place": X[:, 0], "hours": 2})
     assert_allclose(each["y_mean"], every["y_mean"], rtol=1e-14)
+    hours = np.linspace(0.5, 6.0, 12)
+    all_of_them = fit.predict(gp, X, data={"place": X[:, 0], "hours": hours})
+    without_last = fit.predict(gp, X[:11], data={"place": X[:11, 0], "hours": hours[:11]})
+    assert_allclose(all_of_them["y_mean"][:11], without_last["y_mean"], rtol=1e-12)
 
 
 def test_data_that_are_the_same_everywhere_need_not_be_given():
