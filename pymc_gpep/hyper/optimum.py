@@ -219,7 +219,8 @@ def off_start(evaluate: Callable[..., Evaluation], here: Evaluation, size: int) 
     if not np.isfinite(here.log_posterior):
         beside = defined_beside(evaluate, here.theta, size)
         return (here, "") if beside is None else (beside, _UNDEFINED)
-    flat = np.abs(here.gradient[:size]).min() < _NO_SLOPE  # not so, above all, where the gradient is not known yet
+    # Where the gradient is not known yet, or there are no hyperparameters, it is not flat.
+    flat = np.abs(here.gradient[:size]).min(initial=np.inf) < _NO_SLOPE
     higher = higher_beside(evaluate, (here,), size) if flat else None
     return (here, "") if higher is None else (higher, _SADDLE)
 

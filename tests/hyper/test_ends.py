@@ -9,6 +9,7 @@ import pytest
 import xarray as xr
 
 import pymc_gpep as gpep
+from tests import models
 
 X = np.random.default_rng(3).normal(size=(40, 3))
 Y = (X[:, 0] + 0.5 * np.sin(2 * X[:, 1]) + 0.3 * np.random.default_rng(4).standard_normal(40) > 0).astype(int)
@@ -184,3 +185,11 @@ def test_a_file_says_what_the_fit_said(tmp_path):
         fit.to_datatree().to_netcdf(tmp_path / "fit.nc")
         again = gpep.from_datatree(xr.open_datatree(tmp_path / "fit.nc"))
     assert again.message.split(";")[0] == fit.message.split(";")[0]
+
+
+@pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
+@pytest.mark.parametrize("update", ["outer", "inner"])
+def test_inducing_inputs_are_learned_where_there_are_no_hyperparameters(update):
+    with models.fixed()[0]:
+        fit = pm.fit(5, method="sparse_ep", update=update, inducing=4, learn_inducing=True, progressbar=False)
+    assert fit.hist[-1] < fit.hist[0]
