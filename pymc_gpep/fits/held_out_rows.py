@@ -135,16 +135,16 @@ class HeldOut(Callback):
         """Score what `pm.fit` returns, unless that is an iteration which was scored."""
         if not self._iteration:
             self._check(fit)
-        if self._iteration in self._scores and self._is_scored(fit):
+        several = fit.nodes.sizes["node"] > 1
+        scored = self._iteration in self._scores
+        if scored and not several and self._is_scored(fit):
             return
-        if self._iteration in self._scores or fit.nodes.sizes["node"] > 1:
+        if scored or several:
             self._iteration += 1
         self._score(fit)
 
     def _is_scored(self, fit: Any) -> bool:
-        """Whether a fit is that of the last iteration: nodes, or active rows that are chosen anew, make another one."""
-        if fit.nodes.sizes["node"] > 1:
-            return False
+        """Whether a fit is that of the last iteration: active rows that are chosen anew make another one."""
         if self._predicts_nothing(fit):
             return True
         density = float(self._predict(fit, slice(None))["log_density"].mean())
