@@ -112,7 +112,7 @@ def all_rows(n: int, m: int, method: str) -> dict[str, float]:
             method=method, inducing=m, shared_inducing=True, learn_inducing=False, sites=SITES[method], data=(X, y),
             progressbar=False, random_seed=1,
         )  # fmt: skip
-        first = int(fit.optimum.best.iterations)
+        first = int(fit.trace.best.iterations)
         began = time.perf_counter(), time.process_time()
         sweeps = fit.solve().convergence.iterations
         spent = time.perf_counter() - began[0], time.process_time() - began[1]
@@ -247,7 +247,7 @@ def volume(n: int, m: int, c: int, workers: int, sites: str) -> dict[str, float]
             method="sparse_ep", inducing=m, shared_inducing=True, learn_inducing=False, sites=sites,
             data=data(n, 10, c), progressbar=False, random_seed=1, client=client,
         )  # fmt: skip
-    sweeps = int(fit.optimum.best.iterations)
+    sweeps = int(fit.trace.best.iterations)
     return {
         "rounds": len(sent) / sweeps,
         "sent": sum(sent) / 8 / sweeps,

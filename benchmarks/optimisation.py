@@ -19,7 +19,8 @@ from sklearn.datasets import load_wine
 from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import maximise
 
 
@@ -50,7 +51,7 @@ def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, A
         fit = pm.fit(method=method, progressbar=False)
         whole = time.perf_counter() - began
     log_posterior = Counted(fit.classifier, fit.log_posterior.approximator)
-    theta = log_posterior.initial_point()
+    theta = log_posterior.space.initial_point()
     began = time.perf_counter()
     optimum = maximise(log_posterior, theta, 10_000)
     return {
@@ -60,7 +61,7 @@ def ours(X: np.ndarray, y: np.ndarray, method: str, priors: bool) -> dict[str, A
     }  # fmt: skip
 
 
-class Counted(LogPosterior):
+class Counted(DenseLogPosterior):
     """Keeps all evaluations, also those with a wider tolerance, which are another's."""
 
     def __init__(self, *arguments: Any) -> None:

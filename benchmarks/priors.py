@@ -22,7 +22,7 @@ from benchmarks.paper.data import folds
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import predict
 from pymc_gpep.hyper import Maximum, hyper_method
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.starts import starting_points
 
@@ -71,8 +71,8 @@ def work(
             gp = pm.gp.Latent(cov_func=MAGNITUDES[magnitude]() ** 2 * pm.gp.cov.ExpQuad(d, ls=ls))
             f = gp.prior("f", X=X[~held_out], n_outputs=classes)
             gpep.MultinomialProbit("y", f.T, observed=y[~held_out])
-        log_posterior = LogPosterior(gpep.read_classifier(model), gpep.NestedEP())
-        points = starting_points(log_posterior, log_posterior.initial_point(), starts)
+        log_posterior = DenseLogPosterior(gpep.read_classifier(model), gpep.NestedEP())
+        points = starting_points(log_posterior, log_posterior.space.initial_point(), starts)
         optima = [maximise(log_posterior, point, 1000) for point in points]
         best = max(optima, key=lambda optimum: optimum.best.log_posterior)
         scores = {

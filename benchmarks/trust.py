@@ -85,7 +85,7 @@ def model_of(X: Array, y: Array, variance: float, lengthscale: float, softmax: b
     return model
 
 
-def probabilities_of_labels(fit: gpep.GPApproximation, f: Array) -> Array:
+def probabilities_of_labels(fit: gpep.Fit, f: Array) -> Array:
     """Average over draws f (draws, c, n) of the probability of each label, (n,)."""
     likelihood, labels = fit.solution.likelihood, fit.solution.labels
     return np.exp([likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(len(labels))]).mean(axis=1)

@@ -37,16 +37,17 @@ if TYPE_CHECKING:
     from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
     from pymc_gpep.checks.corrected_evidence import CorrectedEvidence
     from pymc_gpep.checks.importance import ImportanceCheck
+    from pymc_gpep.checks.left_out import CavityELPD
     from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
     from pymc_gpep.comparison.draw_prediction import predict_draws
     from pymc_gpep.comparison.evidence_grid import evidence_grid
     from pymc_gpep.comparison.table import compare_methods
-    from pymc_gpep.fits.active_fit import ActiveFit
+    from pymc_gpep.fits.checkpoint import Checkpoint
+    from pymc_gpep.fits.fit import Fit
     from pymc_gpep.fits.held_out_rows import HeldOut
     from pymc_gpep.fits.learning_curve import learning_curve
-    from pymc_gpep.fits.left_out import CavityELPD
+    from pymc_gpep.fits.reading import from_datatree
     from pymc_gpep.fits.recover import recover
-    from pymc_gpep.fits.sparse_fit import SparseFit
     from pymc_gpep.graph.marginal_model import MarginalModel, marginalize
     from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
     from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
@@ -62,26 +63,21 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
     from pymc_gpep.selection.contract import DenseRows
-    from pymc_gpep.streaming.checkpoint import Checkpoint
-    from pymc_gpep.streaming.fit import StreamedFit
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
-    from pymc_gpep.variational.approximation import GPApproximation
     from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
-    from pymc_gpep.variational.reading import from_datatree
 
 _HOME = {
-    "ActiveFit": "fits.active_fit",
     "AnnealedEvidence": "checks.annealed_evidence",
-    "CavityELPD": "fits.left_out",
-    "Checkpoint": "streaming.checkpoint",
+    "CavityELPD": "checks.left_out",
+    "Checkpoint": "fits.checkpoint",
     "CorrectedEvidence": "checks.corrected_evidence",
     "DenseRows": "selection.contract",
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
     "FactorialVariational": "approximations",
+    "Fit": "fits.fit",
     "GFITC": "approximations",
-    "GPApproximation": "variational.approximation",
     "GPClassifier": "structure",
     "GuidedHMC": "sampling.guided_hmc",
     "HeldOut": "fits.held_out_rows",
@@ -110,9 +106,7 @@ _HOME = {
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "SparseEP": "approximations",
     "SparseVI": "approximations",
-    "SparseFit": "fits.sparse_fit",
     "SparseModel": "sampling.sparse_model",
-    "StreamedFit": "streaming.fit",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
     "annealed_evidence": "checks.annealed_evidence",
@@ -123,7 +117,7 @@ _HOME = {
     "default_priors": "priors",
     "evidence_grid": "comparison.evidence_grid",
     "falling_adam": "variational.falling_adam",
-    "from_datatree": "variational.reading",
+    "from_datatree": "fits.reading",
     "learning_curve": "fits.learning_curve",
     "marginalize": "graph.marginal_model",
     "plots": "plots",
@@ -143,7 +137,6 @@ __all__ = [
     "KL",
     "QEP",
     "QIEP",
-    "ActiveFit",
     "AnnealedEvidence",
     "CavityELPD",
     "Checkpoint",
@@ -151,7 +144,7 @@ __all__ = [
     "DenseRows",
     "EllipticalSlice",
     "FactorialVariational",
-    "GPApproximation",
+    "Fit",
     "GPClassifier",
     "GuidedHMC",
     "HeldOut",
@@ -174,10 +167,8 @@ __all__ = [
     "ScalarLaplace",
     "ScaledMetropolis",
     "SparseEP",
-    "SparseFit",
     "SparseModel",
     "SparseVI",
-    "StreamedFit",
     "StructureError",
     "VariationalBayes",
     "annealed_evidence",

@@ -62,46 +62,33 @@ def _register_methods() -> None:
         if not isinstance(method, str):
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
-        from pymc_gpep.approximations import METHODS
         from pymc_gpep.approximations.suggestion import did_you_mean
-        from pymc_gpep.streaming.methods import STREAMING_METHODS
-        from pymc_gpep.variational.active_inference import ACTIVE_METHODS, ActiveInference
         from pymc_gpep.variational.callback_checks import check_callbacks
         from pymc_gpep.variational.inference import GPInference
-        from pymc_gpep.variational.sparse_inference import SPARSE_METHODS, SparseInference
-        from pymc_gpep.variational.streaming_inference import StreamingInference
+        from pymc_gpep.variational.plans.registry import ALL_METHODS, plan_for
 
         name = method.lower()
-        batches = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}.get("batch_size") is not None
-        if name in STREAMING_METHODS and (batches or name not in SPARSE_METHODS):
-            inference: Any = StreamingInference
-        elif name in SPARSE_METHODS:
-            inference = SparseInference
-        elif name in ACTIVE_METHODS:
-            inference = ActiveInference
-        else:
-            inference = GPInference
-        ours = {*METHODS, *ACTIVE_METHODS, *SPARSE_METHODS, *STREAMING_METHODS}
-        if name not in ours:
+        if name not in ALL_METHODS:
             try:
                 return original(*args, **kwargs)
             except KeyError as error:
                 if "method should be one of" not in str(error):
                     raise
                 theirs = re.findall(r"'(\w+)'", str(error.args[0]))
-                meant = did_you_mean([name], [*sorted(ours), *theirs])
-                raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(sorted(ours))}.{meant}") from None
+                meant = did_you_mean([name], [*sorted(ALL_METHODS), *theirs])
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(sorted(ALL_METHODS))}.{meant}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
-        check_callbacks(arguments.get("kwargs", {}).get("callbacks"), name, inference is StreamingInference)
+        given = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}
+        check_callbacks(given.get("callbacks"), name, plan_for(name, given).by_steps)
         options = dict(arguments.pop("inf_kwargs", None) or {})
         options |= {each: arguments.pop(each) for each in ("random_seed", "start") if each in arguments}
         others = arguments.pop("kwargs", {})
-        of_fit = set(inspect.signature(inference.fit).parameters) | set(signature.parameters)
+        of_fit = set(inspect.signature(GPInference.fit).parameters) | set(signature.parameters)
         options |= {each: others.pop(each) for each in set(others) - of_fit}
-        if inference is not StreamingInference and options.get("batch_size", 0) is None:
+        if options.get("batch_size", 0) is None:
             del options["batch_size"]  # which is what leaving it out is
-        arguments["method"] = inference(name, arguments.get("model"), **options)
+        arguments["method"] = GPInference(name, arguments.get("model"), **options)
         return original(**arguments, **others)
 
     fit._pymc_gpep = True  # type: ignore[attr-defined]  # marks the wrapper for the next call

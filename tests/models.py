@@ -26,7 +26,7 @@ class Fitted(NamedTuple):
     gp: Any
     X: np.ndarray
     y: np.ndarray
-    fit: gpep.GPApproximation
+    fit: gpep.Fit
 
 
 def data(points: int = 30) -> tuple[np.ndarray, np.ndarray]:

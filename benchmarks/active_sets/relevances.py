@@ -11,7 +11,7 @@ import pymc_gpep as gpep
 from benchmarks.active_sets.toy import model_of
 from benchmarks.paper.data import Split
 from benchmarks.paper.predictive import classifier
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.structure import read_classifier
@@ -60,8 +60,8 @@ def learn(
     if how in MAXIMA:
         return _at_maximum(split, MAXIMA[how], ard)
     with threadpool_limits(1):
-        log_posterior = LogPosterior(read_classifier(model_of(split.X, split.y, ard)), gpep.VariationalBayes())
-        theta = log_posterior.initial_point({"phi": np.ones(split.X.shape[1]) if ard else 1.0})
+        log_posterior = DenseLogPosterior(read_classifier(model_of(split.X, split.y, ard)), gpep.VariationalBayes())
+        theta = log_posterior.space.initial_point({"phi": np.ones(split.X.shape[1]) if ard else 1.0})
         bounds: list[float] = []
         effective: list[float] = []
         best = theta
@@ -80,7 +80,7 @@ def learn(
                 break
         if how == "authors":
             best, bound = theta, bounds[-1]
-        phi = np.broadcast_to(log_posterior.natural(best[None])["phi"][0], split.X.shape[1])
+        phi = np.broadcast_to(log_posterior.space.natural(best[None])["phi"][0], split.X.shape[1])
     return Learned(np.array(phi), bound, len(bounds), float(np.median(effective)))
 
 

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.weights import importance_estimate
@@ -76,13 +76,13 @@ def follow(seed: int, variant: str, points: int, draws: int, steps: int) -> Arra
     (X, y), (Xnew, ynew) = draw_data(points, rng), draw_data(TEST, rng)
     columns: dict[str, list[Any]] = {name: [] for name in ("bound", "phi", "accuracy", "effective")}
     with threadpool_limits(1):
-        log_posterior = LogPosterior(read_classifier(model_of(X, y)), gpep.VariationalBayes())
-        theta = log_posterior.initial_point({"phi": np.ones(INPUTS)})
+        log_posterior = DenseLogPosterior(read_classifier(model_of(X, y)), gpep.VariationalBayes())
+        theta = log_posterior.space.initial_point({"phi": np.ones(INPUTS)})
         if variant == FROM_MAXIMUM:
             theta = maximise(log_posterior, theta, 500).best.theta
         all_steps = mean_field_steps(log_posterior, theta, draws=draws, random_seed=seed, **VARIANTS[variant])
         for step in islice(all_steps, steps):
-            phi = log_posterior.natural(theta[None])["phi"][0]
+            phi = log_posterior.space.natural(theta[None])["phi"][0]
             k = log_posterior.moments(theta).k[0]
             means = covariance(Xnew, X, phi) @ np.linalg.solve(k, step.latent.mean.T)
             columns["bound"].append(step.latent.bound)

@@ -139,7 +139,7 @@ def chains_agree(chains: list[Arrays]) -> tuple[float, float]:
     return agreement(log_hyperparameters(chains)) if len(chains) > 1 else (np.nan, np.nan)
 
 
-def keep_hyperparameters(approximation: gpep.GPApproximation, checkpoint: Path) -> None:
+def keep_hyperparameters(approximation: gpep.Fit, checkpoint: Path) -> None:
     """Write those of an approximation into a file, which is always whole."""
     unfinished = checkpoint.with_name(f"{checkpoint.name}.part")
     with unfinished.open("wb") as file:

@@ -73,6 +73,21 @@ class ActiveSolution:
     sample: RowSample
 
     @property
+    def lower_bound(self) -> float:
+        """The bound."""
+        return self.bound
+
+    @property
+    def objective(self) -> float:
+        """What hyperparameters are chosen by: the bound."""
+        return self.bound
+
+    @property
+    def log_evidence(self) -> float:
+        """NaN: there are only a bound, and the evidence of the active rows."""
+        return np.nan
+
+    @property
     def converged(self) -> bool:
         """Whether the sites are those of a fixed point, or were not to be."""
         return self.convergence is None or self.convergence.converged
@@ -200,11 +215,23 @@ class IVM:
         likelihood = likelihood or MultinomialProbitLikelihood()
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)
         selection = self.select(prior, observed, likelihood, random_seed)
+        sample = row_sample(observed, selection.rows, self.rows or max(_ROWS, 2 * self.active), random_seed)
+        return self.solve_chosen(prior, observed, likelihood, selection, sample)
+
+    @one_blas_thread()
+    def solve_chosen(
+        self,
+        prior: RowPrior,
+        labels: NDArray[np.int64],
+        likelihood: Likelihood,
+        selection: Selection,
+        sample: RowSample,
+    ) -> ActiveSolution:
+        """Approximate the posterior given the labels of rows that were chosen before; arguments as of `solve`."""
         rows, dense = selection.rows, active_prior(prior, selection.rows)
-        posterior, evidence, convergence = self._given(dense, observed, likelihood, selection)
-        sample = row_sample(observed, rows, self.rows or max(_ROWS, 2 * self.active), random_seed)
-        bound = self._bound(prior, posterior, rows, sample, observed, likelihood)
-        return ActiveSolution(selection, posterior, bound, evidence, convergence, observed, likelihood, sample)
+        posterior, evidence, convergence = self._given(dense, labels, likelihood, selection)
+        bound = self._bound(prior, posterior, rows, sample, labels, likelihood)
+        return ActiveSolution(selection, posterior, bound, evidence, convergence, labels, likelihood, sample)
 
     def _given(
         self, prior: DensePrior, labels: NDArray[np.int64], likelihood: Likelihood, selection: Selection

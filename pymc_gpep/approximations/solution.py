@@ -88,6 +88,21 @@ class Solution:
     convergence: Convergence
 
     @property
+    def log_evidence(self) -> float:
+        """The evidence."""
+        return self.evidence
+
+    @property
+    def objective(self) -> float:
+        """What hyperparameters are chosen by: the evidence."""
+        return self.evidence
+
+    @property
+    def converged(self) -> bool:
+        """Whether the fixed point was reached."""
+        return self.convergence.converged
+
+    @property
     def lower_bound(self) -> float:
         """Jensen's lower bound of the log marginal likelihood for this Gaussian q: E_q log p(y | f) − KL(q ‖ prior).
 

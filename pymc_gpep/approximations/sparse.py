@@ -61,9 +61,24 @@ class SparseSolution:
     floored: int = 0
 
     @property
-    def exact(self) -> bool:
-        """Whether the number approximates the log evidence."""
-        return self.number is Number.EVIDENCE
+    def objective(self) -> float:
+        """What hyperparameters and inducing inputs are chosen by."""
+        return self.evidence
+
+    @property
+    def log_evidence(self) -> float:
+        """The same where it approximates the log marginal likelihood of the sparse model; NaN where it does not."""
+        return self.evidence if self.number is Number.EVIDENCE else np.nan
+
+    @property
+    def lower_bound(self) -> float:
+        """The same where it is a lower bound of the log marginal likelihood; NaN where it is not."""
+        return self.evidence if self.number is Number.BOUND else np.nan
+
+    @property
+    def converged(self) -> bool:
+        """Whether the fixed point was reached."""
+        return self.convergence.converged
 
 
 class Iterated(NamedTuple):

@@ -77,7 +77,7 @@ class CorrectedEvidence:
 
 
 def corrected_evidence(approximator: Approximator, solution: Solution, *, max_size: int = 3000) -> CorrectedEvidence:
-    """Correct the evidence of an EP's solution, see `GPApproximation.corrected_evidence`."""
+    """Correct the evidence of an EP's solution, see `Fit.corrected_evidence`."""
     size = solution.mean.size
     if size > max_size:
         raise ValueError(

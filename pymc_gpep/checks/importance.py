@@ -15,11 +15,11 @@ import xarray as xr
 from numpy.typing import NDArray
 from scipy.special import softmax
 
+from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.blocks import block_check, nothing_known
-from pymc_gpep.fits.datasets import latent
-from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.weights import importance_estimate, smooth, stand_for_posterior
+from pymc_gpep.structure import GPClassifier
 
 __all__ = [
     "ImportanceCheck",
@@ -34,7 +34,6 @@ __all__ = [
 _FEWEST = 100  # with fewer draws the tail, a fifth of them, is too short to fit
 _GOOD = 0.5  # Pareto k below which the variance of the weights is finite
 _MANY = 100.0  # draws of equal weight whose means are worth looking at
-_ENOUGH = 1000  # draws to weight where fewer are asked for
 _CLOSE = 0.03  # root mean square error of probabilities
 _KNOWN = 0.75  # share of the points at which something has to be known, to say something of the fit
 
@@ -182,14 +181,21 @@ class ResampledDraws(NamedTuple):
         return {name: getattr(self.check, name) for name in ("pareto_k", "effective_size", "log_evidence")}
 
 
-def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
-    """Weight draws of a fit.
+def importance_check(
+    method: str, classifier: GPClassifier, solution: Solution, values: Mapping[str, Array], mean: xr.DataArray
+) -> ImportanceCheck:
+    """Weight draws of a posterior.
 
     Parameters
     ----------
-    fit : Fit
+    method : str
+        Name of the approximation.
+    classifier : GPClassifier
+    solution : Solution
     values : mapping
         Draws from it, (draws, ...) by name of the model's variable; only latent values are looked at.
+    mean : DataArray (point, class) or (point)
+        Means of the latent values, whose names of axes and coordinates the result gets.
 
     Returns
     -------
@@ -200,20 +206,18 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     ValueError
         If there are fewer than 100 draws, or if the density of one is not finite.
     """
-    solution = fit.solution
-    method = fit.approximator.name
-    count = len(values[fit.classifier.latents[0].f.name])
+    count = len(values[classifier.latents[0].f.name])
     if count < _FEWEST:
         raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {count}.")
-    log_likelihood, log_sites, x = _pointwise(fit, values)
-    raw = _log_weights(fit, log_likelihood, x)
+    log_likelihood, log_sites, x = _pointwise(classifier, solution, values)
+    raw = _log_weights(solution, log_likelihood, x)
     if not np.isfinite(raw).all():
         raise ValueError(f"{method} has draws without a finite density: {solution.convergence}. None can be weighted.")
     log_weights, pareto_k = smooth(raw)
     estimate, effective = importance_estimate(log_weights)
     excess = softmax(log_weights) - 1.0 / len(raw)
     std = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
-    shift, labelled = (np.tensordot(excess, x, 1) / std).T, latent(fit)["mean"]
+    shift, labelled = (np.tensordot(excess, x, 1) / std).T, mean
     mean_shift = labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift")
     seen = x if solution.likelihood.sees_common else x - x.mean(axis=1, keepdims=True)
     pointwise = solution.posterior.sites.pointwise
@@ -235,29 +239,30 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     )
 
 
-def log_importance_weights(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array]:
+def log_importance_weights(
+    classifier: GPClassifier, solution: Solution, values: Mapping[str, Array]
+) -> tuple[Array, Array]:
     """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n)."""
-    log_likelihood, _, x = _pointwise(fit, values)
-    return _log_weights(fit, log_likelihood, x), x
+    log_likelihood, _, x = _pointwise(classifier, solution, values)
+    return _log_weights(solution, log_likelihood, x), x
 
 
-def _log_weights(fit: Fit, log_likelihood: Array, x: Array) -> Array:
+def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
     """Log weights (draws,).
 
     q(f) is the prior times sites over a normaliser, so that the prior cancels, and the sites are 1 at the mean, so that
     no large numbers are subtracted.
     """
-    posterior = fit.solution.posterior
+    posterior = solution.posterior
     total: Array = log_likelihood.sum(axis=1)
     return posterior.relative_log_normaliser + total - posterior.relative_site_log_density(x)
 
 
-def _pointwise(fit: Fit, values: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+def _pointwise(classifier: GPClassifier, solution: Solution, values: Mapping[str, Array]) -> tuple[Array, Array, Array]:
     """Of each draw and point the log likelihood and the log of the site, 1 at the mean, (draws, n) each; and x.
 
     Labels are those that were fitted.
     """
-    classifier, solution = fit.classifier, fit.solution
     f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
     for part in classifier.latents:
         f[:, part.rows] = values[part.f.name]
@@ -283,13 +288,9 @@ def resample(log_weights: Array, count: int, rng: np.random.Generator) -> NDArra
 
 
 def resampled_draws(
-    fit: Fit,
-    shape: tuple[int, int],
-    rng: np.random.Generator,
+    check: ImportanceCheck, pool: Mapping[str, Array], shape: tuple[int, int], rng: np.random.Generator
 ) -> ResampledDraws:
-    """Draw from a fit, at least 1000 times, and resample to a number of chains and draws."""
+    """Resample draws that were checked to a number of chains and draws."""
     chains, draws = shape
-    pool = fit.draw_at_maximum(max(chains * draws, _ENOUGH), rng)
-    check = importance_check(fit, pool)
     chosen = resample(check.log_weights, chains * draws, rng).reshape(shape)
     return ResampledDraws({name: value[chosen] for name, value in pool.items()}, check.log_weights[chosen], check)

@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.prior_view import PriorView, pairs_by_kind, roles, view
 
 __all__ = ["nothing_learned"]
@@ -17,48 +18,47 @@ _OF_A_SIZE = "Length scales and magnitude are of a size at which there could hav
 _QUIET = 0.5  # standard deviation of latent functions, in units of the likelihood's noise, that is drowned by it
 
 
-def nothing_learned(fit: Fit) -> str:
+def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: Solution) -> str:
     """Why a fit says no more of the labels than their frequencies do, and what to do; empty if it says more.
 
     The log evidence at the maximum is held against that of the frequencies, Σ_k n_k log(n_k / n), the most that
     probabilities can give that do not depend on inputs. Where the difference is next to nothing, the prior covariances
     between the points show why.
     """
-    labels = fit.solution.labels
+    classifier, approximator, labels = log_posterior.classifier, log_posterior.approximator, solution.labels
     counts = np.unique(labels, return_counts=True)[1]
-    if not fit.classifier.n_classes or counts.size < 2:  # labels that are all the same leave nothing to learn
+    if not classifier.n_classes or counts.size < 2:  # labels that are all the same leave nothing to learn
         return ""
     constant = float(counts @ np.log(counts / labels.size))
-    gain = fit.log_evidence - constant
+    gain = solution.evidence - constant
     if gain >= max(_LITTLE, -_SHARE_OF_ISLANDS * constant):
         return ""
     pairs = pairs_by_kind(labels)
 
     def look(theta: Array) -> PriorView:
-        return view(fit.log_posterior.moments(theta)[0], pairs)
+        return view(log_posterior.moments(theta)[0], pairs)
 
-    theta = fit.optimum.best.theta
     prior = look(theta)
     if gain >= min(_LITTLE, -_SHARE * constant) and prior.correlation["neighbours"] >= _ISLANDS:
         return ""
-    reason = _reason(fit, prior, *roles(look, theta))
-    if not reason and fit.approximator.bounds:  # it is the bound that says so little
+    reason = _reason(log_posterior, prior, *roles(look, theta))
+    if not reason and approximator.bounds:  # it is the bound that says so little
         return ""
     doubt = " Or its bound is far below the evidence: see what method='ep' finds, or 'nested_ep'."
     return (
-        f"The fit learned next to nothing: its log evidence is {fit.log_evidence:.2f}, and that of the class "
+        f"The fit learned next to nothing: its log evidence is {solution.evidence:.2f}, and that of the class "
         f"frequencies alone {constant:.2f}. {reason or _OF_A_SIZE} If that does not help, the "
         "inputs say nothing about the labels that this covariance function can express."
-        f"{doubt if fit.approximator.bounds else ''}"
+        f"{doubt if approximator.bounds else ''}"
     )
 
 
-def _reason(fit: Fit, prior: PriorView, magnitudes: Array, scales: Array) -> str:
+def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Array, scales: Array) -> str:
     """What about the covariances explains it, with the names of those hyperparameters that do it; empty if nothing."""
-    owners = fit.log_posterior.owners
+    owners = log_posterior.space.owners
     # Where no single one of several length scales has an effect, they are those that are no magnitudes.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)
-    inputs = ", ".join(map(repr, fit.classifier.inputs))
+    inputs = ", ".join(map(repr, log_posterior.classifier.inputs))
     standardise = f"Standardise the inputs{f' ({inputs})' if inputs else ''}, or allow"
     near, everywhere = prior.correlation["neighbours"], prior.correlation["all"]
     if near < _ISLANDS:

@@ -1,49 +1,25 @@
 """Leave-one-out cross-validation from one fit: the predictive density of every label given the others.
 
-The distribution of the latent values of point i given the other labels is approximated by the cavity, the posterior
-with the site of that point left out (EP-LOO and LA-LOO of Vehtari, Mononen, Tolvanen, Sivula and Winther 2016, the
-most accurate of the fast ways they compare). `Posterior.cavities` has it for sites of any form. Of an approximation
-whose means do not follow its own covariance, the mean of the cavity is taken from its linear response instead.
+The distribution of the latent values of a row given the other labels is the posterior with the site of that row left
+out, see `pymc_gpep.hyper.dense_functions.leave_one_out_moments`.
 """
 
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 from scipy.special import logsumexp
 
-from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.progress import RowProgress
+from pymc_gpep.structure import GPClassifier
 
 if TYPE_CHECKING:
-    from pymc_gpep.fits.left_out import CavityELPD
+    from pymc_gpep.checks.left_out import CavityELPD
 
-__all__ = ["leave_one_out", "leave_one_out_moments"]
-
-_ROWS = 500  # after which progress is told, and an interrupt is heeded
-
-
-def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:
-    """Mean (n, c) and covariance (n, c, c) of the latent values of each point given the labels of the others."""
-    mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
-    response = approximator.response(solution)
-    if response is not solution.posterior:
-        mean, _ = response.cavities(*response.marginals())
-    return mean, cov
-
-
-def _refitted_moments(approximator: Approximator, solution: Solution, i: np.intp) -> tuple[Array, Array, bool]:
-    """The same for one point, (1, c) and (1, c, c), by an approximation to the others; and whether that converged."""
-    k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
-    others = np.delete(np.arange(len(solution.labels)), i)
-    again = approximator.solve(
-        k[:, others][:, :, others], prior_mean[:, others], solution.labels[others],
-        likelihood=solution.likelihood.at(others),
-    )  # fmt: skip
-    mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
-    return mean.T, cov, again.convergence.converged
+__all__ = ["leave_one_out"]
 
 
 def _harmonic(log_weights: Array, log_densities: Array) -> Array:
@@ -55,38 +31,63 @@ def _harmonic(log_weights: Array, log_densities: Array) -> Array:
 
 
 def leave_one_out(
-    fit: Fit, *, refit_above: float = np.inf, tolerance: float = 5e-5, progressbar: bool = True
+    classifier: GPClassifier,
+    method: str,
+    nodes: Callable[[], Iterable[LatentFunctions]],
+    weights: Array,
+    n_points: int,
+    *,
+    converged: bool,
+    named: bool,
+    refit_above: float = np.inf,
+    tolerance: float = 5e-5,
+    progressbar: bool = True,
 ) -> "CavityELPD":
-    """See `GPApproximation.loo`."""
-    from pymc_gpep.fits.left_out import summed_up  # with it comes ArviZ
+    """Compute what `Fit.loo` returns.
 
-    classifier, hyper = fit.classifier, fit.hyper_posterior
-    approximator = fit.approximator
-    y = fit.solution.labels
-    # Log densities (node, point) given the hyperparameters of each node.
-    within, without = np.empty((2, len(hyper), len(y)))
-    with RowProgress("Leaving out", len(hyper) * len(y), progressbar) as progress:
-        for s, (_, solution) in enumerate(hyper.solutions()):
-            without_own, whole = leave_one_out_moments(approximator, solution), (solution.mean.T, solution.cov)
-            for start in range(0, len(y), _ROWS):
-                rows = slice(start, start + _ROWS)
-                likelihood = solution.likelihood.at(rows)
-                for into, (mean, cov) in ((within, whole), (without, without_own)):
-                    into[s, rows] = log_predictive(likelihood, mean[rows], cov[rows], y[rows], tolerance=tolerance)
+    Parameters
+    ----------
+    classifier : GPClassifier
+    method : str
+        Name of the approximation.
+    nodes : callable
+        Makes the latent functions at each node in turn.
+    weights : array (s,)
+        Of the nodes; they sum to 1.
+    n_points : int
+        How many rows were fitted.
+    converged : bool
+        Whether the fit did.
+    named : bool
+        Whether rows are those of the model, with its coords.
+    refit_above : float
+        Rows whose log density falls by more without their labels are left out by fitting again.
+    tolerance : float
+    progressbar : bool
+    """
+    from pymc_gpep.checks.left_out import summed_up  # with it comes ArviZ
+
+    within, without = np.empty((2, len(weights), n_points))  # log densities (node, row)
+    with RowProgress("Leaving out", len(weights) * n_points, progressbar) as progress:
+        for s, functions in enumerate(nodes()):
+            left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
+            for rows, mean, cov in left_out:
+                own = likelihood.at(rows)
+                without[s, rows] = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+                own_mean, own_cov = functions.at_rows(rows)
+                within[s, rows] = log_predictive(own, own_mean.T, own_cov, y[rows], tolerance=tolerance)
                 progress.advance(len(y[rows]))
-    log_weights = np.log(hyper.weights)[:, None]
+    log_weights = np.log(weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
     elpd = _harmonic(log_weights, without)
-    converged = fit.converged
-    refitted = np.flatnonzero(lpd - elpd > refit_above) if len(y) > 1 else np.arange(0)
-    # Solutions that are not kept in memory are solved again; without points to refit that would be for nothing.
-    with RowProgress("Refitting without", len(hyper) * refitted.size, progressbar) as progress:
-        for s, (_, solution) in enumerate(hyper.solutions() if refitted.size else ()):
+    refitted = np.flatnonzero(lpd - elpd > refit_above) if len(lpd) > 1 else np.arange(0)
+    # Solutions that are not kept in memory are solved again; without rows to refit that would be for nothing.
+    with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
+        for s, functions in enumerate(nodes() if refitted.size else ()):
             for i in refitted:
-                mean, cov, succeeded = _refitted_moments(approximator, solution, i)
-                likelihood = solution.likelihood.at([i])
-                without[s, [i]] = log_predictive(likelihood, mean, cov, y[[i]], tolerance=tolerance)
+                mean, cov, succeeded = functions.refitted(int(i))
+                likelihood, y = functions.likelihood.at([i]), functions.labels[[i]]
+                without[s, [i]] = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
                 converged = converged and succeeded
                 progress.advance(1)
-    elpd = _harmonic(log_weights, without)
-    return summed_up(classifier, approximator.name, lpd, elpd, converged, len(refitted))
+    return summed_up(classifier, method, lpd, _harmonic(log_weights, without), converged, len(refitted), named)

@@ -1,5 +1,6 @@
 """The log posterior of hyperparameters and inducing inputs, with rows and their sites on several machines."""
 
+from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,8 +16,9 @@ from pymc_gpep.cluster.part import Begin, Recipe
 from pymc_gpep.cluster.rounds import Rounds
 from pymc_gpep.cluster.sites import SitesOnCluster
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.rows.contract import Rows
@@ -42,7 +44,7 @@ class ClusterLogPosterior(SparseLogPosterior):
 
     Parameters
     ----------
-    hyperparameters : Hyperparameters
+    space : Hyperparameters
     approximator : SparseEP
     blocks : InducingBlocks
     inducing : array (1 or c, M, d)
@@ -52,6 +54,8 @@ class ClusterLogPosterior(SparseLogPosterior):
     client : distributed.Client
     parts : int, optional
         In how many parts the rows are; as many as workers have threads if not given.
+    rows : Rows, optional
+        What is fitted in place of the rows of the model.
 
     Raises
     ------
@@ -62,15 +66,16 @@ class ClusterLogPosterior(SparseLogPosterior):
 
     def __init__(
         self,
-        hyperparameters: Hyperparameters,
+        space: Hyperparameters,
         approximator: SparseEP,
         blocks: InducingBlocks,
         inducing: Array,
         learn: bool,
         client: "Client",
         parts: int | None = None,
+        rows: Rows | None = None,
     ) -> None:
-        likelihood = hyperparameters.classifier.likelihood_model
+        likelihood = space.classifier.likelihood_model
         if type(approximator) is not SparseEP or likelihood.has_parameters or not likelihood.log_concave:
             raise NotImplementedError(
                 f"client=... is for method='sparse_ep' and log-concave likelihoods that are given latent values alone, "
@@ -79,7 +84,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         self._rule = approximator.rule(likelihood, blocks.n_functions, inducing.shape[1])
         self._empty = blocks.on(RowRange(blocks.rows, slice(0, 0)))
         self._nothing = self._rule.factors(likelihood, _NONE, blocks.n_functions)
-        super().__init__(hyperparameters, approximator, blocks, inducing, learn)
+        super().__init__(space, approximator, blocks, inducing, learn, rows)
         count = sum(client.nthreads().values()) if parts is None else parts
         recipes = [
             Recipe(
@@ -90,9 +95,13 @@ class ClusterLogPosterior(SparseLogPosterior):
         self.rounds = Rounds(client, recipes)
         self._solved = 0
 
-    def _read_labels(self) -> NDArray[np.int64]:
-        # Each part reads its own, and what is nowhere else in memory is not held here.
-        return super()._read_labels() if isinstance(self.blocks.rows, InMemory) else _NONE
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """Of all rows; empty where each part reads its own from elsewhere than memory."""
+        rows, classifier = self.blocks().rows, self.classifier
+        if not isinstance(rows, InMemory):
+            return _NONE
+        return checked_labels(rows, classifier.likelihood_model, classifier.n_functions)
 
     def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
         """Evaluate, see `SparseLogPosterior`."""
@@ -123,10 +132,10 @@ class ClusterLogPosterior(SparseLogPosterior):
         )
 
     def _once(self, prior: PriorAt, start: Array, slopes: bool) -> tuple[SparseSolution, Array, Array]:
-        likelihood = self.hyperparameters.classifier.likelihood_model
+        likelihood = self.space.classifier.likelihood_model
         history = History(self.approximator.max_iterations)
         evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
-        of_theta, of_inducing = np.zeros(self._count), np.zeros(self._inducing.shape)
+        of_theta, of_inducing = np.zeros(self.space.size), np.zeros(self._inducing.shape)
         self._solved += 1
         if (white := whitening(prior.inducing(), self.approximator.jitter)) is not None:
             sweeps = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, prior.point, prior.z), white), ALONE)

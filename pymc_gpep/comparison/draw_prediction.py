@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
 from pymc_gpep.fits.mixture import Prediction, average_predictions
-from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given
+from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given, process_and_inputs
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.progress import RowProgress
@@ -24,8 +24,8 @@ __all__ = ["predict_draws"]
 
 def predict_draws(
     idata: xr.DataTree,
-    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
-    Xnew: ArrayLike,
+    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
+    Xnew: ArrayLike | None = None,
     *,
     data: Mapping[str, ArrayLike] | None = None,
     observed: ArrayLike | None = None,
@@ -36,7 +36,7 @@ def predict_draws(
     dim: str = "new_point",
     progressbar: bool = True,
 ) -> xr.Dataset:
-    """Predict latent functions and observations at new inputs from draws, exactly up to their Monte Carlo error.
+    """Predict from draws at new inputs, exactly up to Monte Carlo error: `predict_draws(idata, Xnew)`, or with `gp`.
 
     Given a draw of hyperparameters and latent values, the latent functions at a new input are Gaussian and independent
     between classes. Probabilities are averages over draws of those under these Gaussians, not of indicators of
@@ -46,14 +46,14 @@ def predict_draws(
     ----------
     idata : DataTree
         With draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
-    gp : pm.gp.Latent or sequence of them, or None
-        What made the latent values of the model; a list where classes have their own. With None the covariance at new
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values of the model; a list where classes have their own. Without it the covariance at new
         inputs is read from the graph of the model.
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
     data : dict of str to array, optional
         Values at the new points of data that the likelihood is given, an exposure for example, as for
-        `GPApproximation.predict`.
+        `Fit.predict`.
     observed : array (m,), optional
         What was observed at the new points, for `log_density`.
     model : pm.Model, optional
@@ -71,7 +71,7 @@ def predict_draws(
     Returns
     -------
     xarray.Dataset
-        As of `GPApproximation.predict`: `p` (new point, class), and `mean` (new point, class) and `cov` (new point,
+        As of `Fit.predict`: `p` (new point, class), and `mean` (new point, class) and `cov` (new point,
         class, class) of the latent functions; where observations are no classes, their mean and variance for `p`.
 
     Raises
@@ -82,6 +82,7 @@ def predict_draws(
         If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, if `data` does not say
         what the likelihood is given at new points, or if variables are missing in `idata`.
     """
+    gp, Xnew = process_and_inputs(gp, Xnew)
     classifier = read_classifier(pm.modelcontext(model), likelihood)
     check_memory(classifier, "predict_draws")
     by_name(idata, "idata")

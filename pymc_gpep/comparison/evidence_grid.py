@@ -60,7 +60,7 @@ def evidence_grid(
         What was observed there.
     data : dict of str to array, optional
         Values at held-out points of data that the likelihood is given, an exposure for example, as for
-        `GPApproximation.predict`.
+        `Fit.predict`.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     progressbar : bool

@@ -8,9 +8,8 @@ import pymc as pm
 import xarray as xr
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = [
     "Result",
@@ -22,7 +21,7 @@ __all__ = [
     "reference_among",
 ]
 
-Result = GPApproximation | InducingFit | xr.DataTree
+Result = Fit | xr.DataTree
 
 
 def by_name(results: Any, single: str = "fit") -> dict[str, Result]:

@@ -42,7 +42,7 @@ class HeldOut:
     inputs : array_like (m, d) or None
     observed : array_like (m,) or None
     data : dict of str to array_like, or None
-        What the likelihood is given there, as for `GPApproximation.predict`.
+        What the likelihood is given there, as for `Fit.predict`.
     probabilities : dict of str to array_like (m, classes)
         Class probabilities by some methods, by name.
     """
@@ -87,11 +87,9 @@ class HeldOut:
         classes = self.classifier.n_classes
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
-        draws = isinstance(result, xr.DataTree)
-        if self.inputs is None or (draws and self.gp is None):
+        if self.inputs is None:
             otherwise = "; or give them: probabilities=..." if classes else ""
-            needed = "gp and Xnew" if draws else "Xnew"
-            raise ValueError(f"Predictions of held-out points by {name!r} need {needed}{otherwise}.")
+            raise ValueError(f"Predictions of held-out points by {name!r} need Xnew{otherwise}.")
         given: dict[str, Any] = {"data": self.data} if self.data else {}
         if not classes:
             given["observed"] = self.observed

@@ -11,6 +11,7 @@ from pymc.blocking import PointType
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.prediction import held_out, new_inputs, predict_at
+from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps
@@ -75,10 +76,12 @@ def scores_at(
     x = new_inputs(Xnew, prior.columns)
     observed = held_out(classifier, ynew, len(x), "ynew")
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data)
+    names = ", ".join(repr(latent.f.name) for latent in classifier.latents)
 
     def score(solution: Solution, point: PointType) -> dict[str, float]:
         likelihood = elsewhere(point, observed)
-        found = predict_at(classifier, solver, prior, solution, point, x, likelihood=likelihood, observed=observed)
+        functions = DenseFunctions(solver, solution, point, lambda: prior, names)
+        found = predict_at(functions, x, likelihood=likelihood, observed=observed)
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)
         told = (

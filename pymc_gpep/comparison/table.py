@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from pymc_gpep.checks.importance import ImportanceCheck
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
 from pymc_gpep.comparison.held_out import HeldOut
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["compare_methods"]
 
@@ -42,21 +42,21 @@ def compare_methods(
 
     Parameters
     ----------
-    results : dict of str to GPApproximation, SparseFit, StreamedFit, ActiveFit or DataTree
+    results : dict of str to Fit or DataTree
         What `pm.fit` returned, and draws from MCMC.
     reference : str
         Name of the result that the others are compared with.
     model : pm.Model, optional
         The model; that of the first fit if not given.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values of the model.
+        What made the latent values of the model, where its graph does not say what their prior is.
     Xnew : array (m, d), optional
-        Inputs of held-out points. Draws then need `gp`, except where `probabilities` has theirs.
+        Inputs of held-out points.
     ynew : array (m,), optional
         What was observed there.
     data : dict of str to array, optional
         Values at held-out points of data that the likelihood is given, an exposure for example, as for
-        `GPApproximation.predict`.
+        `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
         Class probabilities of held-out points that were computed before. Those of other methods are computed: with
         `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit for
@@ -92,7 +92,7 @@ def compare_methods(
           what is known about the fit point by point, of the `checks` that are given;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
-        The columns on held-out points are there only if `Xnew` and `ynew` are given, and `gp` where it is needed.
+        The columns on held-out points are there only if `Xnew` and `ynew` are given.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def _itself(result: Result, classifier: GPClassifier) -> dict[str, float]:
     if not isinstance(result, xr.DataTree):
         row["log_evidence"], own = result.log_evidence, result.classifier
         row["lower_bound"] = result.lower_bound
-    if isinstance(result, GPApproximation) and len(result.hyper_posterior) > 1:
+    if isinstance(result, Fit) and len(result.hyper_posterior) > 1:
         row["log_evidence_integrated"] = result.hyper_posterior.log_evidence
     for rv in own.hyperparameters:
         values = hyperparameter_draws(result, rv.name)

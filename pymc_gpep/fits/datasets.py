@@ -5,53 +5,38 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.selection.contract import Selection
 from pymc_gpep.structure import GPClassifier
 
 __all__ = [
+    "active",
+    "evaluated",
     "history",
     "hyperparameters",
-    "iterations",
-    "latent",
+    "inducing",
     "natural",
-    "nodes",
     "of_functions",
     "of_points",
-    "starts",
     "without_common",
 ]
 
 
-def hyperparameters(fit: Fit) -> xr.Dataset:
-    """Hyperparameters at the maximum on their natural scale."""
-    return natural(fit.log_posterior, fit.optimum.best.theta[None]).isel(node=0, missing_dims="ignore")
+def hyperparameters(space: Hyperparameters, theta: Array) -> xr.Dataset:
+    """Hyperparameters of one flat vector on their natural scale."""
+    return natural(space, theta[None]).isel(node=0, missing_dims="ignore")
 
 
-def nodes(fit: Fit) -> xr.Dataset:
-    """Hyperparameters at the nodes on their natural scale, with weight, evidence and log posterior of each."""
-    hyper = fit.hyper_posterior
-    coords = {name: ("node", [getattr(e, name) for e in hyper.nodes]) for name in ("evidence", "log_posterior")}
-    return natural(fit.log_posterior, hyper.theta).assign_coords({"weight": ("node", hyper.weights)} | coords)
-
-
-def starts(fit: Fit) -> xr.Dataset:
-    """Hyperparameters where the optimiser ended from each start, on their natural scale, and log posteriors there."""
-    ends = fit.optimum.ends or (fit.optimum.best,)
-    coords = {name: ("start", [getattr(e, name) for e in ends]) for name in ("evidence", "log_posterior")}
-    return (
-        natural(fit.log_posterior, np.array([end.theta for end in ends]))
-        .rename_dims(node="start")
-        .assign_coords(coords)
-    )
-
-
-def latent(fit: Fit) -> xr.Dataset:
-    """Posterior mean (point, class) and covariance (point, class, class) of the latent values, as `of_functions`."""
-    return of_points(fit.classifier, *fit.latent_moments())
+def evaluated(space: Hyperparameters, evaluations: Sequence[Evaluation], dim: str) -> xr.Dataset:
+    """Hyperparameters on their natural scale where evaluations were, along `dim`, with evidence and log posterior."""
+    coords = {name: (dim, [getattr(e, name) for e in evaluations]) for name in ("evidence", "log_posterior")}
+    thetas = np.array([each.theta[: space.size] for each in evaluations]).reshape(len(evaluations), space.size)
+    return natural(space, thetas, dim).assign_coords(coords)
 
 
 def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = True) -> xr.Dataset:
@@ -95,18 +80,40 @@ def of_functions(
     return {"mean": ((dim, function_dim), mean), **covariance}, {function_dim: names, other: names}
 
 
-def history(fit: Fit) -> xr.Dataset:
-    """Evidence, log posterior and solver iterations at each iteration of the optimiser."""
-    return iterations(fit.optimum.history)
+def history(trace: Trace) -> xr.Dataset:
+    """What is known of each iteration, or step."""
+    columns = {name: (trace.unit, values) for name, values in trace.columns.items()}
+    coords = {"iteration": np.arange(len(trace.losses))} if trace.unit == "iteration" else {}
+    return xr.Dataset(columns, coords=coords)
 
 
-def iterations(evaluations: Sequence[Evaluation]) -> xr.Dataset:
-    """Of evaluations, one for each iteration."""
-    columns = ("evidence", "log_posterior", "iterations")
-    return xr.Dataset(
-        {name: ("iteration", [getattr(e, name) for e in evaluations]) for name in columns},
-        coords={"iteration": np.arange(len(evaluations))},
+def inducing(classifier: GPClassifier, inputs: Array) -> xr.DataArray:
+    """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own."""
+    if len(inputs) == 1:
+        return xr.DataArray(inputs[0], dims=["inducing", "column"], name="inducing")
+    class_dim = classifier.class_dim or "class"
+    coords = {class_dim: classifier.class_names}
+    return xr.DataArray(inputs, coords, [class_dim, "inducing", "column"], name="inducing")
+
+
+def active(
+    classifier: GPClassifier, chosen: Selection, labels: NDArray[np.int64], inputs: Array, named: bool
+) -> xr.Dataset:
+    """Active rows in the order in which they were chosen; see `Fit.active`."""
+    rows = chosen.rows
+    found = xr.Dataset(
+        {
+            "row": ("inclusion", rows),
+            "label": ("inclusion", labels[rows]),
+            "score": ("inclusion", chosen.scores),
+            "input": (("inclusion", "column"), inputs),
+        },
+        coords={"inclusion": np.arange(len(rows))},
     )
+    names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
+    if names is None or not named:
+        return found
+    return found.assign_coords({str(classifier.point_dim): ("inclusion", np.asarray(names)[rows])})
 
 
 def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
@@ -115,10 +122,10 @@ def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:
     return {dim: np.asarray(coords[dim]) for dim in dims if coords.get(dim) is not None}
 
 
-def natural(of: Hyperparameters, thetas: Array) -> xr.Dataset:
-    """Hyperparameters on their natural scale for flat vectors (s, d), with dim `node`."""
+def natural(of: Hyperparameters, thetas: Array, dim: str = "node") -> xr.Dataset:
+    """Hyperparameters on their natural scale for flat vectors (s, d), along `dim`."""
     arrays = {}
     for name, value in of.natural(thetas).items():
         dims = of.classifier.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(value.ndim - 1)]
-        arrays[name] = (("node", *dims), value)
-    return xr.Dataset(arrays, coords=_coords(of.classifier, [dim for dims, _ in arrays.values() for dim in dims]))
+        arrays[name] = ((dim, *dims), value)
+    return xr.Dataset(arrays, coords=_coords(of.classifier, [each for dims, _ in arrays.values() for each in dims]))

@@ -7,13 +7,13 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.user_warnings import warn
 
-__all__ = ["SOME", "unreached", "unreached_among", "warn_of_far_rows"]
+__all__ = ["unreached", "warn_of_far_rows"]
 
 _NOTHING = 1e-3  # of a correlation, below which a posterior is the prior to three digits
 _MOST = 0.5
+_TWO = 2  # rows at least that can be near or far from each other
+_ALL = "all rows"
 _SEVERAL = 5  # from so many rows on it is no chance that all are equally far
-SOME = 200
-"""Fitted rows that are looked at for all."""
 
 
 def unreached(cross: Array, variance: Array, own: Array) -> Array:
@@ -44,25 +44,18 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
     return far
 
 
-def unreached_among(k: Array) -> float:
-    """The share of fitted points with the covariance k (q, n, n) that no other of them reaches."""
-    n = k.shape[-1]
-    some = np.arange(0, n, -(-n // SOME))
-    cross = k[:, some].copy()
-    cross[:, np.arange(some.size), some] = np.nan
-    own = k.diagonal(axis1=1, axis2=2)
-    return float(unreached(cross, own[:, some], own).mean()) if n > 1 else 1.0
-
-
-def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], float], by: str | None = None) -> None:
-    """Warn of new rows that are `far`, (m,), as of `unreached`, unless most of what was fitted is, a share.
+def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: str) -> None:
+    """Warn of new rows that are `far`, (m,), as of `unreached`, unless most of the fitted rows are.
 
     A fit goes by all rows, or by what `by` calls it, such as inducing inputs; rows that were fitted may then be near.
     """
-    if far is None or not (count := int(np.count_nonzero(far > _MOST))) or among_fitted() > _MOST:
+    if far is None or not (count := int(np.count_nonzero(far > _MOST))):
+        return
+    among = among_fitted()
+    if len(among) < _TWO or among.mean() > _MOST:
         return
     of, nothing, more = "rows that were fitted", "there are no labels near by to predict them from", ""
-    if by:
+    if by != _ALL:
         of, nothing = by, "the fit has nothing to predict them from"
         more = f" Where rows that were fitted are near them, the fit needs more {by}."
     warn(

@@ -1,59 +1,171 @@
-"""A fit: where the hyperparameters ended, what stands for their posterior, and the latent values given them."""
+"""The result of `pm.fit`: a PyMC `Approximation` whose latent functions are Gaussian given the hyperparameters."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pymc as pm
-from pymc.blocking import PointType
+import pytensor
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.variational.approximations import SingleGroupApproximation
 
-from pymc_gpep.approximations import Approximator, Convergence, Solution
+from pymc_gpep.approximations import Convergence
 from pymc_gpep.array_types import Array
+from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
+from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
+from pymc_gpep.checks.leave_one_out import leave_one_out
+from pymc_gpep.fits import datasets
 from pymc_gpep.fits.conditional import Conditional
+from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.mixture import total_covariance, total_variance
-from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.fits.prediction import new_inputs, predict_by, process_and_inputs
+from pymc_gpep.fits.recorder import Recorder
+from pymc_gpep.fits.sample import (
+    draw_functions,
+    draw_variables,
+    recorded,
+    sampled_functions,
+    sampled_variables,
+    without_latents,
+)
+from pymc_gpep.fits.saving import to_datatree
+from pymc_gpep.hyper import HyperPosterior, Maximum
+from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps
+from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.user_warnings import warn
+
+if TYPE_CHECKING:
+    from pymc_gpep.checks.left_out import CavityELPD
 
 __all__ = ["Fit"]
 
-_CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
+_log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
+_ENOUGH = 1000  # draws to weight where fewer are asked for
+
+type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Fit:
-    """What a fit found, as a value: predictions, checks, files and pictures are functions of it.
+class Fit(SingleGroupApproximation):
+    """Approximate posterior of a Gaussian process model, as `pm.fit` returns it for every method of this package.
 
-    Hyperparameters are at weighted nodes, one of them at their maximum or not; given them the latent values are
-    Gaussian. What takes work, the posterior at the maximum first of all, is computed when it is asked for.
+    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space) or, with
+    another `hyper`, at weighted points that stand for it; given them the latent functions are Gaussian. A fit is a
+    value: nothing that is done later changes it. What takes work is computed when it is first asked for.
+
+    Everything else that a PyMC `Approximation` offers works as everywhere: `mean`, `std`, `cov`, `mean_data`, `state`,
+    and `sample_node`, which draws from the Gaussian with this mean and covariance. They are of the latent values at the
+    model's own points, in the form in which the model declares them, and so need matrices of that size.
+
+    Parameters
+    ----------
+    log_posterior : LogPosterior
+        The log posterior of the hyperparameters, with the model, its data and the method.
+    trace : Trace
+        How hyperparameters were found.
+    hyper_posterior : HyperPosterior, optional
+        The nodes that draws, moments and predictions average over; one at the maximum if not given.
+    seconds, compile_seconds : float
+        Time that the fit took without compiling, and time that compiling took; NaN if unknown.
+    seed : int
+        For draws that are given no seed of their own.
+    again : function, optional
+        Goes on with a fit, see `refine`.
 
     Attributes
     ----------
-    log_posterior : LogPosterior
-        Of the hyperparameters, with the model, its data and the approximation.
-    optimum : Optimum
-        Its maximum, and how that was found.
-    hyper_posterior : HyperPosterior
-        The nodes that draws, moments and predictions average over.
-    seconds : float
-        Time that the fit took, without `compile_seconds`; NaN if unknown.
-    compile_seconds : float
-        Time that it took to make the graph of the log posterior, and what numba compiled meanwhile; NaN if unknown.
+    log_posterior, trace, seconds, compile_seconds
+        As given. `compile_seconds` is the time that it took to make the graph of the log posterior, and what numba
+        compiled meanwhile: much in the first fit on a machine, little later. Other backends' compiling counts as part
+        of `seconds`.
     """
 
-    log_posterior: LogPosterior
-    optimum: Optimum
-    hyper_posterior: HyperPosterior
-    seconds: float = np.nan
-    compile_seconds: float = np.nan
+    _group_class = GPGroup
 
-    @cached_property
-    def solution(self) -> Solution:
-        """The approximate posterior of the latent values at the maximum."""
-        return self.hyper_posterior.solution_at(self.optimum)
+    def __init__(
+        self,
+        log_posterior: LogPosterior,
+        trace: Trace,
+        hyper_posterior: HyperPosterior | None = None,
+        seconds: float = np.nan,
+        compile_seconds: float = np.nan,
+        seed: int = 0,
+        again: Callable[..., "Fit"] | None = None,
+    ) -> None:
+        # PyMC's own constructor makes a group of all variables, which takes longer than a step of some fits: see
+        # `groups`.
+        self.log_posterior = log_posterior
+        self.trace = trace
+        self.seconds, self.compile_seconds = seconds, compile_seconds
+        self.seed = seed
+        self.include_transformed = False
+        self._told = False
+        self._hyper, self._again = hyper_posterior, again
+        # Later gp.conditional and the like do not change a fit that exists.
+        self._deterministics = list(log_posterior.classifier.model.deterministics)
+
+    def _with(self, **changes: Any) -> Self:
+        """Return another fit with other parts."""
+        given: dict[str, Any] = {
+            "hyper_posterior": self._hyper,
+            "seconds": self.seconds,
+            "compile_seconds": self.compile_seconds,
+            "seed": self.seed,
+            "again": self._again,
+        }
+        parts: dict[str, Any] = {"log_posterior": self.log_posterior, "trace": self.trace} | given | changes
+        fit = type(self)(**parts)
+        fit.include_transformed = self.include_transformed
+        return fit
+
+    def kept(self, why: str) -> Self:
+        """Return this fit, of an iteration, as one that has ended for a reason."""
+        return self._with(trace=self.trace.ended_as(why), hyper_posterior=self._settled())
+
+    def _settled(self) -> HyperPosterior:
+        """The nodes, with the solution at the maximum in memory."""
+        _ = self.solution
+        return self.hyper_posterior
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: a fit is a value, and what was read from a model belongs to that model."""
+        return self
+
+    def refine(self, n: int, *, callbacks: Sequence[Any] | None = None, progressbar: bool = True) -> "Fit":
+        """Go on from the hyperparameters, and what else was learned, for at most `n` more iterations or steps.
+
+        Data, backend and options are those of this fit, which stays as it is.
+
+        Parameters
+        ----------
+        n : int
+        callbacks : list of functions of (fit, losses, iteration), optional
+        progressbar : bool
+
+        Returns
+        -------
+        Fit
+
+        Raises
+        ------
+        TypeError
+            If `n` is not a whole number.
+        ValueError
+            If this fit was read from a file: `pm.fit(..., start=fit)` goes on from that.
+        """
+        if self._again is None:
+            raise ValueError("This fit was read from a file. pm.fit(n, ..., start=fit) goes on from it.")
+        return self._again(self, n, callbacks, progressbar)
+
+    # What was found.
 
     @property
     def classifier(self) -> GPClassifier:
@@ -61,70 +173,701 @@ class Fit:
         return self.log_posterior.classifier
 
     @property
-    def approximator(self) -> Approximator:
-        """The approximation with its options."""
-        return self.log_posterior.approximator
+    def model(self) -> pm.Model:
+        """The model that was fitted."""
+        return self.classifier.model
+
+    @property
+    def name(self) -> str:
+        """Name of the method, for `pm.fit`."""
+        return self.log_posterior.name
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows that were fitted in place of those of the model; None where those of the model were fitted.
+
+        In a fit that was read from a file they are `FormerRows`, without any values.
+        """
+        return self.log_posterior.rows
+
+    @cached_property
+    def hyper_posterior(self) -> HyperPosterior:
+        """The nodes that draws, moments and predictions average over.
+
+        It also holds the log evidence with the hyperparameters integrated out.
+        """
+        return self._hyper or HyperPosterior(Maximum.name, self.log_posterior, [self.trace.best], np.ones(1))
+
+    @cached_property
+    def solution(self) -> Any:
+        """The approximate posterior of the latent functions at the maximum."""
+        best, hyper = self.trace.best, self.hyper_posterior
+        if hyper.log_posterior is self.log_posterior:
+            return hyper.solution_at(best)
+        return self.log_posterior.solve(best.theta, best.start)
 
     @property
     def log_evidence(self) -> float:
-        """Approximate log marginal likelihood at the maximum."""
-        return self.solution.evidence
+        """Approximate log marginal likelihood at the maximum; NaN where a method approximates none.
+
+        That of inducing inputs is of the sparse model. By batches it takes a few passes over all rows.
+        """
+        return float(self.solution.log_evidence)
 
     @property
     def lower_bound(self) -> float:
-        """Lower bound of the log marginal likelihood at the maximum, NaN if none is known: `Solution.lower_bound`."""
-        return self.solution.lower_bound
+        """Lower bound of the log marginal likelihood at the maximum; NaN where none is known.
+
+        Of a dense fit it is that of the Gaussian of the latent values by Jensen's inequality, E_q log p(y | f) −
+        KL(q ‖ prior), for likelihoods of one latent function; of others the method's own.
+        """
+        return float(self.solution.lower_bound)
 
     @property
-    def convergence(self) -> Convergence:
-        """How the approximation ended, at the maximum."""
-        return self.solution.convergence
+    def objective(self) -> float:
+        """What hyperparameters, and inducing inputs, were chosen by: an evidence, a bound or another number.
+
+        By batches it is the average of the estimates over the last whole epoch.
+        """
+        return float(self.solution.objective)
+
+    @property
+    def active_evidence(self) -> float:
+        """Log evidence of the labels of the active rows alone; NaN where sites were not iterated.
+
+        These rows were chosen for their labels, so that it says nothing of hyperparameters.
+        """
+        _ = self.log_posterior.chosen(self.solution)
+        return float(self.solution.active_evidence)
+
+    @property
+    def convergence(self) -> Convergence | None:
+        """How the approximation ended, at the maximum; None where it has no iteration of its own."""
+        found: Convergence | None = self.solution.convergence
+        return found
 
     @property
     def converged(self) -> bool:
-        """Whether optimiser, approximation and integration over the hyperparameters all went well."""
-        return self.optimum.converged and self.convergence.converged and self.hyper_posterior.converged
+        """Whether the search, the approximation and the integral over hyperparameters all went well."""
+        return bool(self.trace.converged and self.solution.converged and self.hyper_posterior.converged)
 
     @property
     def message(self) -> str:
         """How the fit ended, in words."""
-        name = self.approximator.name
-        if self.log_posterior.value_vars:
-            agreed = f"; {self.optimum.agreement}" if self.optimum.agreement else ""
-            ended = f"Hyperparameters {self.optimum.outcome}{agreed}"
-            # Who interrupts a fit does not wait for another solve.
-            ended += "." if self.optimum.interrupted else f"; {name}, started near its solution, {self.convergence}."
-        else:
-            ended = f"No hyperparameters; {name} {self.convergence}."
         hyper = self.hyper_posterior
+        ended = self.log_posterior.ending(self.trace, lambda: self.solution)
         return ended + (f" In hyper={hyper.name!r}, {hyper.message}." if hyper.message else "")
 
-    def __repr__(self) -> str:
-        """Method, evidence and how the fit ended."""
-        return str(self)
-
     def __str__(self) -> str:
-        """Method, evidence and how the fit ended."""
+        """Method, its number, and how the fit ended."""
         hyper, integrated = self.hyper_posterior, ""
         if len(hyper) > 1:
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
-        lower, evidence = self.lower_bound, self.log_evidence
-        bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
-        if lower - evidence > _CLEARLY:  # a bound of the method's own, or an approximation that is too low
-            bound += " (the exact log evidence is above both)"
-        return (
-            f"{self.approximator.name}: log evidence {evidence:.4f}{bound}, "
-            f"{'converged' if self.converged else 'NOT converged'}. {self.message}{integrated}"
+        heading = self.log_posterior.heading(self.trace, self.solution, self.converged)
+        return f"{heading} {self.message}{integrated}"
+
+    def __repr__(self) -> str:
+        """Method, its number, and how the fit ended."""
+        return str(self)
+
+    @property
+    def theta(self) -> Array:
+        """Hyperparameters at the maximum, flat and unconstrained."""
+        return self.log_posterior.theta(self.trace.best.theta)
+
+    @property
+    def hyperparameters(self) -> xr.Dataset:
+        """Hyperparameters at the maximum on their natural scale, with the model's dims and coords."""
+        return datasets.hyperparameters(self.log_posterior.space, self.theta)
+
+    @property
+    def nodes(self) -> xr.Dataset:
+        """Hyperparameters that draws, moments and predictions average over, on their natural scale.
+
+        With dim `node`, and for each node the coordinates `weight`, `evidence` and `log_posterior` (unconstrained).
+        """
+        hyper = self.hyper_posterior
+        found = datasets.evaluated(self.log_posterior.space, hyper.nodes, "node")
+        return found.assign_coords(weight=("node", hyper.weights))
+
+    @property
+    def starts(self) -> xr.Dataset:
+        """Hyperparameters at which searches ended from each start, with dim `start`, on their natural scale.
+
+        With the coordinates `evidence` and `log_posterior` (unconstrained); NaN for starts at which the approximation
+        failed. One for a fit with `starts=1`.
+        """
+        return datasets.evaluated(self.log_posterior.space, self.trace.ends or (self.trace.best,), "start")
+
+    @property
+    def hist(self) -> Array:
+        """Negative log posterior at each iteration, what other methods call the loss.
+
+        With active rows it may rise where they are chosen anew; by batches it is an estimate from one batch.
+        """
+        return self.trace.losses
+
+    @property
+    def history(self) -> xr.Dataset:
+        """What is known of each `iteration`: evidence (or bound), log posterior, and iterations of the approximation.
+
+        By batches, of each `step`: log posterior, and the share of points with a site that was held back.
+        """
+        return datasets.history(self.trace)
+
+    @property
+    def iterations_per_epoch(self) -> int:
+        """How many iterations go through all rows once."""
+        return self.trace.per_epoch
+
+    @property
+    def inducing(self) -> xr.DataArray:
+        """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own.
+
+        Those of a fit by active rows are the inputs of these.
+        """
+        return datasets.inducing(self.classifier, self.inducing_inputs)
+
+    @property
+    def inducing_inputs(self) -> Array:
+        """The same as an array, (1 or c, M, d)."""
+        return self.log_posterior.anchors(self.trace.best.theta, self.solution)
+
+    @property
+    def active(self) -> xr.Dataset:
+        """The active rows in the order in which they were chosen, by `inclusion`.
+
+        `row` is the number of each in the data, from 0; `score` is that by which it was chosen, NaN for the first ones
+        and for all that were chosen at random; `label` what was observed there, `input` (inclusion, column) its inputs.
+        Where the points of the model have coords, these are there as well.
+        """
+        chosen, solution = self.log_posterior.chosen(self.solution), self.solution
+        inputs = self.inducing_inputs[0]
+        return datasets.active(self.classifier, chosen, solution.labels, inputs, self.rows is None)
+
+    # The latent functions.
+
+    @property
+    def latent(self) -> xr.Dataset:
+        """Posterior mean (point, class) and covariance (point, class, class) of the latent values that were fitted.
+
+        `sd` (point, class) is of values less their mean over functions, which is what the likelihood sees of them.
+        `mean` and `variance` (point) where a point has one latent function, and the model no axis for it.
+        """
+        return datasets.of_points(self.classifier, *self.latent_moments(), named=self.rows is None)
+
+    @one_blas_thread()
+    def latent_moments(self, gp: Gp = None) -> tuple[Array, Array]:
+        """The same as arrays with an axis of latent functions always: mean (n, c), covariance (n, c, c).
+
+        `gp` is what made the latent values, where the graph of the model does not say what their prior is.
+        """
+
+        def parts() -> Iterator[tuple[Array, Array]]:
+            for functions in self.functions(gp):
+                n, c = functions.n_points, functions.n_functions
+                mean, cov = np.empty((n, c)), np.empty((n, c, c))
+                for rows in row_blocks(n, c * max(functions.size, c)):
+                    of_rows, cov[rows] = functions.at_rows(rows)
+                    mean[rows] = of_rows.T
+                yield mean, cov
+
+        return total_covariance(self.hyper_posterior.weights, parts())
+
+    def functions(self, gp: Gp = None) -> Iterator[LatentFunctions]:
+        """The latent functions given each node in turn; `gp` as of `predict`."""
+        hyper, gps = self.hyper_posterior, as_gps(gp)
+        return (hyper.log_posterior.latent(node.theta, solution, gps) for node, solution in hyper.solutions())
+
+    @one_blas_thread()
+    def joint_latent_moments(self, points: Sequence[int]) -> tuple[Array, Array]:
+        """Mean (m, c) and covariance (m, c, m, c) of the latent values of m points, by their positions in the data.
+
+        `latent_moments` has those of each point by itself.
+
+        Raises
+        ------
+        ValueError
+            If there is no point at one of the positions.
+        NotImplementedError
+            If the fit has no joint posterior of all latent values.
+        """
+        self.log_posterior.check_joint("joint_latent_moments")
+        n, chosen = self.classifier.n_points, list(points)
+        if missing := [i for i in chosen if not 0 <= i < n]:
+            raise ValueError(f"points must be positions from 0 to {n - 1}, but {missing} are among them.")
+        shape = len(chosen), self.classifier.n_functions
+        size, none = shape[0] * shape[1], np.zeros(shape[1], bool)
+
+        def parts() -> Iterator[tuple[Array, Array]]:
+            for functions in self.functions():
+                joint = functions.joint_covariance(none)[:, chosen][..., chosen]
+                mean, _ = functions.marginals()
+                yield mean[:, chosen].T.ravel(), joint.transpose(1, 0, 3, 2).reshape(size, size)
+
+        mean, cov = total_covariance(self.hyper_posterior.weights, parts())
+        return mean.reshape(shape), cov.reshape(*shape, *shape)
+
+    def labels(self, gp: Gp = None) -> NDArray[np.int64]:
+        """What was observed at all rows that were fitted, (n,)."""
+        return self.log_posterior.observed(as_gps(gp))
+
+    def fitted_inputs(self, gp: Gp = None) -> Array:
+        """Inputs (n, d) that were fitted; `gp` is what made the latent values of the model, if given.
+
+        A ValueError if they came from `data=...` and this fit from a file, which does not hold them.
+        """
+        return self.log_posterior.inputs(as_gps(gp))
+
+    @one_blas_thread()
+    def predict(
+        self,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None = None,
+        Xnew: ArrayLike | None = None,
+        *,
+        data: Mapping[str, ArrayLike] | None = None,
+        observed: ArrayLike | None = None,
+        probabilities: str | None = None,
+        correction: str | None = None,
+        tolerance: float = 5e-5,
+        covariances: bool = True,
+        dim: str = "new_point",
+        progressbar: bool = True,
+    ) -> xr.Dataset:
+        """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
+
+        Averaged over the nodes that stand for the hyperparameters.
+
+        Parameters
+        ----------
+        gp : pm.gp.Latent or sequence of them, optional
+            What made the latent values of the model; a list where classes have their own. Without it the covariance at
+            new inputs is read from the graph of the model.
+        Xnew : array (m, d)
+            New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
+            result. Where the model computes inputs from its data, they are as the data.
+        data : dict of str to array, optional
+            What data of the model (`pm.Data`) are at the new points, where the likelihood is given them besides latent
+            values: an exposure of counts, for example. A number stands for all points. What is the same at all points
+            of the fit is taken to be so everywhere, and need not be given.
+        observed : array (m,), optional
+            What was observed at the new points, for `log_density`.
+        probabilities : {"orthant", "inner_ep", "average"}, optional
+            How class probabilities are computed from the Gaussian at a new point. For a multinomial probit:
+            `"orthant"`, the default, the probability that the function of a class plus unit noise is the largest,
+            accurate; `"inner_ep"`, the paper's own way, an approximation that is fast, normalised to sum to 1. For a
+            softmax, and for two classes by one latent function: `"average"`, the expectation.
+        correction : {"tk"}, optional
+            For the Laplace approximation of a softmax: Tierney and Kadane's correction of the class probabilities (the
+            nested EP paper's LA-TKP), by a Laplace approximation for every new point with every class. Moments of the
+            latent functions are not corrected.
+        tolerance : float
+            Error allowed in the probabilities of `"orthant"` where there are five classes or more, of `"average"` with
+            four or more. Where classes are independent given the data `"orthant"` is exact with any number of them.
+        covariances : bool
+            Whether to return `cov`. Of a million points with ten classes it takes 800 MB, all else 170 MB, and what is
+            held on the way is the same for any number of points.
+        dim : str
+            Name of the new dimension.
+        progressbar : bool
+            Whether to show how many rows are done and the time that is left, where that takes more than a second.
+
+        Returns
+        -------
+        xarray.Dataset
+            `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
+            functions, `mean` and `variance` (new point) where there is one, and `error` (new point): for `"orthant"`
+            and `"average"` the estimated error of the probabilities, for `"inner_ep"` how far their sum was from 1
+            before it was normalised, NaN with a correction. Where observations are no classes, instead of `p` and
+            `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`. With
+            `observed`, `log_density` (new point), the log of its predictive probability.
+
+        Raises
+        ------
+        TypeError
+            If `Xnew` is missing, or `gp` is something else.
+        StructureError
+            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs; if there is
+            one, and inputs that the model computes from its data would be others with it than without.
+        ValueError
+            If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
+            compute the probabilities does not fit the likelihood; if what the likelihood is given besides latent values
+            differs between points, and `data` does not say what it is at new ones.
+
+        Warns
+        -----
+        UserWarning
+            If rows of `Xnew` are further from all data than the length scales reach; it says how many.
+        """
+        gp, Xnew = process_and_inputs(gp, Xnew)
+        return predict_by(
+            self.classifier,
+            self.log_posterior,
+            lambda: self.functions(gp),
+            self.hyper_posterior,
+            Xnew,
+            data=data,
+            observed=observed,
+            probabilities=probabilities,
+            correction=correction,
+            tolerance=tolerance,
+            covariances=covariances,
+            dim=dim,
+            progressbar=progressbar,
         )
 
-    def conditionals(self) -> Iterator[Conditional]:
+    @one_blas_thread()
+    def loo(
+        self, *, gp: Gp = None, refit_above: float = np.inf, tolerance: float = 5e-5, progressbar: bool = True
+    ) -> "CavityELPD":
+        """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
+
+        The log predictive density of each label given all the others, log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i, where q₋ᵢ is
+        the cavity: the posterior of the latent values of a point with its own site left out.
+
+        A fit that integrates over the hyperparameters, `hyper="ccd"` and so on, does so here too, with weights that
+        leave the label out. With `hyper="map"` they are held at the maximum. What they owe to the label that is left
+        out stays in then, and their uncertainty stays out: the result is a little too good, the more so the more
+        hyperparameters there are for the data, and differences in this between models are differences in `elpd` as
+        well.
+
+        The other sites are held. That is right to first order in what a label does to the others' posterior, and wrong
+        by some tenths at points with a large `p_loo_i`; these can be fitted again at little cost.
+
+        Inducing inputs and active rows are held as well. What a label of its own has to do with its latent value by way
+        of what inducing values leave unsaid is not in `p_loo`, which compares with `predict` at the same inputs.
+
+        Parameters
+        ----------
+        gp : pm.gp.Latent or sequence of them, optional
+            What made the latent values, where the graph of the model does not say what their prior is.
+        refit_above : float
+            Points whose `p_loo_i` from the cavity is larger are left out by approximating the posterior of the others,
+            at the same hyperparameters; that takes one solve for each, and each node. 0.3 is a good value, `-inf`
+            refits all.
+        tolerance : float
+            Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo: a multinomial probit
+            with five classes or more, a softmax with four or more. Where it would be more than a hundredth of a
+            probability, that is computed to a higher precision.
+        progressbar : bool
+            Whether to show how many rows are done and the time that is left, where that takes more than a second.
+
+        Returns
+        -------
+        CavityELPD
+            An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
+            excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
+            are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
+
+        Raises
+        ------
+        NotImplementedError
+            If sites leave several functions of a row independent: without the site of a row its functions do not move
+            as they would without its label. If there is a `refit_above`, and the fit has no joint posterior of all
+            latent values.
+        ValueError
+            If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none.
+        """
+        if refit_above < np.inf:
+            self.log_posterior.check_joint("loo(refit_above=...)")
+        return leave_one_out(
+            self.classifier,
+            self.name,
+            lambda: self.functions(gp),
+            self.hyper_posterior.weights,
+            len(self.labels(gp)),
+            converged=self.converged,
+            named=self.rows is None,
+            refit_above=refit_above,
+            tolerance=tolerance,
+            progressbar=progressbar,
+        )
+
+    @one_blas_thread()
+    def importance(self, draws: int = 1000, *, random_seed: Any = None) -> ImportanceCheck:
+        """Hold the fit against the exact posterior of the latent values, by Pareto-smoothed importance sampling.
+
+        Draws from the Gaussian are weighted by the exact joint density over their own, and the tail of the weights is
+        smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Its Pareto k says whether weighted draws stand for the
+        posterior, and so whether the evidence and means that come with it can be held against the fit's own (Yao,
+        Vehtari, Simpson and Gelman 2018). Hyperparameters are held at the fit's values: nothing is said about these.
+
+        All latent values are weighted together. The more there are, the more easily that fails, for fits that are fair
+        for each of them. What is known about the fit is said apart: by how much weights on blocks of points that move
+        together change the probability of each point's label.
+
+        Parameters
+        ----------
+        draws : int
+            At least 100. The weights of 1000 draws take about as long as 1000 evaluations of the likelihood.
+        random_seed : int, Generator or None
+
+        Returns
+        -------
+        ImportanceCheck
+            It prints as two sentences, one on weighted draws and one on the fit.
+
+        Raises
+        ------
+        NotImplementedError
+            If the fit has no joint posterior of all latent values.
+        ValueError
+            If there are too few draws, or if the approximation failed, so that its draws have no density.
+        """
+        self.log_posterior.check_joint("importance")
+        return self._checked(self.draw_at_maximum(draws, self._generator(random_seed)))
+
+    def _checked(self, values: Mapping[str, Array]) -> ImportanceCheck:
+        mean = self.latent["mean"]
+        return importance_check(self.name, self.classifier, self.solution, values, mean)
+
+    @one_blas_thread()
+    def corrected_evidence(self, *, max_size: int = 3000) -> CorrectedEvidence:
+        """Correct the log evidence of an EP by what that neglects (Opper, Paquet and Winther 2013), at the maximum.
+
+        The correction is of second order in the third cumulants of the tilted distributions, and what the next order
+        has to add is its error. Class-independent EP and EP by quadrature are corrected by way of nested EP, from which
+        they differ by more than a small correction.
+
+        Parameters
+        ----------
+        max_size : int
+            Largest number of latent values to accept: time grows with its cube, memory with its square.
+
+        Returns
+        -------
+        CorrectedEvidence
+            `evidence`, the `correction` in it, its estimated `error`, and whether it is `reliable`. It prints as one
+            sentence.
+
+        Raises
+        ------
+        NotImplementedError
+            If the fit has no joint posterior of all latent values.
+        TypeError
+            If the approximation is not an EP.
+        ValueError
+            If there are more latent values than `max_size`.
+        """
+        self.log_posterior.check_joint("corrected_evidence")
+        return corrected_evidence(self.log_posterior.approximator, self.solution, max_size=max_size)
+
+    # Draws.
+
+    @one_blas_thread()
+    def sample(
+        self,
+        draws: int = 500,
+        *,
+        chains: int = 1,
+        Xnew: ArrayLike | None = None,
+        gp: Gp = None,
+        importance: bool = False,
+        random_seed: Any = None,
+        return_inferencedata: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """Draw independent samples from the approximate posterior, or by way of it from the exact one.
+
+        Parameters
+        ----------
+        draws : int
+            Number of draws in each chain, as in `pm.sample`. Hyperparameters are those of a node, drawn by its weight:
+            at their maximum, the same in every draw, unless the fit was given another `hyper`.
+        chains : int
+            Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
+        Xnew : array (m, d), optional
+            Inputs at which to draw the latent functions, in place of the rows that were fitted. Draws with the same
+            seed are of the same functions at any inputs: many rows can be drawn in parts. What a function does between
+            points that inducing inputs or rows do not say is independent noise.
+        gp : pm.gp.Latent or sequence of them, optional
+            What made the latent values, for `Xnew` or many rows, where the graph of the model does not say it.
+        importance : bool
+            Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name, so that
+            they follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
+            for, but at least 1000, are weighted; each is then repeated or left out as its weight has it, in random
+            order. Draws have equal weights again, but repeats add nothing, and ArviZ does not know of them: they are
+            worth no more than `effective_size`. The result has a group `sample_stats`, with the `log_weight` that each
+            draw had, not to be used again, and `pareto_k`, `effective_size` and `log_evidence` as `attrs`.
+        random_seed : int, Generator or None
+        return_inferencedata : bool
+            Whether to return a DataTree like that of `pm.sample`, or a MultiTrace.
+        **kwargs
+            For `pm.to_inference_data`.
+
+        Returns
+        -------
+        DataTree or MultiTrace
+            Hyperparameters, latent values, and what the model makes of them. Where the posterior is known by inducing
+            inputs or active rows, without the standard normals that the model may declare latent values by. Where rows
+            came from `data=...`, or with `Xnew`, latent values have a dim `new_point`, and what depends on them is left
+            out.
+
+        Raises
+        ------
+        MemoryError
+            If the draws would not fit into memory; the message says how many rows would.
+        NotImplementedError
+            If there is `importance`, and the fit has no joint posterior of all latent values.
+
+        Warns
+        -----
+        UserWarning
+            If the verdict on the weights is "do not use": the draws then follow neither posterior.
+        """
+        if draws < 1 or chains < 1:
+            raise ValueError(f"draws and chains must be at least 1, but are {draws} and {chains}.")
+        rng, hyper = self._generator(random_seed), self.hyper_posterior
+        if importance:
+            self.log_posterior.check_joint("sample(importance=True)")
+        self._tell_of_points()
+        if Xnew is not None or self.rows is not None:
+            if not return_inferencedata:
+                raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
+            inputs = None if Xnew is None else new_inputs(Xnew, next(self.functions(gp)).n_columns)
+            data = sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
+            data["posterior"].attrs["log_evidence"] = self.log_evidence
+            return data
+        weighted = self._weighted((chains, draws), rng) if importance else None
+        recorder, names, draw = self._recording(as_gps(gp))
+
+        def values(chain: int) -> dict[str, Array]:
+            drawn = weighted.chain(chain) if weighted else draw(draws, rng)
+            return {name: drawn[name] for name in names}
+
+        data = sampled_variables(hyper, recorder, values, chains, weighted, return_inferencedata, **kwargs)
+        if return_inferencedata:
+            data["posterior"].attrs["log_evidence"] = self.log_evidence
+        return data
+
+    def _recording(
+        self, gps: tuple[pm.gp.Latent, ...] | None
+    ) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
+        """What records draws, the names of what it is given, and what draws these."""
+        classifier, hyper = self.classifier, self.hyper_posterior
+        if self.log_posterior.joint:
+            free = self.groups[0].group
+            return self._recorder(free, self._deterministics), recorded(classifier, free), self.draw
+        free, known = without_latents(classifier, self._deterministics)
+
+        def draw(draws: int, rng: np.random.Generator) -> dict[str, Array]:
+            chosen, f = draw_functions(hyper, draws, rng, None, gps)
+            points = [hyper.point(s) for s in range(len(hyper))]
+            values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
+            return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
+
+        return self._recorder(free, known), recorded(classifier, free), draw
+
+    def _recorder(self, free: Sequence[Any], deterministics: Sequence[Any]) -> Recorder:
+        return Recorder(self.classifier, free, deterministics, self.log_posterior.space.data)
+
+    def _weighted(self, shape: tuple[int, int], rng: np.random.Generator) -> ResampledDraws:
+        """Draws of the fit at its maximum, resampled by their importance weights."""
+        pool = self.draw_at_maximum(max(shape[0] * shape[1], _ENOUGH), rng)
+        check = self._checked(pool)
+        if not check.usable:
+            warn(check.about_draws)
+        return resampled_draws(check, pool, shape, rng)
+
+    def _tell_of_points(self) -> None:
+        """Say once of a fit whose hyperparameters are the same in every draw that trace plots of them will be flat."""
+        names = ", ".join(rv.name for rv in self.classifier.hyperparameters)
+        if names and len(self.hyper_posterior) == 1 and not self._told:
+            _log.info(
+                "Hyperparameters stay at their maximum: draws of %s are all the same, and traces of them flat lines. "
+                "pm.fit(..., hyper='ccd') integrates over them.",
+                names,
+            )
+        self._told = True
+
+    def _generator(self, random_seed: Any) -> np.random.Generator:
+        return np.random.default_rng(self._random.randint(2**30) if random_seed is None else random_seed)
+
+    @cached_property
+    def _random(self) -> np.random.RandomState:
+        return np.random.RandomState(self.seed)
+
+    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
+        return draw_variables(self.hyper_posterior, draws, rng)
+
+    def draw_at_maximum(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+        """Draws like those of `draw`, with the hyperparameters at their maximum."""
+        theta = self.trace.best.theta
+        functions = self.log_posterior.latent(theta, self.solution)
+        return Conditional(self.classifier, self.log_posterior.point(theta), functions).draw(draws, rng)
+
+    @property
+    def sample_dict_fn(self) -> Any:
+        """Function of (draws, random_seed) that draws values of the model's value variables."""
+
+        def sample(draws: int = 100, *, random_seed: Any = None) -> dict[str, Array]:
+            values = self.draw(draws, np.random.default_rng(random_seed))
+            return {name: values[name] for name in self.groups[0].ordering}
+
+        return sample
+
+    def to_datatree(self) -> xr.DataTree:
+        """Make a DataTree of the fit, which xarray writes to a file; `gpep.from_datatree` makes a fit of it again.
+
+        Returns
+        -------
+        DataTree
+            With groups `hyperparameters`, the nodes on their natural scale; `history`; `best`; `nodes` and `posterior`,
+            what is needed to make the fit again; `observed_data`; of a dense fit `latent`; `state` where steps over
+            batches can go on from there; and `chains` where the nodes were drawn by NUTS. Draws are not in it: what
+            `sample` returns is a DataTree itself. Rows that came from `data=...` are not in it either: it says where
+            they were, and what checksum a few of them have.
+
+        Raises
+        ------
+        ValueError
+            If there is no posterior, since the approximation failed.
+
+        Examples
+        --------
+        >>> fit.to_datatree().to_netcdf("fit.nc")  # or to_zarr
+        >>> with model:  # declared as when it was fitted
+        ...     fit = gpep.from_datatree(arviz.from_netcdf("fit.nc"))
+        """
+        seconds = self.seconds, self.compile_seconds
+        latent = self.latent if self.log_posterior.joint else None
+        return to_datatree(
+            self.log_posterior,
+            self.trace,
+            self.hyper_posterior,
+            self.solution,
+            latent,
+            converged=self.converged,
+            message=self.message,
+            seconds=seconds,
+        )
+
+    # The face of PyMC's approximations.
+
+    @cached_property
+    def groups(self) -> list[GPGroup]:
+        """The one group of all free variables, made when it is first asked for."""
+        group = GPGroup(None, model=self.model, random_seed=self.seed)
+        group.__init_group__(self.model.free_RVs)
+        group.include_transformed = self.include_transformed
+        group.show(self)
+        return [group]
+
+    @cached_property
+    def _scale_cost_to_minibatch(self) -> Any:
+        return pytensor.shared(np.int8(1))
+
+    def _conditionals(self) -> Iterator[Conditional]:
         """The joint posterior given each node in turn."""
-        return (Conditional(self.classifier, *part) for part in self.hyper_posterior.solutions())
+        hyper = self.hyper_posterior
+        points = (hyper.point(s) for s in range(len(hyper)))
+        return (Conditional(self.classifier, *pair) for pair in zip(points, self.functions(), strict=True))
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and standard deviations by name of value variable."""
-        means, variances = zip(*(conditional.moments() for conditional in self.conditionals()), strict=True)
+        means, variances = zip(*(conditional.moments() for conditional in self._conditionals()), strict=True)
         weights = self.hyper_posterior.weights
         mean, std = {}, {}
         for name in means[0]:
@@ -133,31 +876,11 @@ class Fit:
             std[name] = np.sqrt(variance)
         return mean, std
 
-    def latent_moments(self) -> tuple[Array, Array]:
-        """Posterior mean (n, c) of the latent values, and covariance (n, c, c) of those of each point."""
-        parts = ((solution.mean.T, solution.cov) for _, solution in self.hyper_posterior.solutions())
-        return total_covariance(self.hyper_posterior.weights, parts)
-
-    def joint_latent_moments(self, points: Sequence[int]) -> tuple[Array, Array]:
-        """Posterior mean (m, c) of the latent values of m points, and covariance (m, c, m, c) of all of them."""
-        chosen = list(points)
-        shape = len(chosen), self.classifier.n_functions
-        size = shape[0] * shape[1]
-
-        def parts() -> Iterator[tuple[Array, Array]]:
-            for _, solution in self.hyper_posterior.solutions():
-                k = solution.posterior.prior.k
-                joint = solution.posterior.joint_covariance(k, k)[:, chosen][..., chosen]
-                yield solution.mean[:, chosen].T.ravel(), joint.transpose(1, 0, 3, 2).reshape(size, size)
-
-        mean, cov = total_covariance(self.hyper_posterior.weights, parts())
-        return mean.reshape(shape), cov.reshape(*shape, *shape)
-
     def covariance(self, places: Mapping[str, slice], size: int) -> Array:
         """Covariance (size, size) of the flat vector in which each value variable has its place."""
 
         def parts() -> Iterator[tuple[Array, Array]]:
-            for conditional in self.conditionals():
+            for conditional in self._conditionals():
                 flat = np.zeros(size)
                 for name, mean in conditional.moments()[0].items():
                     flat[places[name]] = np.ravel(mean)
@@ -165,30 +888,12 @@ class Fit:
 
         return total_covariance(self.hyper_posterior.weights, parts())[1]
 
-    def draw(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
-        chosen = self.hyper_posterior.choose(draws, rng)
-        values: dict[str, Array] = {}
-        for s in np.unique(chosen):
-            rows = np.flatnonzero(chosen == s)
-            conditional = Conditional(self.classifier, self.hyper_posterior.point(s), self.hyper_posterior.solution(s))
-            for name, drawn in conditional.draw(rows.size, rng).items():
-                values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
-        return values
+    if not TYPE_CHECKING:  # a type checker would find any attribute
 
-    def draw_at_maximum(self, draws: int, rng: np.random.Generator) -> dict[str, Array]:
-        """Draws like those of `draw`, with the hyperparameters at their maximum."""
-        point: PointType = self.log_posterior.point(self.optimum.best.theta)
-        return Conditional(self.classifier, point, self.solution).draw(draws, rng)
-
-    def cross_covariance(self, gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None) -> CrossCovariance:
-        """Prior moments at new inputs, with the data that was fitted; `gp` is what made the latent values, if given.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If `gp` is something else, or did not make the latent values of this model.
-        StructureError
-            If it is not given, and the graph of the model does not say what the prior is at other inputs.
-        """
-        return self.log_posterior.cross_covariance(as_gps(gp))
+        def __getattr__(self, name: str) -> Any:
+            """What PyMC's groups have; asked where there is no such attribute."""
+            if hasattr(type(self), name):  # it has one, which is not to be had of this fit: say so again
+                return object.__getattribute__(self, name)
+            if name.startswith("_"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            return getattr(self.groups[0], name)

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
-from pymc_gpep.fits.inducing_fit import Gp, InducingFit
+from pymc_gpep.fits.fit import Fit, Gp
 
 __all__ = ["HeldOut"]
 
@@ -49,7 +49,7 @@ class HeldOut(Callback):
         the likelihood, such as `accuracy`. Iterations are counted on over several `starts`. A fit that integrates over
         hyperparameters has one row more, for what `pm.fit` returns. `mlpd` is not a number at an iteration after which
         the covariance of the inducing values was singular.
-    best : GPApproximation, SparseFit or StreamedFit
+    best : Fit
         The fit with the highest `mlpd`, as it was then. It is held in memory beside the one that goes on, and in no
         file that `gpep.Checkpoint` writes: `held.best.to_datatree()` is for that.
 
@@ -118,7 +118,7 @@ class HeldOut(Callback):
 
     def __call__(self, fit: Any, losses: Array, iteration: int) -> None:
         """Score, if it is time to."""
-        if not hasattr(fit, "iterations_per_epoch"):
+        if not isinstance(fit, Fit):
             raise TypeError(
                 f"callbacks has a HeldOut, which is for the methods of pymc_gpep, but got a {type(fit).__name__}."
             )
@@ -164,7 +164,7 @@ class HeldOut(Callback):
 
     @staticmethod
     def _predicts_nothing(fit: Any) -> bool:
-        return isinstance(fit, InducingFit) and fit.posterior is None
+        return fit.solution.posterior is None
 
     def _predict(self, fit: Any, rows: slice) -> xr.Dataset:
         found: xr.Dataset = fit.predict(self._gp, self._x[rows], observed=self._y[rows], covariances=False)

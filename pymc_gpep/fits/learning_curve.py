@@ -8,16 +8,18 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.argument_types import check_whole
-from pymc_gpep.fits.active_fit import ActiveFit
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.prediction import held_out, new_inputs, predict_given
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["learning_curve"]
 
 
 def learning_curve(
-    fit: ActiveFit,
+    fit: Fit,
     Xnew: ArrayLike,
     ynew: ArrayLike,
     *,
@@ -32,7 +34,7 @@ def learning_curve(
 
     Parameters
     ----------
-    fit : ActiveFit
+    fit : Fit
         What `pm.fit(method="ivm")` returned.
     Xnew : array (m, d)
         New inputs.
@@ -58,20 +60,21 @@ def learning_curve(
         If inputs or labels do not fit the model, or `every` is not positive.
     """
     check_whole("every", every, 1)
-    if not isinstance(fit, ActiveFit):
-        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is a {type(fit).__name__}.')
-    blocks, classifier, solution = fit.blocks(gp), fit.classifier, fit.solution
-    inputs = new_inputs(Xnew, blocks.rows.n_inputs)
+    if not hasattr(fit, "active"):
+        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is {fit!r}.')
+    classifier, solution, approximator = fit.classifier, fit.solution, fit.log_posterior.approximator
+    functions = fit.log_posterior.latent(fit.theta, solution, as_gps(gp))
+    inputs = new_inputs(Xnew, functions.n_columns)
     observed = held_out(classifier, ynew, len(inputs), "ynew")
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
-    point = fit.space.point(fit.theta)
-    likelihood = fit.likelihood_at(len(inputs))
+    space = fit.log_posterior.space
+    likelihood = LikelihoodElsewhere(classifier, len(inputs), space.data)(space.point(fit.theta))
     d = len(solution.selection.rows)
     counts = [*range(every, d, every), d]
-    posteriors = [ActivePosterior(fit.approximator.posterior_of_first(solution, count)) for count in counts]
+    posteriors = [ActivePosterior(approximator.posterior_of_first(solution, count)) for count in counts]
     density, right = np.zeros((2, len(counts)))
     for rows in row_blocks(len(inputs), classifier.n_functions * d):
-        block = blocks.block(point, fit.inducing_inputs, inputs[rows])
+        block = functions.at(inputs[rows]).prior
         for i, (count, posterior) in enumerate(zip(counts, posteriors, strict=True)):
             mean, cov = posterior.predict(block._replace(cross=block.cross[:, :count]))
             found = predict_given(likelihood.at(rows), mean.T, cov, observed=observed[rows], how=how)

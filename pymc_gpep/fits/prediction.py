@@ -1,32 +1,34 @@
 """Latent functions and class probabilities at new inputs."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
-from pymc.blocking import PointType
 
-from pymc_gpep.approximations import APPROXIMATIONS, Approximator, Solution
+from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.approximations.contract import Correction
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import of_functions
-from pymc_gpep.fits.far_rows import unreached, unreached_among, warn_of_far_rows
-from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.far_rows import unreached, warn_of_far_rows
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyper.latent_functions import LatentFunctions
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.progress import RowProgress
+from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["held_out", "labelled", "new_inputs", "predict", "predict_at", "predict_given", "process_and_inputs"]
+__all__ = ["held_out", "labelled", "new_inputs", "predict_at", "predict_by", "predict_given", "process_and_inputs"]
 
 
-_ROWS = 500  # after which progress is told, and an interrupt is heeded
-_ENTRIES = 4_000_000  # of a cross-covariance matrix, and of covariances between functions, held at a time: 32 MB
+_ENTRIES = 2_000  # that a row counts for at least, so that an interrupt is soon heeded
 
 
 def process_and_inputs(
@@ -69,22 +71,25 @@ def new_inputs(x: ArrayLike, columns: int) -> Array:
     return values
 
 
-def _correction(name: str, approximator: Approximator, classifier: GPClassifier) -> Correction:
+def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Correction:
     """The correction of a name, if it belongs to the approximation."""
     known = {each: correction for kind in APPROXIMATIONS for each, correction in kind.corrections.items()}
     if name not in known:
         raise ValueError(f"correction is {name!r}, but must be {' or '.join(map(repr, known))} or None.")
-    if name not in approximator.corrections:
+    own: Mapping[str, Correction] = getattr(approximator, "corrections", {})
+    if name not in own:
         raise ValueError(
             f"correction={name!r} corrects {known[name].corrects}; this is {approximator.name} of a "
             f"{classifier.kind} likelihood."
         )
-    return approximator.corrections[name]
+    return own[name]
 
 
-def predict(
-    fit: Fit,
-    gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None,
+def predict_by(
+    classifier: GPClassifier,
+    log_posterior: LogPosterior,
+    nodes: Callable[[], Iterable[LatentFunctions]],
+    hyper: HyperPosterior,
     x: ArrayLike,
     *,
     data: Mapping[str, ArrayLike] | None = None,
@@ -98,52 +103,44 @@ def predict(
 ) -> xr.Dataset:
     """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
 
-    See `GPApproximation.predict`.
+    See `Fit.predict`.
     """
-    prior = fit.cross_covariance(gp)
-    classifier = fit.classifier
-    probabilities = classifier.likelihood_model.check_way(probabilities, "probabilities")
-    inputs = new_inputs(x, prior.columns)
-    elsewhere = LikelihoodElsewhere(classifier, len(inputs), fit.log_posterior.data, data)
+    each = iter(nodes())
+    first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
+    inputs = new_inputs(x, first.n_columns)
+    how = classifier.likelihood_model.check_way(probabilities, "probabilities")
+    elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
-    weights = fit.hyper_posterior.weights
-    with RowProgress("Predicting", len(inputs) * len(weights), progressbar) as progress:
+    corrected = None if correction is None else _correction(correction, log_posterior.approximator, classifier)
+    with RowProgress("Predicting", len(inputs) * len(hyper), progressbar) as progress:
         predictions = (
             predict_at(
-                classifier,
-                fit.approximator,
-                prior,
-                solution,
-                point,
+                functions,
                 inputs,
-                likelihood=elsewhere(point, y),
+                likelihood=elsewhere(hyper.point(s), y),
                 observed=y,
-                probabilities=probabilities,
-                correction=correction,
+                probabilities=how,
+                corrected=None if corrected is None else partial(corrected.probabilities, hyper.solution(s)),
                 tolerance=tolerance,
                 covariances=covariances,
                 done=progress.advance,
             )
-            for point, solution in fit.hyper_posterior.solutions()
+            for s, functions in enumerate(chain([first], each))
         )
-        averaged = average_predictions(weights, predictions)
-    attrs = {"probabilities": probabilities} | ({"correction": correction} if correction else {})
-    warn_of_far_rows(averaged.far, lambda: unreached_among(fit.solution.posterior.prior.k))
+        averaged = average_predictions(hyper.weights, predictions)
+    attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
+    warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     return labelled(classifier, x, dim, averaged).assign_attrs(attrs)
 
 
 def predict_at(
-    classifier: GPClassifier,
-    approximator: Approximator,
-    prior: CrossCovariance,
-    solution: Solution,
-    point: PointType,
+    functions: LatentFunctions,
     inputs: Array,
     *,
     likelihood: Likelihood,
     observed: NDArray[np.int64] | None = None,
     probabilities: str | None = None,
-    correction: str | None = None,
+    corrected: Callable[[Array, Array, Array], Array] | None = None,
     tolerance: float = 5e-5,
     covariances: bool = True,
     done: Callable[[int], None] = lambda rows: None,
@@ -152,27 +149,23 @@ def predict_at(
 
     After each chunk `done` is called with its number of rows.
     """
-    corrected = None if correction is None else _correction(correction, approximator, classifier)
-    posterior = solution.posterior
-    m, c = len(inputs), classifier.n_functions
-    chunk = min(max(1, _ENTRIES // (c * max(classifier.n_points, c))), _ROWS)
+    m, c = len(inputs), functions.n_functions
+    own = functions.own
 
     def parts() -> Iterator[tuple[slice, Prediction]]:
-        for start in range(0, max(m, 1), chunk):
-            rows = slice(start, start + chunk)
-            cross, variance, prior_mean = prior(point, inputs[rows])
-            mean, cov = posterior.predict(cross, variance, prior_mean)
+        for rows in row_blocks(max(m, 1), max(c * max(functions.size, c), _ENTRIES)):
+            mean, cov, prior = functions.at(inputs[rows])
+            cross = prior.cross.swapaxes(1, 2)
             part = predict_given(
                 likelihood.at(rows),
                 mean.T,
                 cov,
-                p=None if corrected is None else corrected.probabilities(solution, cross, variance, prior_mean),
+                p=None if corrected is None else corrected(cross, prior.variance, prior.mean),
                 observed=None if observed is None else observed[rows],
                 how=probabilities,
                 tolerance=tolerance,
             )
-            k = posterior.prior.k
-            part = part._replace(far=unreached(cross, variance, k.diagonal(axis1=1, axis2=2)))
+            part = part._replace(far=unreached(cross, prior.variance, own))
             yield rows, part if covariances else part._replace(cov=None)
             done(len(part.mean))
 

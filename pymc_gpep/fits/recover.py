@@ -14,7 +14,7 @@ from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.latent_draws import draw_latents
+from pymc_gpep.fits.conditional import named_latents
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
@@ -134,7 +134,9 @@ class _LatentValues:
 
     def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
         """One draw of each variable, by name."""
-        drawn = draw_latents(self.classifier, self._solve(hyperparameters).posterior, 1, self.rng)
+        posterior = self._solve(hyperparameters).posterior
+        z = posterior.draw_whitened(self.rng, 1)
+        drawn = named_latents(self.classifier, posterior.prior.latent(z), z)
         values = {name: drawn[name][0] for name in self._drawn}
         return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))
 

@@ -41,6 +41,11 @@ class InducingPosterior:
         return self.whitening.owner(self.n_functions)
 
     @property
+    def as_inducing(self) -> "InducingPosterior":
+        """Itself; a posterior of another form can be written like this."""
+        return self
+
+    @property
     def inducing_mean(self) -> Array:
         """Mean of the inducing values relative to the prior mean, (c, M)."""
         return np.array(
@@ -54,3 +59,10 @@ class InducingPosterior:
         every = range(self.n_functions)
         cov[:, every, every] += features.rest[self._owner].T
         return features.mean + mean, cov
+
+    def draw_at(self, rng: np.random.Generator, v: Array, block: Block) -> Array:
+        """Draws (count, c, m) of the functions at m points, given draws v (count, c, M) of whitened inducing values."""
+        features = self.whitening.features(block)
+        means = [v[:, k] @ features.w[own] for k, own in enumerate(self._owner)]
+        noise = rng.standard_normal((len(v), *features.mean.shape))
+        return np.asarray(features.mean + np.stack(means, axis=1) + np.sqrt(features.rest[self._owner]) * noise)

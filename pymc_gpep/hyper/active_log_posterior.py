@@ -1,74 +1,301 @@
-"""The log posterior of hyperparameters by the bound over all rows, whose active ones and their sites are held."""
+"""The log posterior of hyperparameters by the labels of active rows, and by the bound over all rows."""
 
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
-from typing import Any, Self
+from functools import cached_property
+from typing import Any, ClassVar, Self
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 
-from pymc_gpep.approximations.ivm import IVM, ActiveSolution, active_prior
+from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_prior, sites_of
+from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.active_posterior import ActivePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.hyper.row_labels import checked_labels
+from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.selection.bound import ActiveBound
+from pymc_gpep.selection.contract import Selection
 from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.model_rows import ModelRows, RowInputs
 
 __all__ = ["ActiveLogPosterior", "HeldActive"]
 
 _NO_START = np.empty(0)
+_STEP = 0.01  # of a hyperparameter, unconstrained, for differences of the bound
 
 
-class ActiveLogPosterior:
-    """What stands at all hyperparameters: the model, its rows, and how active ones are chosen.
+class ActiveLogPosterior(BlockLogPosterior):
+    """The log posterior whose active rows are held, and whose sites are those of their labels at each point.
+
+    Its number is the bound over all rows. A search holds the sites as well (`holding`), which makes gradients exact and
+    the bound narrower in the hyperparameters than their posterior is. Here sites follow the hyperparameters, so that
+    the number can be integrated over; its gradient is by differences.
 
     Parameters
     ----------
-    hyperparameters : Hyperparameters
+    space : Hyperparameters
     approximator : IVM
-    rows : RowInputs
-    labels : array (n,)
+    blocks : InducingBlocks or None
+        None in a fit that was read from a file, which asks the model.
     random_seed : int
-        The same at each choice.
+        The same at each choice of rows.
+    rows : Rows, optional
+        What is fitted in place of the rows of the model.
+    inputs : array (d, columns), optional
+        Those of the active rows, where these are no longer known otherwise.
     """
+
+    kind: ClassVar[str] = "active"
+    by: ClassVar[str] = "active rows"
 
     def __init__(
         self,
-        hyperparameters: Hyperparameters,
+        space: Hyperparameters,
         approximator: IVM,
-        rows: RowInputs,
-        labels: NDArray[np.int64],
+        blocks: InducingBlocks | None,
         random_seed: int,
+        rows: Rows | None = None,
+        inputs: Array | None = None,
     ) -> None:
-        self.hyperparameters = hyperparameters
+        super().__init__(space, blocks, rows)
         self.approximator = approximator
-        self.labels = labels
-        self._rows = rows
         self._seed = random_seed
+        self._active_inputs = inputs
+        self._chosen: ActiveSolution | None = None
+        self._at: Array = np.empty(0)
+        self._slopes = True
+
+    @cached_property
+    def _row_inputs(self) -> RowInputs:
+        return RowInputs.of(self.classifier, self.blocks())
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """Of all rows, (n,)."""
+        return checked_labels(self.blocks().rows, self.likelihood, self.classifier.n_functions)
 
     @property
     def likelihood(self) -> Likelihood:
         """Of the model."""
-        return self.hyperparameters.classifier.likelihood_model
+        return self.classifier.likelihood_model
 
-    def prior_at(self, theta: Array) -> ModelRows:
-        """The prior of the latent functions at one point."""
-        return ModelRows(self._rows, self.hyperparameters.point(theta))
+    @property
+    def number(self) -> str:
+        """See `LogPosterior`."""
+        return "lower bound"
 
-    def choose(self, theta: Array) -> ActiveSolution:
+    @property
+    def entries(self) -> int:
+        """See `LogPosterior`."""
+        return (self.classifier.n_functions * min(self.approximator.active, self.classifier.n_points)) ** 2
+
+    def rows_at(self, x: Array) -> ModelRows:
+        """Return the prior of the latent functions at all rows, at one point."""
+        return ModelRows(self._row_inputs, self.point(x))
+
+    def choose(self, x: Array) -> ActiveSolution:
         """Choose active rows at one point, with their posterior."""
-        return self.approximator.solve(
-            self.prior_at(theta), self.labels, likelihood=self.likelihood, random_seed=self._seed
-        )
+        return self.approximator.solve(self.rows_at(x), self.labels, likelihood=self.likelihood, random_seed=self._seed)
 
     def holding(self, solution: ActiveSolution) -> "HeldActive":
-        """The log posterior with these active rows and sites at all hyperparameters."""
+        """Return the log posterior with these active rows and sites at all hyperparameters."""
         return HeldActive(self, solution)
+
+    def held(self, best: Evaluation) -> Self:
+        """See `LogPosterior`: the same, which sees the end of a search otherwise than one that holds sites."""
+        return copy(self)
+
+    def ending_with(self, x: Array, solution: ActiveSolution) -> Self:
+        """Return the log posterior with the active rows of a solution at x."""
+        other = copy(self)
+        other._at, other._chosen = x, solution
+        return other
+
+    def weighing(self) -> Self:
+        """See `LogPosterior`: differences are left out."""
+        other = copy(self)
+        other._slopes = False
+        return other
+
+    def check_moments(self, x: Array) -> None:
+        """See `LogPosterior`."""
+        self.holding(self._solution()).check_moments(x)
+
+    def _solution(self) -> ActiveSolution:
+        if self._chosen is None:
+            raise ValueError("No rows have been chosen yet.")
+        return self._chosen
+
+    def __call__(self, x: Array, start: Any = None) -> Evaluation:
+        """See `LogPosterior`; `start` is not needed."""
+        x = np.array(x)
+        solution = self._tried(x)
+        if solution is None:
+            return _failed(x, NOT_POSITIVE_DEFINITE)
+        if not solution.converged and solution.convergence is not None:
+            return _failed(x, solution.convergence.status)
+        log_prior = self.space.log_prior(x)
+        gradient = np.full(x.size, np.nan)
+        if self._slopes:
+            for i, step in enumerate(_STEP * np.eye(x.size)):
+                ahead, behind = self._value(x + step), self._value(x - step)
+                gradient[i] = (ahead - behind) / (2.0 * _STEP)
+        iterations = 1 if solution.convergence is None else solution.convergence.iterations
+        bound = solution.bound
+        status = CONVERGED if np.isfinite(bound) else NOT_FINITE
+        return Evaluation(x, bound + log_prior, gradient, bound, iterations, status, _NO_START)
+
+    def _value(self, x: Array) -> float:
+        solution = self._tried(x)
+        return np.nan if solution is None else solution.bound + self.space.log_prior(x)
+
+    def _tried(self, x: Array) -> ActiveSolution | None:
+        """The solution at a point; None where a covariance has no Cholesky factor."""
+        try:
+            return self.solve(x)
+        except (NotPositiveDefiniteError, np.linalg.LinAlgError):
+            return None
+
+    def solve(self, x: Array, start: Array | None = None) -> ActiveSolution:
+        """See `LogPosterior`: with the active rows that were chosen at the end of the search."""
+        chosen = self._solution()
+        if np.array_equal(x, self._at):
+            return chosen
+        with np.errstate(all="ignore"):
+            return self.approximator.solve_chosen(
+                self.rows_at(x), self.labels, self.likelihood, chosen.selection, chosen.sample
+            )
+
+    def anchors(self, x: Array, solution: ActiveSolution | None = None) -> Array:
+        """See `BlockLogPosterior`: inputs of the active rows."""
+        if self._active_inputs is not None:
+            return self._active_inputs[None]
+        rows = (solution or self._solution()).selection.rows
+        return np.asarray(self._row_inputs.inputs[rows][None])
+
+    def chosen(self, solution: ActiveSolution) -> Selection:
+        """See `LogPosterior`."""
+        return solution.selection
+
+    def posterior(self, solution: ActiveSolution) -> ActivePosterior:
+        """See `BlockLogPosterior`."""
+        return ActivePosterior(solution.posterior)
+
+    def left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut] | None:
+        """See `BlockLogPosterior`."""
+        if self.classifier.n_functions > 1 and solution.posterior.sites_class.form is SiteForm.INDEPENDENT:
+            return None
+        return self._each_left_out(x, solution, gps)
+
+    def _each_left_out(self, x: Array, solution: ActiveSolution, gps: Gps) -> Iterator[LeftOut]:
+        """Rows that are not active have no sites; active ones are left out of the posterior of the active ones."""
+        posterior, active = self.posterior(solution), solution.selection.rows
+        prior, dense = self.prior_at(x, gps, solution), solution.posterior
+        own_mean, own_cov = dense.cavities(*dense.marginals())
+        for rows in row_blocks(prior.n_points, prior.n_functions * posterior.size):
+            mean, cov = posterior.predict(prior.block(rows))
+            means = mean.T.copy()
+            here = (active >= rows.start) & (active < rows.stop)
+            means[active[here] - rows.start], cov[active[here] - rows.start] = own_mean[here], own_cov[here]
+            yield LeftOut(rows, means, cov)
+
+    def stored(self, x: Array, solution: ActiveSolution) -> xr.Dataset:
+        """See `LogPosterior`."""
+        sites, chosen, found = solution.posterior.sites, solution.selection, solution.convergence
+        rows, of_sites = chosen.rows, ("function", "inclusion")
+        table = xr.Dataset(
+            {
+                "row": ("inclusion", rows),
+                "label": ("inclusion", solution.labels[rows]),
+                "score": ("inclusion", chosen.scores),
+                "input": (("inclusion", "column"), self.anchors(x, solution)[0]),
+                "precision": (of_sites, sites.precision),
+                "location": (of_sites, sites.location),
+                "first_precision": (of_sites, chosen.precision),
+                "first_location": (of_sites, chosen.location),
+                "prior_covariance": (("set", "some", "others"), solution.posterior.prior.k[:, :FEW, :FEW]),
+                "other": ("others_of_bound", solution.sample.others),
+                "seed": self._seed,
+            },
+            attrs={"bound": solution.bound, "weight": solution.sample.weight, "value": solution.active_evidence},
+        )
+        if found is None:
+            return table
+        table.attrs |= {"status": found.status, "scheme": found.scheme, "tolerance": found.tolerance}
+        return table.assign(evidence=("sweep", found.evidence), residual=("sweep", found.residual))
+
+    def restored(self, x: Array, table: xr.Dataset) -> ActiveSolution:
+        """See `LogPosterior`."""
+        attrs, rows, inputs = table.attrs, table["row"].values, table["input"].values
+        labels = np.full(self.blocks().rows.n_rows, -1)  # those of other rows may not be known any more
+        labels[rows] = table["label"].values
+        if self._rows is None:
+            labels = self.labels
+            if not np.allclose(self._row_inputs.inputs[rows], inputs, rtol=1e-9, atol=0.0):
+                raise ValueError("The model is not the one that was fitted: the inputs of its active rows are others.")
+        active = RowInputs.of(self.classifier, self.blocks().on(InMemory(inputs, labels[rows])))
+        dense = active_prior(ModelRows(active, self.point(x)), np.arange(len(rows)))
+        precision, location, first_precision, first_location = (
+            table[name].values for name in ("precision", "location", "first_precision", "first_location")
+        )
+        convergence = None
+        if "status" in attrs:
+            convergence = Convergence(
+                int(attrs["status"]), table.sizes["sweep"], table["evidence"].values, table["residual"].values,
+                float(attrs["tolerance"]), str(attrs["scheme"]),
+            )  # fmt: skip
+        return ActiveSolution(
+            Selection(rows, table["score"].values, first_precision, first_location),
+            posterior_of(dense, sites_of(self.approximator.rule(self.likelihood), precision, location)),
+            float(attrs["bound"]),
+            float(attrs["value"]),
+            convergence,
+            labels,
+            self.likelihood,
+            RowSample(table["other"].values, float(attrs["weight"])),
+        )
+
+    def few_prior(self, x: Array) -> Array:
+        """See `LogPosterior`."""
+        return self._solution().posterior.prior.k[:, :FEW, :FEW]
+
+    def heading(self, trace: Trace, solution: ActiveSolution, converged: bool) -> str:
+        """See `LogPosterior`."""
+        sampled = solution.sample.weight > 1.0
+        number = f"{'estimate of a ' if sampled else ''}lower bound {solution.bound:.4f} of the log evidence"
+        given = f"score={self.approximator.score!r}, {len(solution.selection.rows)} of {len(solution.labels)}"
+        chosen = f"sites={self.approximator.sites!r}, {given} rows active"
+        return f"{self.name} ({chosen}): {number}, {self.state(converged)}."
+
+    def ending(self, trace: Trace, solution: Callable[[], ActiveSolution]) -> str:
+        """See `LogPosterior`."""
+        found = solution().convergence
+        sites = "sites stay as they were chosen" if found is None else f"sites on the active rows {found}"
+        theta = trace.best.theta
+        if not theta.size:
+            return f"Nothing to learn; {sites}."
+        if len(trace.losses) == 1 and trace.converged:
+            return f"{self.learns} stay where they began; {sites}."
+        again = np.array_equal(theta, trace.first.theta)
+        back = "; no choice was better than the first, where they began" if again else ""
+        return f"{self.learns} {trace.outcome}{back}; {sites}."
 
 
 class HeldActive:
@@ -99,11 +326,11 @@ class HeldActive:
 
     def point(self, theta: Array) -> PointType:
         """The values of the model's value variables that a flat vector stands for."""
-        return self._whole.hyperparameters.point(theta)
+        return self._whole.point(theta)
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if the covariance of the active rows at one point cannot be one."""
-        k = active_prior(self._whole.prior_at(theta), self._solution.selection.rows).k
+        k = active_prior(self._whole.rows_at(theta), self._solution.selection.rows).k
         if bad := np.count_nonzero(~np.isfinite(k)):
             raise ValueError(
                 f"The prior covariance of the active rows must be finite, but has {bad} values that are not. Look at "
@@ -115,22 +342,18 @@ class HeldActive:
         theta = np.array(theta)
         try:
             with np.errstate(all="ignore"):
-                bound, slope = self._bound(self._whole.prior_at(theta))
+                bound, slope = self._bound(self._whole.rows_at(theta))
         except (NotPositiveDefiniteError, np.linalg.LinAlgError):
-            return self._failed(theta, NOT_POSITIVE_DEFINITE)
-        log_prior, of_prior = self._whole.hyperparameters.log_prior_and_slope(theta)
+            return _failed(theta, NOT_POSITIVE_DEFINITE)
+        log_prior, of_prior = self._whole.space.log_prior_and_slope(theta)
         if not np.isfinite(bound):
-            return self._failed(theta, NOT_FINITE)
+            return _failed(theta, NOT_FINITE)
         return Evaluation(theta, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 
     def solution_at(self, reached: Evaluation) -> ActiveSolution:
         """What the rows and sites that are held make of the prior where an evaluation was."""
-        prior = active_prior(self._whole.prior_at(reached.theta), self._solution.selection.rows)
+        prior = active_prior(self._whole.rows_at(reached.theta), self._solution.selection.rows)
         return replace(self._solution, posterior=posterior_of(prior, self._sites), bound=reached.evidence)
-
-    @staticmethod
-    def _failed(theta: Array, status: int) -> Evaluation:
-        return Evaluation(theta, np.nan, np.full(theta.size, np.nan), np.nan, 0, status, _NO_START)
 
     def _bound(self, prior: ModelRows) -> tuple[float, Array]:
         solution, rows = self._solution, self._solution.selection.rows
@@ -139,7 +362,7 @@ class HeldActive:
         bound = ActiveBound(posterior_of(dense, self._sites))
         own = Block(dense.k, np.ascontiguousarray(dense.k[:, every, every]), dense.mean)
         of_own = bound.add(own, solution.labels[rows], solution.likelihood.at(rows), 1.0)
-        slope = np.zeros(len(self._whole.hyperparameters.parameters))
+        slope = np.zeros(self._whole.space.size)
         for part in row_blocks(len(solution.sample.others), prior.n_functions * len(rows)):
             some = solution.sample.others[part]
             block, labels = prior.block(rows, some), solution.labels[some]
@@ -149,3 +372,7 @@ class HeldActive:
         covariance = found.covariance + 0.5 * (of_own.cross + of_own.cross.swapaxes(1, 2))
         covariance[:, every, every] += of_own.variance
         return bound.value, slope + prior.own_slopes(rows, covariance, found.mean + of_own.mean)
+
+
+def _failed(theta: Array, status: int) -> Evaluation:
+    return Evaluation(theta, np.nan, np.full(theta.size, np.nan), np.nan, 0, status, _NO_START)

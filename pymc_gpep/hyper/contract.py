@@ -3,17 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.kernels.status import CONVERGED
 
@@ -35,13 +35,13 @@ class HyperMethod(ABC):
 
     name: ClassVar[str]
     """What `pm.fit(hyper=...)` calls it."""
-    only_for: ClassVar[tuple[type[Approximator], str]] = (Approximator, "all of them")
+    only_for: ClassVar[tuple[type, str]] = (object, "all of them")
     """The approximations that it is for, and what these are in words."""
 
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def check(self, approximator: Approximator) -> None:
+    def check(self, approximator: Any) -> None:
         """Raise a ValueError if this is not for an approximation."""
         if not isinstance(approximator, self.only_for[0]):
             raise ValueError(
@@ -66,7 +66,7 @@ def evaluate_nodes(
     log_posterior: LogPosterior, thetas: Sequence[Array] | Array, near: Neighbours, progressbar: bool
 ) -> list[Evaluation | None]:
     """Evaluate at every point (d,), from those in `near` and many before it; None where the approximation fails."""
-    log_posterior = log_posterior.loosely()
+    log_posterior = log_posterior.weighing()
     nodes: list[Evaluation] = []
     with CustomProgress(console=Console(theme=default_progress_theme), disable=not progressbar) as progress:
         task = progress.add_task("Integrating over hyperparameters", total=len(thetas))

@@ -6,7 +6,8 @@ import numpy as np
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
 __all__ = ["Gaussian", "gaussian_at", "hessian", "second_derivatives"]

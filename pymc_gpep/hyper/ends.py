@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, Searched
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 
@@ -19,39 +19,39 @@ _STUCK = "ABNORMAL"  # how SciPy begins to say that its line search found nothin
 _BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope at which a border is looked for
 
 
-def looked_at(optimum: Optimum, hyperparameters: Hyperparameters, log_posterior: Searched | None = None) -> Optimum:
+def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched | None = None) -> Optimum:
     """Return what a search found, not converged and with a reason where its end has a slope.
 
     Parameters
     ----------
     optimum : Optimum
-    hyperparameters : Hyperparameters
+    space : Hyperparameters
     log_posterior : Searched, optional
         What was searched. None where the last step of a search leaves a slope: only scales of priors are looked at.
     """
-    best, size = optimum.best, len(hyperparameters.owners)
+    best, size = optimum.best, len(space.owners)
     stuck = not optimum.converged and optimum.message.startswith(_STUCK)
     ended = optimum.converged or stuck
     if optimum.interrupted or not size or not np.isfinite(best.gradient[:size]).all():
         return optimum
     slope = np.zeros(best.theta.size)
     slope[:size] = best.gradient[:size]
-    why = _unbounded(optimum, hyperparameters, slope, _FAR if ended else _VERY_FAR)
+    why = _unbounded(optimum, space, slope, _FAR if ended else _VERY_FAR)
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None and (stuck or np.abs(slope).max() > _STEEP):
-        why = _at_a_border(log_posterior, best, slope) or _still_rising(hyperparameters, slope)
+        why = _at_a_border(log_posterior, best, slope) or _still_rising(space, slope)
     return replace(optimum, converged=False, message=why) if why else optimum
 
 
-def _unbounded(optimum: Optimum, hyperparameters: Hyperparameters, slope: Array, far: float) -> str:
+def _unbounded(optimum: Optimum, space: Hyperparameters, slope: Array, far: float) -> str:
     """Which scales of the priors of others ran away, where the density of these has no bound; empty if none did."""
-    owners, theta = np.array(hyperparameters.owners), optimum.best.theta[: len(hyperparameters.owners)]
+    owners, theta = np.array(space.owners), optimum.best.theta[: len(space.owners)]
     moved = np.abs(theta - optimum.history[0].theta[: theta.size])
-    ran = np.isin(owners, list(hyperparameters.scales_of_priors)) & (moved > far) & (np.abs(slope).max() > _STEEP)
+    ran = np.isin(owners, list(space.scales_of_priors)) & (moved > far) & (np.abs(slope).max() > _STEEP)
     if not ran.any():
         return ""
-    natural = hyperparameters.natural(theta[None])
+    natural = space.natural(theta[None])
     where = [
         f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
         for name in dict.fromkeys(owners[ran].tolist())
@@ -83,11 +83,11 @@ def _at_a_border(log_posterior: Searched, best: Evaluation, slope: Array) -> str
     return ""
 
 
-def _still_rising(hyperparameters: Hyperparameters, slope: Array) -> str:
+def _still_rising(space: Hyperparameters, slope: Array) -> str:
     """The names of those along which it rises, where no step gets higher."""
-    size = len(hyperparameters.owners)
+    size = len(space.owners)
     steep = np.abs(slope[:size]) > _STEEP
     if not steep.any():
         return "no step along the slope leads higher"
-    names = dict.fromkeys(repr(owner) for owner, rises in zip(hyperparameters.owners, steep, strict=True) if rises)
+    names = dict.fromkeys(repr(owner) for owner, rises in zip(space.owners, steep, strict=True) if rises)
     return f"the log posterior still has a slope of {np.abs(slope).max():.2g} in {' and '.join(names)}"

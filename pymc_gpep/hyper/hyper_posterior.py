@@ -1,16 +1,16 @@
 """The posterior of the hyperparameters as finitely many weighted points, with the latent values' Gaussian at each."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 from pymc.blocking import PointType
 
-from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
-from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.weights import Weighing
 
 __all__ = ["HyperPosterior"]
@@ -45,6 +45,8 @@ class HyperPosterior:
         the standard error of log p(y).
     draws : DataTree, optional
         The Markov chains that nodes were taken from.
+    solved : mapping, optional
+        Solutions that are known, by the bytes of their flat vectors.
 
     Notes
     -----
@@ -65,6 +67,7 @@ class HyperPosterior:
         message: str = "",
         weighing: Weighing | None = None,
         draws: xr.DataTree | None = None,
+        solved: Mapping[bytes, Any] | None = None,
     ) -> None:
         self.name = name
         self.log_posterior = log_posterior
@@ -75,9 +78,8 @@ class HyperPosterior:
         self.message = message
         self.weighing = weighing
         self.draws = draws
-        classifier = log_posterior.classifier
-        self._kept: dict[bytes, Solution] = {}
-        self._keep = max(1, _ENTRIES // (classifier.n_functions * classifier.n_points) ** 2)
+        self._kept: dict[bytes, Any] = dict(solved or {})
+        self._keep = max(1, len(self._kept), _ENTRIES // log_posterior.entries)
 
     def __repr__(self) -> str:
         """How it came about, how many nodes there are, and the integral."""
@@ -98,15 +100,15 @@ class HyperPosterior:
         """Values of the model's value variables at a node."""
         return self.log_posterior.point(self.nodes[s].theta)
 
-    def solution(self, s: int) -> Solution:
+    def solution(self, s: int) -> Any:
         """The approximate posterior of the latent values at a node."""
         return self._solution(self.nodes[s], len(self._kept) < self._keep)
 
-    def solution_at(self, optimum: Optimum) -> Solution:
+    def solution_at(self, best: Evaluation) -> Any:
         """The approximate posterior of the latent values at the maximum, which may be a node or not."""
-        return self._solution(optimum.best, keep=True)
+        return self._solution(best, keep=True)
 
-    def _solution(self, evaluation: Evaluation, keep: bool) -> Solution:
+    def _solution(self, evaluation: Evaluation, keep: bool) -> Any:
         key = evaluation.theta.tobytes()
         if key in self._kept:
             return self._kept[key]
@@ -115,14 +117,14 @@ class HyperPosterior:
             self._kept[key] = solution
         return solution
 
-    def solutions(self) -> Iterator[tuple[PointType, Solution]]:
-        """All of them in turn, with the values of the model's value variables."""
+    def solutions(self) -> Iterator[tuple[Evaluation, Any]]:
+        """All of them in turn, with the node of each."""
         wanted = [node for node in self.nodes if node.theta.tobytes() not in self._kept]
         for first in range(0, len(wanted), _TOGETHER):
             together = wanted[first : first + min(_TOGETHER, max(0, self._keep - len(self._kept)))]
             for node, solution in zip(together, self.log_posterior.solve_each(together), strict=True):
                 self._kept[node.theta.tobytes()] = solution
-        return ((self.point(s), self.solution(s)) for s in range(len(self)))
+        return ((self.nodes[s], self.solution(s)) for s in range(len(self)))
 
     def choose(self, draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw nodes, each with the probability that is its weight; (draws,)."""

@@ -106,6 +106,11 @@ class Hyperparameters:
         assert self._layout is not None
         return self._layout.point_map_info
 
+    @cached_property
+    def size(self) -> int:
+        """How many numbers the hyperparameters are."""
+        return len(self.owners)
+
     @property
     def parameters(self) -> list[str]:
         """Name of each element of a flat vector: that of the value variable, with its place where there are several."""

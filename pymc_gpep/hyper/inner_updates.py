@@ -14,7 +14,7 @@ import pytensor
 import pytensor.tensor as pt
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, Searched, how_many, maximise, off_start, refuse, why_stopped
 
 __all__ = ["Direction", "OptimiserSteps", "SignedSteps", "climb"]
@@ -107,7 +107,7 @@ class OptimiserSteps:
 class Climbed(Searched, Protocol):
     """A log posterior that EP can be stopped on the way to."""
 
-    def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
+    def after_one_sweep(self, theta: Array, start: Array, /) -> Evaluation:
         """After one sweep from these sites, with the gradient for the sites that it ends with."""
 
 

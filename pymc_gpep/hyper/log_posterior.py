@@ -1,216 +1,252 @@
-"""The log posterior of the hyperparameters with the latent values integrated out.
+"""The contract of a log posterior of hyperparameters: what searches, integrals and fits ask of one."""
 
-Everything happens in the unconstrained space of the model's value variables: evidence, the model's own priors and any
-other terms it has, and the Jacobians of its transforms.
-"""
-
-from collections import deque
+import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from copy import copy
-from functools import cached_property
-from threading import Lock
-from typing import Any, NamedTuple, Self
+from dataclasses import asdict
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
-from pytensor.graph.replace import graph_replace
+import xarray as xr
+from numpy.typing import NDArray
+from pymc.blocking import PointType
 
-from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
-from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.run import from_start_or_cold
-from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
+from pymc_gpep.hyper.latent_functions import LatentFunctions
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.rows.contract import Rows
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
-from pymc_gpep.structure.interpreted import GraphFunction, graph_function
-from pymc_gpep.structure.prior_functions import CrossCovariance, Moments, check_moments, prior_moments
 
-__all__ = ["Evaluation", "LogPosterior"]
+__all__ = ["Gps", "LogPosterior"]
 
-_one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
+type Gps = tuple[pm.gp.Latent, ...] | None
+"""What made the latent values; None where the graph of the model says what their prior is."""
 
 
-class Evaluation(NamedTuple):
-    """The log posterior at one point of the unconstrained space."""
+class LogPosterior(ABC):
+    """log p(θ | y) up to a constant, with gradient, as a method computes it.
 
-    theta: Array
-    """Hyperparameters, flat."""
-    log_posterior: float
-    """Evidence, log priors, log Jacobians and the model's other terms."""
-    gradient: Array
-    evidence: float
-    iterations: int
-    """Iterations that the approximation took."""
-    status: int
-    """One of `pymc_gpep.kernels.status`."""
-    start: Array
-    """Where a solve at this point or near by starts; empty in what was read from a file, but for the best point."""
-
-    @property
-    def usable(self) -> bool:
-        """Whether the approximation converged and the log posterior is finite."""
-        return self.status == CONVERGED and bool(np.isfinite(self.log_posterior))
-
-
-class LogPosterior(Hyperparameters):
-    """log p(θ | y) up to a constant, with gradient, as an approximation has it.
-
-    Parameters
-    ----------
-    classifier : GPClassifier
-    approximator : Approximator
-    compile_kwargs : dict, optional
-        For PyTensor's compilation. Without a `mode` the graph is interpreted.
+    A flat vector holds θ, unconstrained, and after it what else is learned, such as inducing inputs.
 
     Attributes
     ----------
-    data : dict
-        The data of the model when this was made, as constants that take their place. Later `pm.set_data` changes
-        neither the log posterior nor a fit that is made of it.
+    space : Hyperparameters
+        The hyperparameters of the model, and its data when this was made.
+    approximator : Approximator, SparseApproximation or IVM
+        The approximation with its options.
+    kind : str
+        What a file calls it.
+    by : str
+        What the posterior of the latent functions is known by, in words.
+    joint : bool
+        Whether there is a joint posterior of all latent values at the rows.
+    learns : str
+        What a search finds, in words that begin a sentence.
     """
 
-    def __init__(
-        self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
-    ) -> None:
-        super().__init__(classifier)
-        self.approximator = approximator
-        self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
-        model = classifier.model
-        moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
-        k, mean, parameters = model.replace_rvs_by_values(moments)
-        labels = classifier.labels
-        start, looseness = pt.dvector("start"), pt.dscalar("looseness")
-        op = Evidence(approximator, classifier.likelihood_model)
-        node = op.make_node(k, mean, labels, start, looseness, parameters)
-        evidence, _, _, end, status, iterations, _ = node.outputs
-        log_posterior = evidence + self.prior
-        gradient = (
-            pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, self.value_vars)])
-            if self.value_vars
-            else pt.zeros(0)
-        )
-        self._outputs = graph_replace(
-            [log_posterior, gradient, evidence, end, status, iterations], self.data, strict=False
-        )
-        self._inputs = [*self.value_vars, start, looseness]
-        self._looseness = 1.0
-        self._kwargs = compile_kwargs or {}
-        self._moments = prior_moments(classifier, self.data)
-        self._crossings: dict[tuple[pm.gp.Latent, ...] | None, CrossCovariance] = {}
+    kind: ClassVar[str]
+    by: ClassVar[str]
+    joint: ClassVar[bool] = False
+    learns: str = "Hyperparameters"
+
+    space: Hyperparameters
+    approximator: Any
+
+    @property
+    def classifier(self) -> GPClassifier:
+        """What was read from the model."""
+        return self.space.classifier
 
     @property
     def name(self) -> str:
-        """Of the approximation."""
-        return self.approximator.name
+        """Name of the method, for `pm.fit`."""
+        return str(self.approximator.name)
+
+    @property
+    def rows(self) -> Rows | None:
+        """The rows that were fitted in place of those of the model; None where those of the model were fitted."""
+        return None
+
+    def described(self) -> dict[str, Any]:
+        """Return what a file says of the method."""
+        return {"approximation": self.name, "options": json.dumps(asdict(self.approximator))}
+
+    def theta(self, x: Array) -> Array:
+        """The hyperparameters of a flat vector."""
+        return x[: self.space.size]
+
+    def point(self, x: Array) -> PointType:
+        """The values of the model's value variables that a flat vector stands for."""
+        return self.space.point(self.theta(x))
+
+    def flat(self, theta: Array) -> Array:
+        """The flat vector for hyperparameters, and what else is learned where it begins."""
+        return theta
+
+    @property
+    def number(self) -> str:
+        """What its evidence is, in words."""
+        return "log evidence"
+
+    def loosely(self, gradients: bool = True) -> Self:
+        """Return the same, as accurate as a search needs; without `gradients` as weights of points need."""
+        return self
+
+    def weighing(self) -> Self:
+        """Return the same, as accurate as nodes of an integral need; gradients may be left out."""
+        return self.loosely()
+
+    def held(self, best: Evaluation) -> "LogPosterior":
+        """Return the log posterior of θ alone, with all else where a search ended, to integrate over."""
+        return self
+
+    def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """Return `function(item)` of each item in order: evaluations that need not wait for each other."""
+        return [function(item) for item in items]
+
+    def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Any]:
+        """Return the approximate posteriors where several evaluations were."""
+        return [self.solve(evaluation.theta, evaluation.start) for evaluation in evaluated]
 
     @property
     def compiled(self) -> bool:
-        """Whether it is evaluated by compiled code, and not interpreted."""
-        return "mode" in self._kwargs
+        """Whether compiled code evaluates it, through which nothing can be raised."""
+        return False
 
-    def cross_covariance(self, gps: tuple[pm.gp.Latent, ...] | None) -> CrossCovariance:
-        """Prior moments at new inputs, made once for all fits of this log posterior; see `Fit.cross_covariance`."""
-        if gps not in self._crossings:
-            self._crossings[gps] = CrossCovariance(self.classifier, gps, self.data)
-        return self._crossings[gps]
+    @property
+    @abstractmethod
+    def entries(self) -> int:
+        """How many numbers the matrices of one solution hold."""
 
-    def prepare(self, threads: int = 1) -> None:
-        """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""
-        while len(self._idle) < threads:
-            self._idle.append(self._function.copy())
+    @abstractmethod
+    def check_moments(self, x: Array) -> None:
+        """Raise a ValueError if prior moments at one point cannot be those of a Gaussian process."""
 
-    def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """`function(item)` of each item, in their order: evaluations that need not wait for each other.
-
-        They are shared out over as many threads as BLAS was allowed. Results are the same for any number of them.
-        """
-        # What is compiled takes too long to have it twice.
-        with one_blas_thread(), ALONE if self.compiled else self._team() as team:
-            self.prepare(team.size)
-            return team.each(function, items)
-
-    def _team(self) -> Team:
-        return gather_for_solves(self.classifier.n_functions, self.classifier.n_points)
-
-    def loosely(self, gradients: bool = True) -> Self:
-        """The same log posterior, evaluated with a wider tolerance.
-
-        It is enough to search for a maximum, and without accurate `gradients` to weigh points against each other.
-        """
-        if self.approximator.looseness == 1.0:
-            return self
-        self.prepare()
-        other = copy(self)
-        other._looseness = self.approximator.looseness ** (1 if gradients else 2)
-        return other
-
-    @cached_property
-    def _idle(self) -> deque[GraphFunction]:
-        # Functions keep the values of an evaluation: a thread takes one and puts it back.
-        return deque([self._function])
-
-    @cached_property
-    def _function(self) -> GraphFunction:
-        # A fit that is read from a file never evaluates, and need not wait for this.
-        outputs = arrays_as_shared(self._outputs)
-        return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
-
-    def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
+    @abstractmethod
+    def __call__(self, x: Array, start: Any = None) -> Evaluation:
         """Evaluate; NaN with a status where the approximation fails.
 
         Parameters
         ----------
-        theta : array (d,)
-            Hyperparameters, unconstrained.
+        x : array
+            A flat vector.
         start : array or Neighbours, optional
             `Evaluation.start` of a neighbouring point, or of several. It saves iterations; where the solve fails from
-            there, it is tried once more from cold, as without one.
+            there, it is tried once more from cold.
         """
-        if isinstance(start, Neighbours):
-            start = start.predict(self.approximator, theta)
-        point = self.point(theta)
-        values = [point[v.name] for v in self.value_vars]
-        self.prepare()
-        evaluate = self._idle.pop()
-        try:
-            value, gradient, evidence, end, status, iterations = from_start_or_cold(
-                lambda begin: evaluate(*values, self._cold if begin is None else begin, self._looseness),
-                start,
-                lambda found: found[4] == CONVERGED,
-            )
-        finally:
-            self._idle.append(evaluate)
-        return Evaluation(
-            np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status),
-            np.asarray(end),
-        )  # fmt: skip
 
-    def moments(self, theta: Array) -> Moments:
-        """What the approximation is of at one point."""
-        with _one_at_a_time:
-            return self._moments(self.point(theta))
+    @abstractmethod
+    def solve(self, x: Array, start: Array | None = None) -> Any:
+        """Return the approximate posterior of the latent functions at one point; `start` as for an evaluation."""
 
-    def check_moments(self, theta: Array) -> None:
-        """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(self.moments(theta))
+    def from_cold(self, x: Array) -> Convergence:
+        """Return how a solve at one point converges that begins at nothing.
 
-    @one_blas_thread()
-    def solve(self, theta: Array, start: Array | None = None) -> Solution:
-        """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
-        return self._solve(self.moments(theta), start)
+        Raises
+        ------
+        TypeError
+            If solves have no iteration of their own.
+        """
+        found: Convergence | None = self.solve(x).convergence
+        if found is None:
+            raise TypeError(f"Sites of a fit by {self.by} are not iterated to a fixed point.")
+        return found
 
-    @one_blas_thread()
-    def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Solution]:
-        """Those at several points, from where their evaluations ended, shared out like these."""
-        problems = [(self.moments(evaluation.theta), evaluation.start) for evaluation in evaluated]
-        with self._team() as team:
-            return team.each(lambda problem: self._solve(*problem), problems)
+    @abstractmethod
+    def latent(self, x: Array, solution: Any, gps: Gps = None) -> LatentFunctions:
+        """Return the latent functions at any inputs, given a flat vector and the solution there.
 
-    def _solve(self, moments: Moments, start: Array | None) -> Solution:
-        k, mean, labels, likelihood = moments
-        return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood)
+        Raises
+        ------
+        ValueError
+            If the solution has no posterior.
+        StructureError
+            If `gps` are missing, and the graph of the model does not say what the prior is at other inputs.
+        """
+
+    @abstractmethod
+    def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
+        """Return the prior covariance (1 or c, m, m) of rows, of some where there are many, and what was observed."""
+
+    def ending_with(self, x: Array, solution: Any) -> Self:
+        """Return the log posterior of a fit that ended with a solution at x, where that makes another one."""
+        return self
+
+    def stored(self, x: Array, solution: Any) -> xr.Dataset:
+        """Return what a file has of the posterior at x; nothing where it is solved again.
+
+        Raises
+        ------
+        ValueError
+            If there is no posterior.
+        """
+        return xr.Dataset()
+
+    def restored(self, x: Array, table: xr.Dataset) -> Any:
+        """Return the solution that a file has."""
+        raise NotImplementedError(f"A fit by {self.by} is solved again.")
+
+    def few_prior(self, x: Array) -> Array:
+        """Return the prior covariance (q, m, m) of a few of the inputs at which functions are known."""
+        raise NotImplementedError(f"A fit by {self.by} is solved again.")
+
+    @abstractmethod
+    def inputs(self, gps: Gps = None) -> Array:
+        """Inputs (n, d) that were fitted."""
+
+    @abstractmethod
+    def observed(self, gps: Gps = None) -> NDArray[np.int64]:
+        """What was observed at the rows that were fitted, (n,)."""
+
+    @staticmethod
+    def state(converged: bool) -> str:
+        """Return in words whether a fit converged."""
+        return "converged" if converged else "NOT converged"
+
+    def anchors(self, x: Array, solution: Any = None) -> Array:
+        """Return the inputs (1 or c, M, d) at which the latent functions are known, if not those of all rows.
+
+        Raises
+        ------
+        AttributeError
+            If there are no such inputs.
+        """
+        raise AttributeError(f"A fit by {self.by} has no inducing inputs.")
+
+    def chosen(self, solution: Any) -> Any:
+        """Return the active rows as they were chosen, a `Selection`.
+
+        Raises
+        ------
+        AttributeError
+            If no rows were chosen.
+        """
+        raise AttributeError(f"A fit by {self.by} has no active rows.")
+
+    @abstractmethod
+    def heading(self, trace: Trace, solution: Any, converged: bool) -> str:
+        """Return a sentence with the method, what was chosen, its number, and whether the fit converged."""
+
+    @abstractmethod
+    def ending(self, trace: Trace, solution: Callable[[], Any]) -> str:
+        """Return how a fit ended, in sentences; `solution` computes the one at its end, where it is needed."""
+
+    def check_joint(self, what: str) -> None:
+        """Raise a NotImplementedError unless there is a joint posterior of all latent values at the rows.
+
+        Parameters
+        ----------
+        what : str
+            What needs it, for the message.
+        """
+        if self.joint:
+            return
+        raise NotImplementedError(
+            f"{what} works on the joint posterior of all latent values, which a fit by {self.by} does not have. "
+            "Fit some of the rows by a method that works on all of them together, or score fit.predict(Xtest) on rows "
+            "that were kept back."
+        )

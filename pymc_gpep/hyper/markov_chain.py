@@ -7,6 +7,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_gpep.approximations import Approximator
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.graph.marginal_model import MarginalModel
@@ -42,13 +43,14 @@ class MarkovChain(HyperMethod):
     nodes: int = field(default=100, metadata=at_least(1))
 
     name: ClassVar[str] = "nuts"
+    only_for: ClassVar[tuple[type, str]] = (Approximator, "methods that work on all latent values together")
 
     def integrate(
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
         """Thinned draws; the chains themselves are kept as well."""
         marginal = MarginalModel(log_posterior.classifier, log_posterior.approximator)
-        natural = log_posterior.natural(optimum.best.theta[None])
+        natural = log_posterior.space.natural(optimum.best.theta[None])
         data = pm.sample(
             self.draws,
             tune=self.tune,
@@ -65,7 +67,7 @@ class MarkovChain(HyperMethod):
             model=marginal,
         )
         draws = data["posterior"].to_dataset()
-        names = [v.name for v in log_posterior.value_vars]
+        names = [v.name for v in log_posterior.space.value_vars]
         chains = np.concatenate(
             [
                 draws[name].transpose("chain", "draw", ...).values.reshape(self.chains * self.draws, -1)

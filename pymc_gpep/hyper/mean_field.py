@@ -7,7 +7,6 @@ import numpy as np
 from pymc.progress_bar import CustomProgress, default_progress_theme
 from rich.console import Console
 
-from pymc_gpep.approximations.contract import Approximator
 from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
@@ -67,7 +66,7 @@ class MeanField(HyperMethod):
     tolerance: float = field(default=0.01, metadata=at_least(0))
 
     name: ClassVar[str] = "mean_field"
-    only_for: ClassVar[tuple[type[Approximator], str]] = (VariationalBayes, "method='vb' of a gpep.MultinomialProbit")
+    only_for: ClassVar[tuple[type, str]] = (VariationalBayes, "method='vb' of a gpep.MultinomialProbit")
 
     @property
     def _bounded(self) -> bool:
@@ -82,8 +81,8 @@ class MeanField(HyperMethod):
         bounds: list[float] = []
         rises = True
         steps = mean_field_steps(
-            log_posterior,
-            log_posterior.initial_point() if WEIGHTS[self.weights].from_priors else optimum.best.theta,
+            log_posterior,  # type: ignore[arg-type]  # `check` let no other pass
+            log_posterior.space.initial_point() if WEIGHTS[self.weights].from_priors else optimum.best.theta,
             draws=self.draws,
             weights=self.weights,
             inner=self.inner,

@@ -27,7 +27,7 @@ from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.hyper.blocks import find_blocks
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_weights import WEIGHTS, LatentValues, Weights
 from pymc_gpep.hyper.parents import most_probable_parents
 from pymc_gpep.hyper.weights import importance_estimate
@@ -74,7 +74,7 @@ class Step(NamedTuple):
 
 
 def mean_field_steps(
-    log_posterior: LogPosterior,
+    log_posterior: DenseLogPosterior,
     theta: Array,
     *,
     draws: int,
@@ -87,7 +87,7 @@ def mean_field_steps(
 
     Parameters
     ----------
-    log_posterior : LogPosterior
+    log_posterior : DenseLogPosterior
         By variational Bayes of a multinomial probit.
     theta : array (d,)
         Unconstrained.
@@ -108,10 +108,10 @@ def mean_field_steps(
     ValueError
         If a prior covariance cannot be one, at the mean of the hyperparameters or at all draws.
     """
-    hierarchy = Hierarchy(log_posterior.classifier, log_posterior.data)
+    hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     sample = hierarchy.sampler(random_seed)
     values_of = unconstrain(log_posterior.classifier)
-    order = [v.name for v in log_posterior.value_vars]
+    order = [v.name for v in log_posterior.space.value_vars]
     kind = WEIGHTS[weights]
     updates = kind.updates if inner is None else inner
 
@@ -119,7 +119,7 @@ def mean_field_steps(
         return np.asarray(DictToArrayBijection.map({name: values[name] for name in order}).data, dtype=np.float64)
 
     def natural(of: Array) -> dict[str, Array]:
-        return {name: values[0] for name, values in log_posterior.natural(of[None]).items()}
+        return {name: values[0] for name, values in log_posterior.space.natural(of[None]).items()}
 
     def prior_at(given: Mapping[str, Array], children: Mapping[str, Array]) -> Moments:
         return log_posterior.moments(flat(values_of({**given, **children})))
@@ -165,9 +165,9 @@ def _shown(values: dict[str, Array], names: list[str]) -> str:
     return ", ".join(f"{name} = {values[name].tolist()}" for name in names) or "no parents"
 
 
-def _of_values(log_posterior: LogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
+def _of_values(log_posterior: DenseLogPosterior, of: Mapping[str, NDArray[np.int64]]) -> NDArray[np.int64]:
     """The block of each entry of θ, (d,), from that of each entry of the children on their natural scale."""
-    owners = np.array(log_posterior.owners)
+    owners = np.array(log_posterior.space.owners)
     found = np.full(owners.size, -1)
     for name, blocks in of.items():
         own = owners == name
@@ -177,7 +177,7 @@ def _of_values(log_posterior: LogPosterior, of: Mapping[str, NDArray[np.int64]])
 
 
 def _latent_values(
-    log_posterior: LogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
+    log_posterior: DenseLogPosterior, theta: Array, inner: int | None, before: LatentValues | None, begin: Array | None
 ) -> LatentValues:
     """q(f) at some hyperparameters, from where it was, or from mean utilities at first."""
     approximator = log_posterior.approximator
@@ -216,7 +216,7 @@ def _latent_values(
 
 
 def _log_weights(
-    log_posterior: LogPosterior, thetas: Array, latent: LatentValues, kind: Weights, functions: NDArray[np.bool_]
+    log_posterior: DenseLogPosterior, thetas: Array, latent: LatentValues, kind: Weights, functions: NDArray[np.bool_]
 ) -> Array:
     """Σ_k r_k over the functions of each block, (b, draws), of hyperparameters θ_s (draws, d)."""
 

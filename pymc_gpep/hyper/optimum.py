@@ -1,16 +1,17 @@
 """The maximum of the hyperparameters' log posterior, and how it was found."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NoReturn, Protocol, Self
 
 import numpy as np
+import xarray as xr
 from pymc.blocking import PointType
 from scipy.optimize import minimize
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.evaluation import Evaluation, evaluation_table
 from pymc_gpep.hyper.saddle import defined_beside, higher_beside
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 
@@ -38,13 +39,13 @@ class Searched(Protocol):
     def loosely(self) -> Self:
         """The same, evaluated as accurately as a search needs."""
 
-    def point(self, theta: Array) -> PointType:
+    def point(self, theta: Array, /) -> PointType:
         """What a flat vector stands for, by name."""
 
-    def check_moments(self, theta: Array) -> None:
+    def check_moments(self, theta: Array, /) -> None:
         """Raise a ValueError if there is something wrong with the prior at one point."""
 
-    def __call__(self, theta: Array, start: Any = None) -> Evaluation:
+    def __call__(self, theta: Array, start: Any = None, /) -> Evaluation:
         """Evaluate, from a start or from neighbours."""
 
 
@@ -63,6 +64,48 @@ class Optimum:
     """Where searches from several points ended, in their order; NaN where one could not begin."""
     remark: str = ""
     """What else there is to say of a search, in words that its outcome begins."""
+
+    @property
+    def first(self) -> Evaluation:
+        """See `Trace`."""
+        return self.history[0]
+
+    unit: ClassVar[str] = "iteration"
+    per_epoch: ClassVar[int] = 1
+
+    @property
+    def slopes(self) -> Array:
+        """See `Trace`."""
+        return np.array([np.abs(each.gradient).max(initial=0.0) for each in self.history])
+
+    def stored(self) -> xr.Dataset:
+        """See `Trace`."""
+        return evaluation_table(self.history, "iteration")
+
+    def described(self) -> dict[str, Any]:
+        """See `Trace`."""
+        return {
+            "trace_converged": int(self.converged),
+            "trace_interrupted": int(self.interrupted),
+            "trace_message": self.message,
+            "trace_remark": self.remark,
+        }
+
+    def broken_off(self, why: str) -> Self:
+        """See `Trace`."""
+        return replace(self, converged=False, message=why, interrupted=True)
+
+    def ended_as(self, why: str) -> Self:
+        """See `Trace`."""
+        return replace(self, message=why)
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """See `Trace`."""
+        return {
+            name: np.array([getattr(each, name) for each in self.history])
+            for name in ("evidence", "log_posterior", "iterations")
+        }
 
     @property
     def losses(self) -> Array:

@@ -12,7 +12,7 @@ import numpy as np
 from pymc_gpep.approximations.ivm import ActiveSolution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, maximise, refuse, why_stopped
 
 __all__ = ["climb_in_rounds"]

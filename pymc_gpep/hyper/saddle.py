@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.evaluation import Evaluation
 
 __all__ = ["defined_beside", "higher_beside"]
 

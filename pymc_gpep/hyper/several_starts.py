@@ -7,13 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.listening import Listener
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
-from pymc_gpep.hyper.optimum import AGREE, Optimum, maximise, why_stopped
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import AGREE, FLAT, Optimum, maximise, why_stopped
 from pymc_gpep.kernels.status import NOT_FINITE
 from pymc_gpep.solvers.history import watching
 
-__all__ = ["maximise_from"]
+__all__ = ["maximise_from", "one_after_another"]
 
 _CLOSE = 0.2  # largest difference of a hyperparameter at which a search has come to the end of an earlier one
 _TOGETHER = 8  # searches that do not wait for each other, with any number of processors: results must not depend on it
@@ -33,6 +34,7 @@ def maximise_from(
     max_iterations: int,
     callback: Callback = lambda history, which: None,
     start: Array | None = None,
+    flat: float = FLAT,
 ) -> Optimum:
     """Find the maximum from each of several points; the best is kept, and where all of them ended.
 
@@ -52,19 +54,21 @@ def maximise_from(
         KeyboardInterrupt from it end all of them, and the best point so far is kept. So does an interrupt.
     start : array, optional
         `Evaluation.start` of a point near the first of `points`.
+    flat : float
+        Relative change of the log posterior in an iteration that counts as none.
 
     Raises
     ------
     ValueError
         If the approximation fails at the first point. Others at which it does count as failed searches.
     """
-    first, ended_by = _first(log_posterior, points[0], max_iterations, callback, start)
+    first, ended_by = _first(log_posterior, points[0], max_iterations, callback, start, flat)
     searches = [first]
     for batch in range(1, len(points), _TOGETHER):
         if ended_by is not None:
             break
         together = range(batch, min(batch + _TOGETHER, len(points)))
-        found, ended_by = _side_by_side(log_posterior, points, together, max_iterations, callback, searches)
+        found, ended_by = _side_by_side(log_posterior, points, together, max_iterations, callback, searches, flat)
         searches += found
     best = max((search.optimum for search in searches if search.optimum), key=lambda each: each.best.log_posterior)
     if ended_by is not None:
@@ -73,8 +77,62 @@ def maximise_from(
     return replace(best, ends=tuple(search.end for search in searches))
 
 
+def one_after_another(
+    search: Callable[[Array, int, Callback], Optimum],
+    points: Sequence[Array] | Array,
+    max_iterations: int,
+    callback: Callback = lambda history, which: None,
+) -> Optimum:
+    """Search in a way of its own from each of several points; the best is kept, and where all of them ended.
+
+    Parameters
+    ----------
+    search : function of (x, max_iterations, callback)
+    points, max_iterations, callback
+        As of `maximise_from`.
+
+    Raises
+    ------
+    ValueError
+        If the first search cannot begin. Others that cannot count as failed.
+    """
+    ended_by: BaseException | None = None
+    found: list[Optimum] = []
+    ends: list[Evaluation] = []
+    for which, point in enumerate(points):
+
+        def follow(history: tuple[Evaluation, ...], _: int, which: int = which) -> None:
+            nonlocal ended_by
+            try:
+                callback(history, which)
+            except StopIteration as stopped:
+                ended_by = stopped
+                raise
+
+        try:
+            one = search(point, max_iterations, follow)
+        except ValueError:
+            if not found:
+                raise
+            ends.append(_failed(point))
+            continue
+        found.append(one)
+        ends.append(one.best)
+        if ended_by is not None or one.interrupted:
+            break
+    best = max(found, key=lambda each: each.best.log_posterior)
+    if ended_by is not None or found[-1].interrupted:
+        best = replace(best, converged=False, message=found[-1].message, interrupted=found[-1].interrupted)
+    return replace(best, ends=tuple(ends))
+
+
 def _first(
-    log_posterior: LogPosterior, theta: Array, max_iterations: int, callback: Callback, start: Array | None
+    log_posterior: LogPosterior,
+    theta: Array,
+    max_iterations: int,
+    callback: Callback,
+    start: Array | None,
+    flat: float,
 ) -> tuple[_Search, BaseException | None]:
     """The search from the first point, and what ended it before its end."""
     ended_by: BaseException | None = None
@@ -87,7 +145,7 @@ def _first(
             ended_by = stopped
             raise
 
-    found = maximise(log_posterior, theta, max_iterations, follow, start)
+    found = maximise(log_posterior, theta, max_iterations, follow, start, flat=flat)
     return _Search(found, found.best), KeyboardInterrupt() if found.interrupted else ended_by
 
 
@@ -98,6 +156,7 @@ def _side_by_side(
     max_iterations: int,
     callback: Callback,
     before: Sequence[_Search],
+    flat: float,
 ) -> tuple[list[_Search], BaseException | None]:
     """Searches from some of the points, those that began, and what ended them before their ends."""
     listener = Listener(callback)
@@ -119,7 +178,7 @@ def _side_by_side(
         try:
             listener.check()
             with watching(watch):
-                found = maximise(log_posterior, points[number], max_iterations, follow)
+                found = maximise(log_posterior, points[number], max_iterations, follow, flat=flat)
         except ValueError:
             return _Search(None, _failed(points[number]))
         except KeyboardInterrupt as interrupt:  # before the search had anything to keep

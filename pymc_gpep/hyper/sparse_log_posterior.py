@@ -1,30 +1,42 @@
 """The log posterior of hyperparameters and inducing inputs, for more points than a prior covariance can have rows."""
 
-from collections.abc import Callable
-from typing import Self
+from collections.abc import Callable, Iterator
+from copy import copy
+from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
-from pymc.blocking import PointType
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.number import Number
+from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.approximations.sparse import SparseApproximation, SparseSolution
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.hyper.row_labels import checked_labels
+from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.rows.chunks import column_deviations
-from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
+from pymc_gpep.solvers.inducing import Block, Whitening
 from pymc_gpep.solvers.run import from_start_or_cold
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 __all__ = ["SparseLogPosterior"]
 
 
-class SparseLogPosterior:
+class SparseLogPosterior(BlockLogPosterior):
     """log p(θ, Z | y) up to a constant, with gradient, as EP with the inducing inputs Z has it; Z has a flat prior.
 
     A flat vector is θ, unconstrained, and where they are learned the inducing inputs, in units of the standard
@@ -32,88 +44,195 @@ class SparseLogPosterior:
 
     Parameters
     ----------
-    hyperparameters : Hyperparameters
+    space : Hyperparameters
     approximator : SparseApproximation
-    blocks : InducingBlocks
+    blocks : InducingBlocks or None
+        None in a fit that was read from a file, which asks the model.
     inducing : array (1 or c, M, d)
         Inducing inputs to begin with.
     learn : bool
         Whether inducing inputs are part of the flat vector, or stay as they are.
+    rows : Rows, optional
+        What is fitted in place of the rows of the model.
+    units : array (d,), optional
+        Of the columns of inducing inputs, where the rows are no longer there to tell.
     """
+
+    kind: ClassVar[str] = "inducing"
+    by: ClassVar[str] = "inducing inputs"
 
     def __init__(
         self,
-        hyperparameters: Hyperparameters,
+        space: Hyperparameters,
         approximator: SparseApproximation,
-        blocks: InducingBlocks,
+        blocks: InducingBlocks | None,
         inducing: Array,
         learn: bool,
+        rows: Rows | None = None,
+        units: Array | None = None,
     ) -> None:
-        self.hyperparameters = hyperparameters
+        super().__init__(space, blocks, rows)
         self.approximator = approximator
-        self.blocks = blocks
         self._inducing = inducing
         self._learn = learn
-        deviations = column_deviations(blocks.rows)
-        self._units = np.where(deviations > 0.0, deviations, 1.0)
-        self._count = len(hyperparameters.parameters)
-        classifier = hyperparameters.classifier
-        self.labels = self._read_labels()
-        """Of all rows; none where workers read their own."""
-        # What a likelihood with sites is given is the same at all rows, of which the data may have more than the model.
-        (parameters,) = evaluate([classifier.parameters])
-        every_row = len(parameters), blocks.rows.n_rows
-        self._likelihood = classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
-
-    def _read_labels(self) -> NDArray[np.int64]:
-        rows, likelihood = self.blocks.rows, self.hyperparameters.classifier.likelihood_model
-        return checked_labels(rows, likelihood, self.blocks.n_functions)
+        if units is not None:
+            self._units = units
 
     @property
-    def name(self) -> str:
-        """Of the approximation."""
-        return self.approximator.name
+    def learns(self) -> str:  # type: ignore[override]  # it depends on what is learned
+        """See `LogPosterior`."""
+        return "Hyperparameters and inducing inputs" if self._learn else "Hyperparameters"
 
-    def loosely(self) -> Self:
-        """The same: gradients are as accurate as the fixed point."""
-        return self
+    @property
+    def entries(self) -> int:
+        """See `LogPosterior`."""
+        return 2 * (self.classifier.n_functions * self._inducing.shape[1]) ** 2
+
+    @property
+    def number(self) -> str:
+        """See `LogPosterior`."""
+        of_model = self.classifier.likelihood_model, self.classifier.n_functions, self._inducing.shape[1]
+        return self.approximator.number(*of_model).value.partition(" {")[0]
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64]:
+        """Of all rows; empty where workers read their own."""
+        return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
+
+    @cached_property
+    def _units(self) -> Array:
+        deviations = column_deviations(self.blocks().rows)
+        return np.where(deviations > 0.0, deviations, 1.0)
+
+    @cached_property
+    def _likelihood(self) -> Likelihood:
+        # What a likelihood with sites is given is the same at all rows, of which the data may have more than the model.
+        (parameters,) = evaluate([self.classifier.parameters])
+        every_row = len(parameters), self.blocks().rows.n_rows
+        return self.classifier.likelihood_model.given(np.broadcast_to(parameters[:, :1], every_row))
+
+    def held(self, best: Evaluation) -> "SparseLogPosterior":
+        """See `LogPosterior`."""
+        if not self._learn:
+            return self
+        other = copy(self)
+        other._inducing, other._learn = self.anchors(best.theta), False
+        return other
 
     def flat(self, theta: Array) -> Array:
         """The vector for hyperparameters θ and the inducing inputs to begin with."""
         return np.concatenate([theta, (self._inducing / self._units).ravel()]) if self._learn else theta
 
-    def split(self, flat: Array) -> tuple[Array, Array]:
-        """θ and Z of a vector."""
+    def anchors(self, x: Array, solution: Any = None) -> Array:
+        """See `BlockLogPosterior`: inducing inputs."""
         if not self._learn:
-            return flat, self._inducing
-        return flat[: self._count], flat[self._count :].reshape(self._inducing.shape) * self._units
+            return self._inducing
+        return np.asarray(x[self.space.size :].reshape(self._inducing.shape) * self._units)
 
-    def point(self, theta: Array) -> PointType:
-        """The values of the model's value variables that a vector stands for."""
-        return self.hyperparameters.point(self.split(theta)[0])
-
-    def prior_at(self, flat: Array) -> PriorAt:
-        """The prior of the latent functions at one point."""
-        return PriorAt(self.blocks, self.point(flat), self.split(flat)[1])
-
-    def check_moments(self, theta: Array) -> None:
+    def check_moments(self, x: Array) -> None:
         """Raise a ValueError if the covariance of the inducing values at one point cannot be one."""
-        if bad := np.count_nonzero(~np.isfinite(self.prior_at(theta).inducing())):
+        if bad := np.count_nonzero(~np.isfinite(self.prior_at(x).inducing())):
             raise ValueError(
                 f"The prior covariance of the inducing values must be finite, but has {bad} values that are not. Look "
                 "at the hyperparameters that the model starts from."
             )
 
-    def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
-        """Evaluate; NaN with a status where EP fails.
+    def posterior(self, solution: SparseSolution) -> InducingPosterior:
+        """See `BlockLogPosterior`."""
+        if solution.posterior is None:
+            raise ValueError(
+                f"There is no posterior to predict from: {self.approximator.title} {solution.convergence}."
+            )
+        return solution.posterior
 
-        Parameters
-        ----------
-        theta : array
-            A flat vector.
-        start : array or Neighbours, optional
-            `Evaluation.start` of a neighbouring point, or of several.
-        """
+    def left_out(self, x: Array, solution: SparseSolution, gps: Gps) -> Iterator[LeftOut] | None:
+        """See `BlockLogPosterior`."""
+        coupled = isinstance(self.posterior(solution).whitened, CoupledWhitened)
+        if self.classifier.n_functions > 1 and not coupled:
+            return None
+        prior = self.prior_at(x, gps)
+        if not solution.start.size:  # a file has no sites
+            labels = self.observed(gps)
+            solution = self.approximator.solve(prior, labels, likelihood=self.likelihood_at(x, len(labels)))
+        return self.approximator.left_out(prior, solution)
+
+    def stored(self, x: Array, solution: SparseSolution) -> xr.Dataset:
+        """See `LogPosterior`."""
+        posterior = solution.posterior
+        if posterior is None:
+            raise ValueError(f"There is no posterior to store: {self.approximator.title} {solution.convergence}.")
+        white, whitened, found = posterior.whitening, posterior.whitened, solution.convergence
+        square = "inducing", "inducing_other"
+        coupled = "function_and_inducing", "function_and_inducing_other"
+        few = white.factor[:, :FEW]
+        table = xr.Dataset(
+            {
+                "inputs": (("set_of_inputs", "inducing", "column"), self.anchors(x)),
+                "factor": (("set", *square), white.factor),
+                "mean": (("function", "inducing"), whitened.mean),
+                "root": (("function", *square) if whitened.root.ndim == 3 else coupled, whitened.root),
+                "prior_covariance": (("set", "some", "others"), few @ few.swapaxes(1, 2)),
+                "evidence": ("sweep", found.evidence),
+                "residual": ("sweep", found.residual),
+            },
+            attrs={
+                "jitter": white.jitter,
+                "log_normaliser": whitened.log_normaliser,
+                "status": found.status,
+                "scheme": found.scheme,
+                "value": solution.evidence,
+                "floored": solution.floored,
+            },
+        )
+        return table.assign(units=("column", self._units)) if self._learn else table
+
+    def restored(self, x: Array, table: xr.Dataset) -> SparseSolution:
+        """See `LogPosterior`."""
+        attrs, likelihood = table.attrs, self.classifier.likelihood_model
+        whitened = WhitenedPosterior if table["root"].ndim == 3 else CoupledWhitened
+        return SparseSolution(
+            evidence=float(attrs["value"]),
+            number=self.approximator.number(likelihood, *table["mean"].shape),
+            posterior=InducingPosterior(
+                Whitening(table["factor"].values, float(attrs["jitter"])),
+                whitened(table["mean"].values, table["root"].values, float(attrs["log_normaliser"])),
+            ),
+            labels=self.labels if self._rows is None else np.empty(0, np.int64),
+            likelihood=likelihood,
+            start=np.empty(0),
+            convergence=Convergence(
+                int(attrs["status"]),
+                table.sizes["sweep"],
+                table["evidence"].values,
+                table["residual"].values,
+                self.approximator.tolerance,
+                attrs["scheme"],
+            ),
+            inducing_slope=np.empty(0),
+            floored=int(attrs["floored"]),
+        )
+
+    def heading(self, trace: Trace, solution: SparseSolution, converged: bool) -> str:
+        """See `LogPosterior`."""
+        chosen = f"{self.approximator.chosen}{self.count(self.anchors(trace.best.theta))}"
+        widened = f", {solution.floored} sites match a mean alone" if solution.floored else ""
+        number = solution.number.text(solution.evidence)
+        return f"{self.name} ({chosen}): {number}, {self.state(converged)}{widened}."
+
+    def ending(self, trace: Trace, solution: Callable[[], SparseSolution]) -> str:
+        """See `LogPosterior`."""
+        title = self.approximator.title
+        if not trace.best.theta.size:
+            return f"Nothing to learn; {title} {solution().convergence}."
+        ended = f"{self.learns} {trace.outcome}"
+        if trace.interrupted:  # a user who interrupts a fit does not wait for another solve
+            return f"{ended}."
+        found = solution()
+        over = "" if not self._learn or found.number is Number.BOUND else f" {OVER_FITTED}"
+        return f"{ended}; {title}, started near its solution, {found.convergence}.{over}"
+
+    def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
+        """See `LogPosterior`."""
         if isinstance(start, Neighbours):
             start = start.predict(self.approximator, theta)
         found = self._evaluation(theta, lambda prior, pull: self._solve(prior, start, pull))
@@ -139,7 +258,7 @@ class SparseLogPosterior:
         self, theta: Array, solve: Callable[[PriorAt, Callable[[slice, Block], None]], SparseSolution]
     ) -> Evaluation:
         prior = self.prior_at(theta)
-        of_theta, of_inducing = np.zeros(self._count), np.zeros(self._inducing.shape)
+        of_theta, of_inducing = np.zeros(self.space.size), np.zeros(self._inducing.shape)
 
         def add(slopes: tuple[Array, Array]) -> None:
             of_theta[:] += slopes[0]
@@ -157,7 +276,7 @@ class SparseLogPosterior:
         if solution.inducing_slope.size:
             by_inducing = prior.inducing_slopes(solution.inducing_slope)
             of_theta, of_inducing = of_theta + by_inducing[0], of_inducing + by_inducing[1]
-        log_prior, of_prior = self.hyperparameters.log_prior_and_slope(self.split(theta)[0])
+        log_prior, of_prior = self.space.log_prior_and_slope(self.theta(theta))
         gradient = of_theta + of_prior
         if self._learn:
             gradient = np.concatenate([gradient, (of_inducing * self._units).ravel()])

@@ -34,22 +34,22 @@ def starting_points(log_posterior: LogPosterior, first: Array, count: int, rando
     if count == 1 or not first.size:
         return first[None]
     suggested = _suggested(log_posterior, first)[: count - 1]
-    drawn = log_posterior.draw_prior(count - 1 - len(suggested), random_seed)
+    drawn = log_posterior.space.draw_prior(count - 1 - len(suggested), random_seed)
     return np.array([first, *suggested, *drawn])
 
 
 def _suggested(log_posterior: LogPosterior, first: Array) -> list[Array]:
-    labels = log_posterior.moments(first).labels
+    _, labels = log_posterior.covariance(first)
     pairs = pairs_by_kind(labels)
 
     def look(theta: Array) -> PriorView:
-        return view(log_posterior.moments(theta).k, pairs)
+        return view(log_posterior.covariance(theta)[0], pairs)
 
     magnitudes, scales = roles(look, first)
     if not scales.any():
         return []
     # Points that are the same stay alike on any scale, and say nothing of one.
-    same = correlations(log_posterior.moments(first + _PATH[0] * scales).k).max(axis=0) > _SAME
+    same = correlations(log_posterior.covariance(first + _PATH[0] * scales)[0]).max(axis=0) > _SAME
     pairs = {kind: which & ~same for kind, which in pairs.items()}
     seen = [look(first + step * scales) for step in _PATH]
     points = []

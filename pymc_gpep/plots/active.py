@@ -9,7 +9,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pymc_gpep.fits.active_fit import ActiveFit
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.inputs import input_grid, varying
 from pymc_gpep.plots.probabilities import plot_probabilities, row_of_class
@@ -24,7 +24,7 @@ _SCORES = {"mlpd": "mean log predictive density", "accuracy": "accuracy"}
 
 
 def plot_active(
-    fit: ActiveFit,
+    fit: Fit,
     gp: Any = None,
     Xnew: Any = None,
     *,
@@ -39,7 +39,7 @@ def plot_active(
 
     Parameters
     ----------
-    fit : ActiveFit
+    fit : Fit
         What `pm.fit(method="ivm")` returned.
     gp : pm.gp.Latent or sequence of them, optional
         What made the latent values of the model. Without it the covariance is read from the graph of the model.
@@ -64,8 +64,8 @@ def plot_active(
     ValueError
         If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
     """
-    if not isinstance(fit, ActiveFit):
-        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is a {type(fit).__name__}.')
+    if not hasattr(fit, "active"):
+        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is {fit!r}.')
     X = fit.fitted_inputs(gp)
     new = input_grid(X) if Xnew is None else Xnew
     p = fit.predict(gp, new)["p"]

@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations import Convergence, Solution
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, NEUTRAL, colours
-from pymc_gpep.variational.approximation import GPApproximation
 
 __all__ = ["plot_convergence"]
 
@@ -29,7 +28,7 @@ def plot_convergence(
 
     Parameters
     ----------
-    results : GPApproximation, Solution or Convergence, or dict of str to them
+    results : Fit, Solution or Convergence, or dict of str to them
         What `pm.fit` returned, or for "sites" also what an approximation's `solve` returned.
     of : {"hyperparameters", "sites"}
         Iterations of the optimiser, each with its hyperparameters; or those of the approximation, for a fit at the
@@ -56,15 +55,17 @@ def plot_convergence(
         raise ValueError(f"of must be 'hyperparameters' or 'sites', but is {of!r}.")
     named = dict(results) if isinstance(results, Mapping) else {"": results}
     axes = panels(axes, 1, 2, (4.6, 3.4))[0]
-    tolerances = set()
+    tolerances, labels = set(), set()
     for i, ((name, result), colour) in enumerate(zip(named.items(), colours(len(named)), strict=True)):
         if of == "sites":
             convergence = _convergence(name, result)
             start, evidence, distance = 1, convergence.evidence, convergence.residual
             tolerances.add(convergence.tolerance)
-        elif isinstance(result, GPApproximation):
-            start, evidence = 0, result.history["evidence"].values
-            distance = np.array([np.abs(each.gradient).max(initial=0.0) for each in result.optimum.history])
+        elif isinstance(result, Fit):
+            start, columns = 0, result.trace.columns
+            evidence = columns.get("evidence", columns["log_posterior"])
+            distance = result.trace.slopes
+            labels.add(result.log_posterior.number if "evidence" in columns else "log posterior, estimated")
         else:
             raise _refusal(name, result, "pm.fit returned")
         style = {
@@ -76,7 +77,7 @@ def plot_convergence(
     for tolerance in tolerances:
         axes[1].axhline(tolerance, color=NEUTRAL, linewidth=0.8, linestyle=":")
     axes[1].set_yscale("log")
-    axes[0].set_ylabel("log evidence")
+    axes[0].set_ylabel(" or ".join(sorted(labels)) or "log evidence")
     axes[1].set_ylabel("residual" if of == "sites" else "largest slope of the log posterior")
     for ax in axes:
         ax.set_xlabel("iteration" if of == "sites" else "iteration of the optimiser")
@@ -87,11 +88,8 @@ def plot_convergence(
 
 
 def _convergence(name: str, result: Any) -> Convergence:
-    if isinstance(result, GPApproximation):
-        prior = result.solution.posterior.prior
-        solver = result.log_posterior.approximator
-        solution = result.solution
-        return solver.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood).convergence
+    if isinstance(result, Fit):
+        return result.log_posterior.from_cold(result.trace.best.theta)
     if isinstance(result, Solution):
         return result.convergence
     if isinstance(result, Convergence):
@@ -101,9 +99,4 @@ def _convergence(name: str, result: Any) -> Convergence:
 
 def _refusal(name: str, result: Any, wanted: str) -> TypeError:
     which = repr(name) if name else "results"
-    if isinstance(result, InducingFit):
-        return TypeError(
-            f"{which} must be what pm.fit returned of a method that works on all latent values together, not a "
-            f"{type(result).__name__}: fit.history has the iterations of this one."
-        )
     return TypeError(f"{which} must be what {wanted}, not a {type(result).__name__}.")

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.fits_and_draws import Result, by_name
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.contours import draw_gaussian
 from pymc_gpep.plots.points import point_labels, point_position
 from pymc_gpep.plots.style import NEUTRAL, colours
-from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,7 +45,7 @@ def plot_effective_likelihoods(
 
     Parameters
     ----------
-    results : dict of str to GPApproximation, or GPApproximation
+    results : dict of str to Fit, or Fit
         What `pm.fit` returned for models of one latent function.
     points : tuple of two labels or int
         Training points, as the coords of the model name them; their positions where they do not.
@@ -71,7 +71,7 @@ def plot_effective_likelihoods(
     named = by_name(results)
     if not len(levels) or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must be in (0, 1), but are {levels}.")
-    fits = {name: fit for name, fit in named.items() if isinstance(fit, GPApproximation)}
+    fits = {name: fit for name, fit in named.items() if isinstance(fit, Fit) and fit.log_posterior.joint}
     if others := [name for name in named if name not in fits]:
         raise TypeError(
             f"{others[0]!r} has no sites on latent values, which would stand for the likelihood. Give fits of all "

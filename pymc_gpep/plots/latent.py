@@ -19,14 +19,13 @@ from pymc_gpep.comparison.fits_and_draws import (
     latent_draws,
     reference_among,
 )
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import panels, single
 from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
 from pymc_gpep.plots.frames import diagonal, same_frame
 from pymc_gpep.plots.points import point_labels, point_position
 from pymc_gpep.plots.style import LINE_STYLES, colours, label_of
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -241,18 +240,18 @@ def _check_different(name: str, pair: tuple[Any, Any]) -> None:
         raise ValueError(f"{name} must be two different ones, but are {first!r} twice.")
 
 
-def _moments(name: str, fit: GPApproximation | InducingFit, pair: _Pair) -> tuple[Array, Array]:
+def _moments(name: str, fit: Fit, pair: _Pair) -> tuple[Array, Array]:
     """Mean (2,) and covariance (2, 2) of the two latent values."""
     (a, b), (i, j) = pair.functions, pair.points
     if i == j:
         mean, cov = fit.latent_moments()
         return mean[i, [a, b]], cov[i][np.ix_([a, b], [a, b])]
-    if isinstance(fit, InducingFit):
+    try:
+        mean, joint = fit.joint_latent_moments([i, j])
+    except NotImplementedError as error:
         raise TypeError(
-            f"{name!r} has moments of the latent values of each point, and none of two points together, which "
-            "`points` needs. Give fits of all latent values."
-        )
-    mean, joint = fit.joint_latent_moments([i, j])
+            f"`points` needs the moments of two points together, which {name!r} does not have: {error}"
+        ) from None
     where = [0, 1], [a, b]
     return mean[where], joint[where][:, *where]
 

@@ -10,12 +10,11 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.inducing_fit import InducingFit
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.plots.canvas import single
 from pymc_gpep.plots.inputs import column_names, input_grid, regular, varying
 from pymc_gpep.plots.style import MARKERS, NEUTRAL, colours, label_of
 from pymc_gpep.rows.fingerprint import FormerRows
-from pymc_gpep.variational.approximation import GPApproximation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +25,7 @@ _ROW = 0.045  # height of a row of data, in units of probability
 
 
 def plot_probabilities(
-    source: GPApproximation | InducingFit | xr.DataArray | xr.Dataset | ArrayLike,
+    source: Fit | xr.DataArray | xr.Dataset | ArrayLike,
     gp: Any = None,
     Xnew: Any = None,
     *,
@@ -43,11 +42,10 @@ def plot_probabilities(
 
     Parameters
     ----------
-    source : GPApproximation, InducingFit, DataArray, Dataset or array (m, c)
+    source : Fit, DataArray, Dataset or array (m, c)
         A fit, or class probabilities at `Xnew`: from `fit.predict`, from `gpep.predict_draws`, or any others.
     gp : pm.gp.Latent or sequence of them, optional
-        With a fit: what made the latent values of the model. A fit by inducing inputs or active rows does without it
-        where the covariance can be read from the graph of the model.
+        With a fit: what made the latent values, where the graph of the model does not say what their prior is.
     Xnew : array (m, d), optional
         New inputs of which one or two vary; two on a regular grid, see `input_grid`. With a fit the default is a grid
         around its data.
@@ -73,17 +71,9 @@ def plot_probabilities(
     Raises
     ------
     ValueError
-        If `gp` or `Xnew` is needed and missing, or if shapes do not fit.
+        If `Xnew` is needed and missing, or if shapes do not fit.
     """
-    if isinstance(source, GPApproximation):
-        if gp is None:
-            raise ValueError("Predictions of a fit need gp, the pm.gp.Latent that made the latent values of its model.")
-        if X is None:
-            X, y = source.fitted_inputs(gp), source.solution.labels
-        if Xnew is None:
-            Xnew = input_grid(X)
-        p = source.predict(gp, Xnew)["p"]
-    elif isinstance(source, InducingFit):
+    if isinstance(source, Fit):
         if X is None and (Xnew is None or not isinstance(source.rows, FormerRows)):
             X, y = source.fitted_inputs(gp), source.labels(gp)
         if Xnew is None:

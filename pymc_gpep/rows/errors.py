@@ -12,7 +12,7 @@ class RowError(ValueError):
     ----------
     row : int
         Counted from 0.
-    fit : SparseFit or StreamedFit or None
+    fit : Fit or None
         What had been learned when the row was met; None if nothing.
     """
 

@@ -15,7 +15,9 @@ from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.hyper.curvature import second_derivatives
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import GPClassifier
 
@@ -78,8 +80,8 @@ def fit_sites(
     ValueError
         If the approximation fails at the model's initial point, or at the mode.
     """
-    log_posterior = LogPosterior(classifier, approximator, compile_kwargs)
-    best = maximise(log_posterior, log_posterior.initial_point(), _MAX_ITERATIONS).best
+    log_posterior = DenseLogPosterior(classifier, approximator, compile_kwargs)
+    best = maximise(log_posterior, log_posterior.space.initial_point(), _MAX_ITERATIONS).best
     centre, axes = best.theta, _principal_axes(log_posterior, best)
 
     def solved(theta: Array) -> Sites | None:

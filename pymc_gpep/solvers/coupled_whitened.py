@@ -40,6 +40,23 @@ class CoupledWhitened(NamedTuple):
                     cov[some, k, other] = cov[some, other, k] = product
         return np.stack([mean @ own for mean, own in zip(self.mean, w, strict=True)]), cov
 
+    def joint_covariance(self, w: list[Array]) -> Array:
+        """See `Whitened`."""
+        halves = [self._rows(k) @ own for k, own in enumerate(w)]
+        c, columns = len(w), w[0].shape[1]
+        cov = np.empty((c, columns, c, columns))
+        for k, half in enumerate(halves):
+            for other in range(k + 1):
+                product = half.T @ halves[other][-len(half) :]
+                cov[k, :, other], cov[other, :, k] = product, product.T
+        return cov
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """See `Whitened`."""
+        noise = rng.standard_normal((count, self.mean.size))
+        drawn: Array = self.mean + (noise @ self.root).reshape(count, *self.mean.shape)
+        return drawn
+
     def smoothed(self, w: list[Array], pi: Array) -> Array:
         """Of Σ W Π what belongs to the features of each function, (c, M, B), for π (c, B)."""
         c, size = self.mean.shape

@@ -30,6 +30,12 @@ class Whitened(Protocol):
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
         """Means (c, B) and covariances (B, c, c) of the w_kᵀv_k for features w_k (M, B) of each function."""
 
+    def joint_covariance(self, w: list[Array]) -> Array:
+        """Covariance (c, B, c, B) of the same, of all points together."""
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """Draws (count, c, M) of v."""
+
 
 class WhitenedPosterior(NamedTuple):
     """q(v_k) = N(μ_k, Σ_k) of each function, Σ = (I + S)⁻¹ = Rᵀ R, μ = Σ h."""
@@ -51,6 +57,21 @@ class WhitenedPosterior(NamedTuple):
         pairs = [self.marginals(k, own) for k, own in enumerate(w)]
         mean, variance = (np.array(each) for each in zip(*pairs, strict=True))
         return mean, variance.T[:, :, None] * np.eye(len(w))
+
+    def joint_covariance(self, w: list[Array]) -> Array:
+        """See `Whitened`."""
+        c, columns = len(w), w[0].shape[1]
+        cov = np.zeros((c, columns, c, columns))
+        for k, own in enumerate(w):
+            half = lower_product(self.root[k], own)
+            cov[k, :, k] = half.T @ half
+        return cov
+
+    def draw(self, rng: np.random.Generator, count: int) -> Array:
+        """See `Whitened`."""
+        noise = rng.standard_normal((count, *self.mean.shape))
+        drawn: Array = self.mean + np.einsum("kij,ski->skj", self.root, noise)
+        return drawn
 
     def covariances(self, k: int, w: Array) -> Array:
         """Σ_k w, (M, B)."""

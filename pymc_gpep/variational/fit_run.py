@@ -35,6 +35,7 @@ class FitRun:
         self._progress = FitProgress(name, progressbar, theme)
         self._contexts = ExitStack()
         self._began = time.perf_counter()
+        self._of_graphs = 0.0
         self._compiled: Compilation
         self._so_far: Callable[[], Any] = lambda: None
 
@@ -81,10 +82,16 @@ class FitRun:
         if self._callbacks:
             call(self._callbacks, so_far(), losses, number)
 
+    def graphs_are_made(self) -> None:
+        """Count the time until now as that of compiling."""
+        until_now, _ = self.seconds()
+        self._of_graphs = until_now
+
     def seconds(self) -> tuple[float, float]:
-        """Seconds since the fit began without those that numba compiled in, and these."""
+        """Seconds since the fit began without those of compiling, and these."""
         compiling = self._compiled.seconds
-        return time.perf_counter() - self._began - compiling, compiling
+        all_else = time.perf_counter() - self._began - compiling
+        return all_else - self._of_graphs, compiling + self._of_graphs
 
     def finish(self, fit: Any) -> None:
         """Tell callbacks that want to know that the fit has ended."""

@@ -1,8 +1,10 @@
-"""The run of an approximation by `pm.fit`: read the model, optimise the hyperparameters, report."""
+"""The run of `pm.fit` by a method of this package: read the model, search, integrate, report."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from inspect import signature
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -10,75 +12,83 @@ import pymc as pm
 from pymc.progress_bar import default_progress_theme
 from pymc.variational.inference import Inference
 
-from pymc_gpep.approximations import approximator
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.hyper import Maximum, hyper_method
-from pymc_gpep.hyper.ends import looked_at
-from pymc_gpep.hyper.hyperparameters import check_start
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
-from pymc_gpep.hyper.several_starts import maximise_from
-from pymc_gpep.hyper.starts import starting_points
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.backends import compile_options
-from pymc_gpep.structure.memory import check_memory
-from pymc_gpep.variational.approximation import GPApproximation, warn_if_nothing_learned, warn_unless_converged
-from pymc_gpep.variational.argument_checks import taken, whole_seed
+from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.single_class import warn_of_single_class
+from pymc_gpep.variational.plans.contract import Given, Search
+from pymc_gpep.variational.plans.registry import PLANS, plan_for
 
-__all__ = ["GPInference"]
-
-_OF_FIT = (
-    ", hyper, hyper_options, starts and likelihood, besides pm.fit's own: n, the limit on iterations of the optimiser, "
-    "start, random_seed, callbacks and progressbar"
-)
+__all__ = ["GPInference", "taken"]
 
 _log = logging.getLogger(__name__)
 
 
 class GPInference(Inference):
-    """Fit a Gaussian process classifier: latent values integrated out, hyperparameters at their maximum or as well.
+    """Fit a Gaussian process model: latent functions integrated out, hyperparameters at their maximum or as well.
 
     `pm.fit(method="nested_ep", ...)` is this with `method` and the keyword arguments below.
 
     Parameters
     ----------
     method : str
-        Name of the approximation.
+        Name of the method.
     model : pm.Model, optional
     random_seed : int, optional
-        For the initial point, and for draws that are given no seed of their own.
-    start : dict, optional
-        Initial values of hyperparameters, by name.
+        For the initial point, rows that are chosen or inducing inputs, their order, and for draws that are given no
+        seed of their own. Fits with the same seed are the same.
+    start : dict, Fit or path, optional
+        Initial values of hyperparameters, by name; or a fit to go on from. By batches that is one with the same
+        arguments, or a file of it, as `gpep.Checkpoint` writes.
     starts : int
         From how many points the maximum of the hyperparameters is looked for; the best is kept. The first is the
         model's initial point, or `start`. Others have length scales and magnitudes that the covariances of the data
         suggest, and after four of these are draws from the prior. Searches from these share the processors that BLAS
-        may use; what they find does not depend on how many that are.
+        may use; what they find does not depend on how many that are. Batches have one start.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made the latent values. If not given, the covariance between any inputs is read from the graph of the
+        model. Methods that work on all latent values together need neither.
+    data : pair of arrays, path or Rows, optional
+        Inputs and labels in place of those of the model, which is declared on a few of them, for methods with inducing
+        inputs or active rows. They are read block by block, and need not fit in memory, but for active rows, which hold
+        the inputs. See `pymc_gpep.rows.registry.rows_of`.
     hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
         What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
-        integrate over them: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite
-        design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"` alone, by variational Bayes,
-        `"nuts"` by Markov chains. See `pymc_gpep.hyper`.
+        integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the Gaussian at the
+        maximum, `"ccd"` by a central composite design, `"importance"` by weighted draws, `"mean_field"`, which is for
+        `"vb"` alone, by variational Bayes, `"nuts"`, for methods that work on all latent values together, by Markov
+        chains. After batches the integral takes sweeps over all rows. See `pymc_gpep.hyper`.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
-        Of the approximation: the parameters of its class, `NestedEP` and so on.
+        Of the method: parameters of its approximation, `NestedEP` and so on, and those of its plan:
+        `pymc_gpep.variational.plans.inducing_inputs.InducingInputs`, `.batches.Batches`, `.active_rows.ActiveRows`.
 
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier.
+        If the model is not a Gaussian process classifier; if `gp` is missing where it is needed.
     ValueError
-        If the method does not fit the model's likelihood, or if there is no such `hyper`.
+        If the method does not fit the model's likelihood, if there is no such `hyper`, or if an option has a value that
+        makes no sense. A `RowError` has what had been learned when the row was met in its attribute `fit`.
     TypeError
-        If an option is not one of the approximation's, or not one of `hyper`'s.
+        If there is no such option, or if one is something else.
+    MemoryError
+        If a method that works on all latent values together cannot fit into memory.
     """
 
     def __init__(
@@ -86,67 +96,81 @@ class GPInference(Inference):
         method: str,
         model: pm.Model | None = None,
         random_seed: Any = None,
-        start: Mapping[str, Any] | None = None,
+        start: Mapping[str, Any] | Fit | str | PathLike[str] | None = None,
         starts: int = 1,
         likelihood: str | None = None,
+        gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
+        data: Any = None,
         hyper: str = "map",
         hyper_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
-        model = pm.modelcontext(model)
-        self._classifier = read_classifier(model, likelihood)
-        self._approximator = approximator(
-            method, self._classifier.likelihood_model, options, _OF_FIT, taken(type(self))
-        )
-        check_memory(self._classifier, f"method={self._approximator.name!r}", learned=True)
-        self._hyper = hyper_method(hyper, hyper_options)
-        self._hyper.check(self._approximator)
-        check_start(start)
-        self._start = dict(start or {})
+        kind = plan_for(method, options)
+        optional = {"gp": gp, "data": data, "starts": starts if starts != 1 else None}
+        refused = {name: value for name, value in optional.items() if value is not None and name not in kind.takes}
+        own = {field.name for field in fields(kind)}
+        self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        self._starts = starts
-        self._seed = whole_seed(random_seed)
-        self._approx = GPApproximation(model=model, random_seed=self._seed)
-        self._log_posterior: LogPosterior | None = None
-        self._kwargs: dict[str, Any] = {}
-        self._include_transformed = False
+        self._hyper = hyper_method(hyper, hyper_options)
+        classifier = read_classifier(pm.modelcontext(model), likelihood)
+        approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
+        self._hyper.check(approximator)
+        space = Hyperparameters(classifier)
+        gps, rows = as_gps(gp), None if data is None else rows_of(data)
+        left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
+        seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
+        first = space.initial_point(values, seed)
+        self._given = Given(method, space, approximator, gps, rows, seed, first, left_off, starts)
+        self._plan.check(self._given)
+        self._search: Search | None = None
+        self._fit: Fit | None = None
         self.hist: Array = np.empty(0)
         self.state = None
 
     @property
-    def approx(self) -> GPApproximation:
-        """The approximation that is being fitted."""
-        return self._approx
+    def approx(self) -> Fit | None:
+        """The fit that was made; None before there is one."""
+        return self._fit
 
     def fit(
         self,
         n: int = 10000,
-        score: bool | None = None,
-        callbacks: Sequence[Callable[[GPApproximation, np.ndarray, int], None]] | None = None,
+        score: bool | str | None = None,
+        callbacks: Sequence[Callable[[Fit, Array, int], None]] | None = None,
         progressbar: bool = True,
         progressbar_theme: Any = default_progress_theme,
         *,
+        obj_optimizer: Callable[..., Any] | None = None,
         backend: str | None = None,
         include_transformed: bool = False,
         compile_kwargs: dict[str, Any] | None = None,
-    ) -> GPApproximation:
-        """Optimise the hyperparameters, and integrate over them where that is wanted.
+    ) -> Fit:
+        """Search for hyperparameters, and integrate over them where that is wanted.
 
         Parameters
         ----------
         n : int
-            Limit on iterations of the optimiser, from each start.
-        score : bool, optional
-            Taken for compatibility: the loss, the negative log posterior, is always recorded.
-        callbacks : list of functions of (approximation, losses, iteration), optional
-            Called after each iteration; StopIteration ends the fit and keeps the best point so far. With several starts
-            the losses are those of the search that has come a step further, of which the later ones run side by side,
-            and iterations are counted on. Callbacks are always called in the thread of the fit, one at a time.
+            Limit on iterations of the optimiser, from each start; with active rows of all rounds together. By batches
+            the number of steps, of one batch each.
+        score : bool or str, optional
+            For `"ivm"` what rows are chosen by, see `IVM`. True and False, which PyMC means by it, change nothing: the
+            loss, the negative log posterior, is always recorded.
+        callbacks : list of functions of (fit, losses, iteration), optional
+            Called after each iteration or step, with a fit that never changes; StopIteration ends the fit and keeps the
+            best point so far. With several starts the losses are those of the search that has come a step further, of
+            which the later ones run side by side, and iterations are counted on. Callbacks are always called in the
+            thread of the fit, one at a time.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
+        obj_optimizer : function, optional
+            One of PyMC's, for steps by a gradient. By batches `pm.adam(learning_rate=1e-3)` if not given, or
+            `gpep.falling_adam(...)`. With `update="inner"`: without one each parameter has a length of steps of its
+            own, which grows while its slope keeps its sign (Riedmiller and Braun 1993). Of `"sparse_vi"` no step may
+            lower the bound; without an optimiser they are Adam's at a rate that begins at 0.03, grows by 3 % with each
+            step, tenfold at most, and is halved where one was refused.
         backend : str, optional
-            PyTensor backend to compile the graph of the log posterior with: "numba", "c", "jax". Without one the graph
-            is interpreted, since compiling takes longer than the few dozen evaluations that a fit needs.
+            PyTensor backend to compile graphs with: "numba", "c", "jax". Without one graphs are interpreted, since
+            compiling takes longer than most fits.
         include_transformed : bool
             Whether `state` includes unconstrained values.
         compile_kwargs : dict, optional
@@ -155,104 +179,141 @@ class GPInference(Inference):
         Raises
         ------
         TypeError
-            If `n` is no whole number.
+            If `n` is not a whole number, or `obj_optimizer` something else.
+        ValueError
+            If the approximation fails at the first point, or if there is an `obj_optimizer` that is not needed.
         ModuleNotFoundError
             If the backend is JAX, and JAX is not installed.
 
         Notes
         -----
-        An interrupt (Ctrl-C) ends the optimisation, or the integration over hyperparameters, and keeps the best point
-        so far; the posterior there is computed when it is first asked for.
+        An interrupt (Ctrl-C) ends the search, or the integral over hyperparameters, and keeps the best point so far;
+        the posterior there is computed when it is first asked for.
         """
-        check_whole("n, the limit on iterations of the optimiser,", n)
-        self._include_transformed = include_transformed
-        self._kwargs = compile_options(backend, compile_kwargs)
-        self._log_posterior = None  # the model may have other data than in an earlier fit
-        warn_of_single_class(self._classifier, *evaluate([self._classifier.labels]))
-        return self._run(n, callbacks or (), progressbar, progressbar_theme)
+        check_whole(f"n, {self._plan.limit}", n)
+        _check_optimiser(obj_optimizer, self._given.method, "obj_optimizer" in self._plan.takes)
+        given = self._given
+        if isinstance(score, str):
+            if not hasattr(given.approximator, "score"):
+                raise TypeError(f"score={score!r} says what active rows are chosen by, which {given.method} has not.")
+            given = replace(given, approximator=replace(given.approximator, score=score))
+        kwargs = compile_options(backend, compile_kwargs)
+        with FitRun(given.method, callbacks, progressbar, progressbar_theme) as run:
+            # The model may have other data than in an earlier fit.
+            self._search = self._plan.begin(given, run, kwargs, obj_optimizer)
+            fit = self._run(run, self._search, n, include_transformed, progressbar)
+        return self._reported(fit, n)
 
-    def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> None:
-        """Go on from the hyperparameters and sites reached, for at most `n` more iterations.
+    def refine(
+        self,
+        fit: Fit | int,
+        n: int | None = None,
+        callbacks: Sequence[Any] | None = None,
+        progressbar: bool = True,
+        progressbar_theme: Any = default_progress_theme,
+    ) -> Fit:
+        """Go on from a fit of this inference, the latest one if none is given, for at most `n` more iterations.
 
-        With the data, the backend and the other options of `fit`.
-
-        Raises
-        ------
-        TypeError
-            If `n` is no whole number.
-        ValueError
-            If there was no fit yet.
+        See `Fit.refine`.
         """
-        check_whole("n, the limit on iterations of the optimiser,", n)
-        self._run(n, (), progressbar, progressbar_theme, self._approx.optimum.best)
+        if not isinstance(fit, Fit):
+            n = fit if n is None else n
+            if self._fit is None:
+                raise ValueError("There is no fit yet: call fit() first.")
+            fit = self._fit
+        check_whole(f"n, {self._plan.limit}", n)
+        assert n is not None
+        assert self._search is not None
+        with FitRun(self._given.method, callbacks, progressbar, progressbar_theme) as run:
+            refined = self._run(run, self._search, n, fit.include_transformed, progressbar, fit)
+        return self._reported(refined, n)
 
     def _run(
-        self,
-        n: int,
-        callbacks: Sequence[Callable[[GPApproximation, np.ndarray, int], None]],
-        progressbar: bool,
-        theme: Any,
-        begin: Evaluation | None = None,
-    ) -> GPApproximation:
-        """Fit, from the model's initial point or from an earlier evaluation."""
-        with FitRun(self._approximator.name, callbacks, progressbar, theme) as run:
-            if self._log_posterior is None:
-                run.stage("making the graph of the log posterior")
-                self._log_posterior = LogPosterior(self._classifier, self._approximator, self._kwargs)
-                self._log_posterior.prepare()
-            log_posterior = self._log_posterior
-            of_graph, _ = run.seconds()
-            run.stage("first solve")
+        self, run: FitRun, search: Search, n: int, transformed: bool, progressbar: bool, begin: Fit | None = None
+    ) -> Fit:
+        """Search from the first point, or from an earlier fit."""
 
-            iterations = 0
+        def fit_of(log_posterior: LogPosterior, trace: Trace, **parts: Any) -> Fit:
+            fit = Fit(log_posterior, trace, seed=self._given.seed, again=self.refine, **parts)
+            fit.include_transformed = transformed
+            return fit
 
-            def report(history: tuple[Evaluation, ...], which: int) -> None:
-                nonlocal iterations
-                last = history[-1]
-                iterations += 1
-                state = f"log posterior {last.log_posterior:.4f}, log evidence {last.evidence:.4f}"
-                reached = Optimum(last, False, "Still running.", history)
-
-                def so_far() -> GPApproximation:
-                    return self._approx.showing(
-                        Fit(log_posterior, reached, Maximum().integrate(log_posterior, reached))
-                    )
-
-                if len(points) > 1:
-                    state = f"start {which + 1}: {state}"
-                run.iteration(iterations, state, so_far, reached.losses)
-
-            if begin is None:
-                first = log_posterior.initial_point(self._start, self._seed)
-                points = starting_points(log_posterior, first, self._starts, self._seed)
-            else:
-                points = begin.theta[None]
-            optimum = maximise_from(log_posterior, points, n, report, None if begin is None else begin.start)
-            optimum = looked_at(optimum, log_posterior, log_posterior)
-            # With nothing to integrate over, all ways to do it are the same.
-            hyper = self._hyper if log_posterior.value_vars and not optimum.interrupted else Maximum()
-            if optimum.interrupted:
-                run.stage("interrupted: keeping the best point so far")
-            elif not isinstance(hyper, Maximum):
-                run.stage(f"integrating over hyperparameters (hyper={hyper.name!r})")
-            try:
-                nodes = hyper.integrate(log_posterior, optimum, self._seed, progressbar)
-            except KeyboardInterrupt:
-                run.stage("interrupted: hyperparameters stay at their maximum")
-                why = f"the maximum was reached, but hyper={hyper.name!r} was interrupted"
-                optimum = replace(optimum, converged=False, message=why, interrupted=True)
-                nodes = Maximum().integrate(log_posterior, optimum)
-            fit = Fit(log_posterior, optimum, nodes)
-            self._approx.show(fit)
-            if not optimum.interrupted:  # then nobody waits for what takes work until it is asked for
-                self._approx.groups[0].settle()
-            run.finish(self._approx)
+        search.run(n, run, fit_of, begin)
+        log_posterior, trace = search.log_posterior, search.trace
+        hyper, trace = self._integrated(run, log_posterior, trace, progressbar)
         seconds, compiling = run.seconds()
-        self._approx.show(replace(fit, seconds=seconds - of_graph, compile_seconds=compiling + of_graph))
-        self.hist = optimum.losses
-        for group in self._approx.groups:
-            group.include_transformed = self._include_transformed
-        _log.info("%s", self._approx)
-        warn_unless_converged(self._approx)
-        warn_if_nothing_learned(self._approx)
-        return self._approx
+        fit = fit_of(log_posterior, trace, hyper_posterior=hyper, seconds=seconds, compile_seconds=compiling)
+        if not trace.interrupted or search.settles:  # a user who interrupts does not wait for another solve
+            _ = fit.solution
+            seconds, compiling = run.seconds()
+            fit.seconds, fit.compile_seconds = seconds, compiling
+        run.finish(fit)
+        return fit
+
+    def _integrated(
+        self, run: FitRun, log_posterior: LogPosterior, trace: Trace, progressbar: bool
+    ) -> tuple[HyperPosterior | None, Trace]:
+        """The nodes that stand for the hyperparameters; None for one at the maximum."""
+        # With nothing to integrate over, all ways to do it are the same.
+        if trace.interrupted:
+            run.stage("interrupted: keeping the best point so far")
+            return None, trace
+        if self._hyper.name == Maximum.name or not log_posterior.space.size:
+            return None, trace
+        run.stage(f"integrating over hyperparameters (hyper={self._hyper.name!r})")
+        try:
+            held = log_posterior.held(trace.best)
+            at = trace if held is log_posterior else _evaluated(held, trace)
+            return self._hyper.integrate(held, at, self._given.seed, progressbar), trace  # type: ignore[arg-type]
+        except KeyboardInterrupt:
+            run.stage("interrupted: hyperparameters stay at their maximum")
+            why = f"the maximum was reached, but hyper={self._hyper.name!r} was interrupted"
+            return None, trace.broken_off(why)
+
+    def _reported(self, fit: Fit, n: int) -> Fit:
+        self._fit, self.hist = fit, fit.hist
+        _log.info("%s", fit.message if fit.trace.unit == "step" else fit)
+        assert self._search is not None
+        if not fit.converged and self._search.alarming(n):
+            warn(fit.message, RuntimeWarning)
+        if fit.converged and (why := self._plan.doubt(fit)):
+            warn(why)
+        return fit
+
+
+def taken() -> list[str]:
+    """Names of all that `pm.fit` takes, besides the options of approximations."""
+    of_plans = [field.name for plan in PLANS for field in fields(plan)]
+    names = [*signature(GPInference).parameters, *signature(GPInference.fit).parameters, *of_plans]
+    return [name for name in dict.fromkeys(names) if name not in {"self", "method", "options"}]
+
+
+def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
+    """An end of a search as another log posterior sees it."""
+    best = log_posterior(log_posterior.theta(trace.best.theta))
+    return Optimum(best, trace.converged, "", (best,))
+
+
+def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mapping[str, Any] | None, Any]:
+    """Where another fit stands that is to be gone on from, initial values, and the plan with its inducing inputs."""
+    if isinstance(start, Fit):
+        if batches:
+            return start.trace.left_off, None, plan  # type: ignore[attr-defined]
+        if "inducing" in plan.names() and plan.inducing is None and hasattr(start, "inducing_inputs"):
+            plan = replace(plan, inducing=start.inducing_inputs)
+        return None, {str(name): value for name, value in start.hyperparameters.items()}, plan
+    if batches and isinstance(start, str | PathLike):
+        return read_checkpoint(start), None, plan
+    return None, start, plan
+
+
+def _check_optimiser(obj_optimizer: Any, method: str, there: bool) -> None:
+    """Raise a TypeError unless it is a function, as `pm.adam` returns them, or None."""
+    if obj_optimizer is None:
+        return
+    if not there:
+        raise TypeError(f"{method} has no option obj_optimizer: it takes L-BFGS. Leave it out.")
+    if not callable(obj_optimizer):
+        raise TypeError(
+            f"obj_optimizer must be one of PyMC's, such as pm.adam(learning_rate=0.01), but is {obj_optimizer!r}."
+        )

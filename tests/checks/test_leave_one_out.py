@@ -19,9 +19,9 @@ from pymc_gpep.approximations import (
     QEPSoftmax,
     VariationalBayes,
 )
-from pymc_gpep.checks.leave_one_out import leave_one_out_moments
 from pymc_gpep.gaussians.coupled import CoupledPosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods import log_predictive
 from pymc_gpep.likelihoods.log_predictive import log_predictive as log_predictive_density
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood

@@ -7,7 +7,6 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.comparison.evidence_grid import serpentine
 from pymc_gpep.fits.prediction import predict_at
-from pymc_gpep.structure.prior_functions import CrossCovariance
 from tests import models
 from tests.reference.data import iris
 
@@ -47,13 +46,9 @@ def test_each_value_is_that_of_a_solve_of_its_own(shared, grid):
 def test_scores_are_those_of_a_fit_there(shared, grid, held_out):
     """A fit moved to a point of the grid predicts what the grid has there."""
     X, y = held_out
-    theta = shared.fit.log_posterior.initial_point({"ls": [3.0, 3.0], "eta": 4.0})
-    point = shared.fit.log_posterior.point(theta)
-    p = predict_at(
-        shared.fit.classifier, shared.fit.log_posterior.approximator,
-        CrossCovariance(shared.fit.classifier, (shared.gp,), {}), shared.fit.log_posterior.solve(theta), point, X,
-        likelihood=shared.fit.classifier.likelihood_model,
-    ).p  # fmt: skip
+    theta = shared.fit.log_posterior.space.initial_point({"ls": [3.0, 3.0], "eta": 4.0})
+    functions = shared.fit.log_posterior.latent(theta, shared.fit.log_posterior.solve(theta), (shared.gp,))
+    p = predict_at(functions, X, likelihood=shared.fit.classifier.likelihood_model).p
     assert grid["mlpd"].sel(ls=3, eta=4).item() == pytest.approx(np.log(p[np.arange(15), y]).mean(), abs=1e-6)
     assert grid["accuracy"].sel(ls=3, eta=4).item() == (p.argmax(axis=1) == y).mean()
     share = np.bincount(shared.y) / shared.y.size

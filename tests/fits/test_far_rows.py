@@ -7,9 +7,18 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.far_rows import unreached, unreached_among
+from pymc_gpep.fits.far_rows import unreached, warn_of_far_rows
 
 cov = pm.gp.cov
+
+
+def unreached_among(k):
+    """Return the share of points with the covariance k that no other of them reaches."""
+    cross = k.copy()
+    np.fill_diagonal(cross, np.nan)
+    return unreached(cross[None], k.diagonal()[None], k.diagonal()[None]).mean()
+
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2))
 Y = (X[:, 0] + 0.5 * RNG.normal(size=40) > 0).astype(int)
@@ -43,20 +52,19 @@ def test_rows_that_no_length_scale_reaches(covariance, right):
     cosines = FAR @ X.T
     both = np.stack([cross, cosines]), np.stack([variance, (FAR**2).sum(axis=1)])
     assert_array_equal(unreached(*both, np.stack([k.diagonal(), (X**2).sum(axis=1)])), 0)
-    assert unreached_among(k[None]) < 0.1
+    assert unreached_among(k) < 0.1
 
 
 NOTHING_NEAR = {
     "noise alone": np.eye(40),
     "noise and a level": np.eye(40) + 3.0,
     "length scales of nothing": cov.ExpQuad(2, ls=1e-4)(X).eval(),
-    "one row": np.eye(1),
 }
 
 
 @pytest.mark.parametrize("k", NOTHING_NEAR.values(), ids=NOTHING_NEAR)
 def test_rows_that_are_all_alone(k):
-    assert_allclose(unreached_among(k[None]), 1.0)
+    assert_allclose(unreached_among(k), 1.0)
 
 
 def test_variances_of_zero_and_no_rows_at_all():
@@ -125,3 +133,9 @@ def test_rows_near_fitted_ones_that_inducing_inputs_do_not_reach():
         fit = pm.fit(method="sparse_ep", inducing=X[:9], learn_inducing=False, progressbar=False)
     with pytest.warns(UserWarning, match="^3 of 6 .* all inducing inputs than .* the fit needs more inducing inputs"):
         fit.predict(np.vstack([x[:3], x[-3:]]))
+
+
+def test_a_single_row_that_was_fitted_has_no_scale_to_be_far_by():
+    warn_of_far_rows(np.ones(3), lambda: np.zeros(1), "all rows")
+    with pytest.warns(UserWarning, match="3 of 3 rows of Xnew are further from all rows that were fitted"):
+        warn_of_far_rows(np.ones(3), lambda: np.zeros(2), "all rows")

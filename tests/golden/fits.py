@@ -96,9 +96,9 @@ def slope(fit: Any) -> np.ndarray | None:
 
     It is the only place that looks behind what fits offer to their users.
     """
-    if hasattr(fit, "log_posterior"):  # the search of a dense fit sees less accurate ones
-        return fit.log_posterior(fit.log_posterior.initial_point()).gradient
-    return fit.optimum.history[0].gradient if hasattr(fit, "optimum") else None
+    if fit.log_posterior.joint:  # the search of a dense fit sees less accurate ones
+        return fit.log_posterior(fit.log_posterior.space.initial_point()).gradient
+    return None if fit.trace.unit == "step" else fit.trace.first.gradient
 
 
 def summary(name: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import read_classifier
 from tests import models
 from tests.likelihoods.with_parameters import CASES, model_of
@@ -46,12 +46,12 @@ def at(values, chains=2, draws=10):
 @builds
 def test_log_density_is_that_of_the_hyperparameters(build):
     model, _ = build()
-    expected = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    expected = DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
     marginal = gpep.marginalize(model, tolerance=1e-11)
-    assert marginal.value_vars == expected.value_vars
+    assert marginal.value_vars == expected.space.value_vars
     function = marginal.logp_dlogp_function(ravel_inputs=True)
     function.set_extra_values({})
-    start = expected.initial_point()
+    start = expected.space.initial_point()
     for theta in start + np.random.default_rng(0).normal(scale=0.5, size=(3, start.size)):
         value, gradient = function(theta)
         evaluation = expected(theta)
@@ -92,8 +92,8 @@ def test_everything_else_stays():
     point = marginal.initial_point(random_seed=3)
     assert point["scale_log__"] == pytest.approx(np.log(0.7))
 
-    logp, expected = marginal.compile_logp(), LogPosterior(read_classifier(model), gpep.NestedEP())
-    theta = expected.initial_point({"eta": 1.0})
+    logp, expected = marginal.compile_logp(), DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    theta = expected.space.initial_point({"eta": 1.0})
     before = logp(expected.point(theta))
     assert before == pytest.approx(expected(theta).log_posterior, abs=1e-9)
     with model:

@@ -9,9 +9,7 @@ from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.rounds import climb_in_rounds
 from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.model_rows import RowInputs
 from tests import models
 
 
@@ -20,9 +18,8 @@ def log_posterior(make, **options):
     space = Hyperparameters(read_classifier(model))
     classifier = space.classifier
     ivm = IVM(**options).named(classifier.likelihood_model)
-    (labels,) = evaluate([classifier.labels])
-    rows = RowInputs.of(classifier, InducingBlocks(classifier, None, space.data))
-    return ActiveLogPosterior(space, ivm, rows, labels.astype(np.int64), 0), space.initial_point()
+    blocks = InducingBlocks(classifier, None, space.data)
+    return ActiveLogPosterior(space, ivm, blocks, 0), space.initial_point()
 
 
 @pytest.mark.parametrize(
@@ -50,7 +47,7 @@ def test_where_rows_are_chosen_its_number_is_their_bound():
     solution = whole.choose(theta)
     evaluation = whole.holding(solution)(theta)
     assert_allclose(evaluation.evidence, solution.bound, rtol=1e-10)
-    assert_allclose(evaluation.log_posterior, solution.bound + whole.hyperparameters.log_prior(theta), rtol=1e-10)
+    assert_allclose(evaluation.log_posterior, solution.bound + whole.space.log_prior(theta), rtol=1e-10)
 
 
 def test_the_best_round_is_kept():

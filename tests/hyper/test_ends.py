@@ -64,7 +64,7 @@ def test_what_is_advised_has_a_maximum(options):
         fit = pm.fit(method="ep", progressbar=False)
     assert fit.converged
     assert fit.hyperparameters.tau > 0.05
-    here = fit.optimum.best
+    here = fit.trace.best
     assert np.abs(here.gradient).max() < 0.01
     for step in 0.1 * np.eye(here.theta.size):
         assert fit.log_posterior(here.theta + step).log_posterior < here.log_posterior
@@ -89,7 +89,7 @@ def test_a_magnitude_that_begins_at_0_is_learned(method):
     found, expected = abs(float(fit.hyperparameters.eta)), abs(float(elsewhere.hyperparameters.eta))
     assert found == pytest.approx(expected, rel=0.15 if method == "ivm" else 0.02)
     # With no magnitude each label has the probability of a half.
-    assert fit.optimum.best.evidence > len(Y) * np.log(0.5) + 3.0
+    assert fit.trace.best.evidence > len(Y) * np.log(0.5) + 3.0
 
 
 def test_batches_begin_beside_a_point_of_symmetry():

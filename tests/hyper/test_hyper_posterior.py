@@ -8,6 +8,7 @@ import pymc as pm
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose
+from pymc_gpep.variational.approximation import GPApproximation
 from scipy.special import logsumexp
 
 import pymc_gpep as gpep
@@ -21,7 +22,6 @@ from pymc_gpep.hyper.gaussian_nodes import standard_normal_nodes
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.structure.prior_functions import CrossCovariance
-from pymc_gpep.variational.approximation import GPApproximation
 from tests import models
 
 POINTS = np.random.default_rng(0).uniform(-2, 2, size=(20, 2))
@@ -57,16 +57,16 @@ class Case:
         self.model, self.gp = build()
         with self.model:
             fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
-        self.log_posterior, self.optimum = fit.log_posterior, fit.optimum
+        self.log_posterior, self.optimum = fit.log_posterior, fit.trace
         self._fits = {"map": fit}
         self.gaussian = gaussian_at(self.log_posterior, self.optimum)
-        d = self.optimum.best.theta.size
+        d = self.trace.best.theta.size
         axis = np.linspace(-5, 7, 49 if d == 1 else 25)
         z = np.stack(np.meshgrid(*[axis] * d, indexing="ij"), axis=-1).reshape(-1, d)
         nodes = []
         for theta in self.gaussian.at(z):
-            evaluation = self.log_posterior(theta, self.optimum.best.start)
-            if evaluation.log_posterior > self.optimum.best.log_posterior - 12:
+            evaluation = self.log_posterior(theta, self.trace.best.start)
+            if evaluation.log_posterior > self.trace.best.log_posterior - 12:
                 nodes.append(evaluation)
         logs = np.array([node.log_posterior for node in nodes])
         cell = d * np.log(axis[1] - axis[0]) + np.linalg.slogdet(self.gaussian.root)[1]
@@ -143,7 +143,7 @@ def test_evidence_against_a_grid(case, kind, error):
 
 def test_laplace_nodes_have_the_moments_of_the_gaussian(pair):
     mean, _, cov = theta_moments(pair.fit("laplace"))
-    assert_allclose(mean, pair.optimum.best.theta, atol=1e-12)
+    assert_allclose(mean, pair.trace.best.theta, atol=1e-12)
     assert_allclose(cov, pair.gaussian.root @ pair.gaussian.root.T, atol=1e-12)
 
 
@@ -159,7 +159,8 @@ def test_weights_and_nodes(pair, kind):
         assert len(posterior) == {"laplace": 64, "ccd": 9, "nuts": 800}[kind]
     nodes = fit.nodes
     assert_allclose(
-        np.log(nodes["eta"]), posterior.theta[:, [v.name for v in pair.log_posterior.value_vars].index("eta_log__")]
+        np.log(nodes["eta"]),
+        posterior.theta[:, [v.name for v in pair.log_posterior.space.value_vars].index("eta_log__")],
     )
     assert_allclose(nodes["weight"], posterior.weights)
     s = 3
@@ -171,7 +172,7 @@ def test_weights_and_nodes(pair, kind):
 
 def test_hessian_by_finite_differences(pair):
     """Of the value, which is more accurate than the gradient."""
-    theta = pair.optimum.best.theta + 0.2
+    theta = pair.trace.best.theta + 0.2
     step = 0.02
     steps = step * np.eye(theta.size)
 
@@ -236,7 +237,7 @@ class Known:
     value_vars = ()
 
     def __init__(self, pair, dof=np.inf):
-        self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.optimum.best, dof
+        self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.trace.best, dof
 
     def loosely(self, gradients=True):
         return self
@@ -319,7 +320,7 @@ def test_importance_sampling_is_for_every_method(build, method):
         fit = pm.fit(method=method, hyper="importance", hyper_options={"draws": 150}, progressbar=False, random_seed=1)
     assert fit.converged
     posterior = fit.hyper_posterior
-    expected = hyper_method("ccd").integrate(fit.log_posterior, fit.optimum).log_evidence
+    expected = hyper_method("ccd").integrate(fit.log_posterior, fit.trace).log_evidence
     assert posterior.log_evidence == pytest.approx(expected, abs=0.03)
 
 
@@ -415,7 +416,7 @@ def test_moments_of_the_flat_vector(pair, kind):
     fit = pair.fit(kind)
     mean, std, cov = fit.mean.eval(), fit.std.eval(), fit.cov.eval()
     assert_allclose(std, np.sqrt(cov.diagonal()), atol=1e-6)
-    order = [fit.ordering[v.name][1].start for v in pair.log_posterior.value_vars]
+    order = [fit.ordering[v.name][1].start for v in pair.log_posterior.space.value_vars]
     expected_mean, expected_std, expected_cov = theta_moments(fit)
     assert_allclose(mean[order], expected_mean)
     assert_allclose(std[order], expected_std)
@@ -483,7 +484,7 @@ def test_without_hyperparameters_all_are_the_same(kind, fixed):
 def test_nodes_where_the_approximation_fails_are_left_out(pair):
     class Walled:
         classifier, value_vars, approximator = (
-            pair.log_posterior.classifier, pair.log_posterior.value_vars, pair.log_posterior.approximator,
+            pair.log_posterior.classifier, pair.log_posterior.space.value_vars, pair.log_posterior.approximator,
         )  # fmt: skip
 
         def __init__(self, wall):
@@ -502,7 +503,7 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
             result = pair.log_posterior(theta, start)
             return result._replace(status=1, log_posterior=np.nan) if theta[-1] > self.wall else result
 
-    top, sd = pair.optimum.best.theta[-1], theta_moments(pair.fit("laplace"))[1][-1]
+    top, sd = pair.trace.best.theta[-1], theta_moments(pair.fit("laplace"))[1][-1]
     for kind in ("laplace", "ccd", "importance"):
         fit = pair._updated(hyper_method(kind, OPTIONS[kind]).integrate(Walled(top + sd), pair.optimum))
         assert 1 < len(fit.hyper_posterior) < len(pair.fit(kind).hyper_posterior)

@@ -5,8 +5,8 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.inner_updates import OptimiserSteps, SignedSteps, climb
-from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from tests import models
 from tests.hyper.test_sparse_log_posterior import log_posterior
@@ -172,7 +172,7 @@ def test_an_interrupt_of_the_last_solve_keeps_what_was_climbed():
 @pytest.mark.parametrize("sites", ["nested", "quadrature", "pairwise"])
 def test_at_the_fixed_point_a_sweep_changes_nothing(sites):
     posterior = log_posterior(models.shared, sites=sites)
-    theta = posterior.flat(posterior.hyperparameters.initial_point())
+    theta = posterior.flat(posterior.space.initial_point())
     solved = posterior(theta)
     swept = posterior.after_one_sweep(theta, solved.start)
     assert_allclose(swept.log_posterior, solved.log_posterior, rtol=1e-7)

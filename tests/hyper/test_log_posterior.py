@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import ScalarLaplace
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.structure import read_classifier
 from tests import models
@@ -22,11 +22,11 @@ from tests.reference.dense_nested_ep import nested_ep as dense_nested_ep
 @pytest.fixture(scope="module", params=[models.shared, models.per_class], ids=["shared", "per class"])
 def log_posterior(request):
     model, _ = request.param()
-    return LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    return DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
 
 
 def test_gradient_by_finite_differences(log_posterior):
-    theta = log_posterior.initial_point() + 0.3
+    theta = log_posterior.space.initial_point() + 0.3
     gradient = log_posterior(theta).gradient
     step = 1e-4
     for i, direction in enumerate(np.eye(theta.size)):
@@ -37,7 +37,7 @@ def test_gradient_by_finite_differences(log_posterior):
 def test_evidence_prior_and_jacobian_add_up():
     model, _ = models.shared()
     X, y = models.data()
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-11))
     ls, eta = np.array([0.7, 1.4]), 2.0
     evaluation = posterior(np.log([*ls, eta]))
     k = squared_exponential(X / ls, variance=eta**2, lengthscale=1.0) + 1e-6 * np.eye(y.size)
@@ -57,7 +57,7 @@ def test_other_terms_of_the_model_count():
                 pm.Potential("penalty", -2 * eta)
             f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
             gpep.MultinomialProbit("y", f.T, observed=y)
-        return LogPosterior(read_classifier(model), gpep.NestedEP())
+        return DenseLogPosterior(read_classifier(model), gpep.NestedEP())
 
     theta = np.log([1.2])
     difference = build(True)(theta).log_posterior - build(False)(theta).log_posterior
@@ -66,8 +66,8 @@ def test_other_terms_of_the_model_count():
 
 def test_value_does_not_depend_on_history():
     model, _ = models.shared()
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-8))
-    theta = posterior.initial_point()
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP(tolerance=1e-8))
+    theta = posterior.space.initial_point()
     first = posterior(theta)
     far = posterior(theta + 1.5)
     again = posterior(theta, posterior(theta - 0.5, far.start).start)
@@ -77,8 +77,8 @@ def test_value_does_not_depend_on_history():
 
 def test_maximum_is_one():
     model, _ = models.shared()
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
-    optimum = maximise(posterior, posterior.initial_point(), 100)
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    optimum = maximise(posterior, posterior.space.initial_point(), 100)
     assert optimum.converged
     assert np.abs(optimum.best.gradient).max() < 1e-3
     rng = np.random.default_rng(0)
@@ -88,7 +88,7 @@ def test_maximum_is_one():
 
 
 def test_a_failing_region_is_walked_around():
-    class Walled(LogPosterior):
+    class Walled(DenseLogPosterior):
         def __call__(self, theta, start=None):
             result = super().__call__(theta, start)
             if theta[-1] > 1.0:
@@ -97,7 +97,7 @@ def test_a_failing_region_is_walked_around():
 
     model, _ = models.shared()
     posterior = Walled(read_classifier(model), gpep.NestedEP())
-    start = posterior.initial_point()
+    start = posterior.space.initial_point()
     start[-1] = 0.0
     optimum = maximise(posterior, start, 100)
     assert optimum.best.log_posterior > optimum.history[0].log_posterior + 1
@@ -128,7 +128,7 @@ def less_noise(taken):
         covariance = 4.0 * pm.gp.cov.ExpQuad(1, ls=1.0) + OnDiagonal(0.5 - taken)
         f = pm.gp.Latent(cov_func=covariance).prior("f", X=x)
         pm.Bernoulli("y", logit_p=f, observed=(x[:, 0] > 0.1).astype(int))
-    return LogPosterior(read_classifier(model), ScalarLaplace())
+    return DenseLogPosterior(read_classifier(model), ScalarLaplace())
 
 
 def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
@@ -144,18 +144,18 @@ def test_a_search_ends_at_a_covariance_though_it_does_not_look_on_the_way():
 
 def test_start_must_name_hyperparameters():
     model, _ = models.shared()
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
     with pytest.raises(ValueError, match="start names lengthscale, but the hyperparameters of the model are: ls, eta"):
-        posterior.initial_point({"lengthscale": 2.0})
+        posterior.space.initial_point({"lengthscale": 2.0})
     with pytest.raises(TypeError, match=r"by name, but is 'run\.zarr'.*have a batch_size"):
-        posterior.initial_point("run.zarr")
-    assert_allclose(posterior.initial_point({"eta": 2.0})[-1], np.log(2.0))
+        posterior.space.initial_point("run.zarr")
+    assert_allclose(posterior.space.initial_point({"eta": 2.0})[-1], np.log(2.0))
     with pytest.raises(ValueError, match=r"initial value of eta is outside of the support.*start is {'eta': -1.0}"):
-        posterior.initial_point({"eta": -1.0})
+        posterior.space.initial_point({"eta": -1.0})
 
 
 def test_an_evaluation_knows_where_to_start_again(log_posterior):
-    theta = log_posterior.initial_point()
+    theta = log_posterior.space.initial_point()
     here = log_posterior(theta)
     log_posterior(theta + 1.0, here.start)
     again = log_posterior(theta, here.start)
@@ -165,8 +165,8 @@ def test_an_evaluation_knows_where_to_start_again(log_posterior):
 
 def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
     model, _ = models.shared()
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
-    theta = posterior.initial_point()
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    theta = posterior.space.initial_point()
     exact, searched, weighed = (
         evaluate(theta) for evaluate in (posterior, posterior.loosely(), posterior.loosely(gradients=False))
     )
@@ -178,7 +178,7 @@ def test_a_wider_tolerance_saves_sweeps_and_not_digits_that_a_search_needs():
 
 
 def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():
-    class Counting(LogPosterior):
+    class Counting(DenseLogPosterior):
         seen: ClassVar = []  # shared by the one that searches
 
         def __call__(self, theta, start=None):
@@ -187,19 +187,19 @@ def test_an_evaluation_on_the_way_to_the_maximum_takes_few_sweeps():
 
     model, _ = models.shared()
     posterior = Counting(read_classifier(model), gpep.NestedEP())
-    optimum = maximise(posterior, posterior.initial_point(), 100)
+    optimum = maximise(posterior, posterior.space.initial_point(), 100)
     assert optimum.converged
     assert len(posterior.seen) <= len(optimum.history) + 4  # the first point is not evaluated twice
     plain, last = 0, None
     for theta in [each.theta for each in posterior.seen]:
-        here = LogPosterior.__call__(posterior, theta, last)
+        here = DenseLogPosterior.__call__(posterior, theta, last)
         last, plain = here.start, plain + here.iterations
     assert sum(each.iterations for each in posterior.seen) < 0.75 * plain
     assert posterior.solve(optimum.best.theta, optimum.best.start).convergence.iterations <= 2
 
 
 def test_the_best_point_has_its_own_start():
-    class Stopping(LogPosterior):
+    class Stopping(DenseLogPosterior):
         calls = 0
 
         def __call__(self, theta, start=None):
@@ -210,12 +210,12 @@ def test_the_best_point_has_its_own_start():
 
     model, _ = models.shared()
     posterior = Stopping(read_classifier(model), gpep.NestedEP())
-    best = maximise(posterior, posterior.initial_point(), 100).best
+    best = maximise(posterior, posterior.space.initial_point(), 100).best
     assert posterior.solve(best.theta, best.start).convergence.iterations <= 2
 
 
 def test_a_start_that_fails_is_no_harm(log_posterior):
-    theta = log_posterior.initial_point()
+    theta = log_posterior.space.initial_point()
     cold = log_posterior(theta)
     bad = log_posterior(theta, np.full_like(cold.start, np.nan))
     assert bad.log_posterior == pytest.approx(cold.log_posterior, abs=1e-9)
@@ -228,8 +228,8 @@ def test_later_data_change_nothing():
         eta = pm.HalfNormal("eta", 3)
         gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0))
         gpep.MultinomialProbit("y", gp.prior("f", X=inputs, n_outputs=3).T, observed=y)
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
-    theta = posterior.initial_point()
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    theta = posterior.space.initial_point()
     before, evidence = posterior(theta), posterior.solve(theta).evidence
     with model:
         pm.set_data({"X": 2 * X})
@@ -239,4 +239,4 @@ def test_later_data_change_nothing():
 
 def test_what_another_fit_learned_is_where_to_begin(shared):
     space = Hyperparameters(read_classifier(shared.model))
-    assert_allclose(space.initial_point(shared.fit.hyperparameters), shared.fit.fitted.optimum.best.theta, rtol=1e-12)
+    assert_allclose(space.initial_point(shared.fit.hyperparameters), shared.fit.fitted.trace.best.theta, rtol=1e-12)

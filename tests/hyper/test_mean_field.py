@@ -15,7 +15,7 @@ import pymc_gpep as gpep
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.hyper import hyper_method
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.parents import most_probable_parents
@@ -58,13 +58,13 @@ def covariance(phi):
 
 @pytest.fixture(scope="module", params=[1, 2])
 def log_posterior(request):
-    return LogPosterior(read_classifier(conjugate(request.param)), gpep.VariationalBayes())
+    return DenseLogPosterior(read_classifier(conjugate(request.param)), gpep.VariationalBayes())
 
 
 def start(log_posterior):
     """φ and ψ to begin at, flat and on the natural scale."""
-    theta = log_posterior.initial_point({"phi": np.full(len(log_posterior.parameters) // 2, 0.4)})
-    values = log_posterior.natural(theta[None])
+    theta = log_posterior.space.initial_point({"phi": np.full(len(log_posterior.space.parameters) // 2, 0.4)})
+    values = log_posterior.space.natural(theta[None])
     return theta, values["phi"][0], values["psi"][0]
 
 
@@ -92,8 +92,8 @@ def test_a_step_against_a_grid(log_posterior, weights):
         return expected_log_prior(K, mean - prior_mean, found.covariance if weights == "latent" else None)
 
     grid = grid_posterior(log_weight, psi, np.linspace(-10, 3, 131 if phi.size == 1 else 40))
-    shares, drawn = softmax(step.log_weights[0]), log_posterior.natural(step.draws)["phi"]
-    mean_of_phi = log_posterior.natural(step.theta[None])["phi"][0]
+    shares, drawn = softmax(step.log_weights[0]), log_posterior.space.natural(step.draws)["phi"]
+    mean_of_phi = log_posterior.space.natural(step.theta[None])["phi"][0]
     error = np.sqrt(shares**2 @ (drawn - mean_of_phi) ** 2)
     error_of_log = 3 * np.sqrt((shares**2).sum())
     assert (error < 0.2 * grid.mean).all()
@@ -119,12 +119,12 @@ def test_the_authors_loop(log_posterior, at_random):
     begin = np.random.default_rng(5).normal(size=(3, y.size)) if at_random else None
     steps = list(islice(mean_field_steps(log_posterior, theta, draws=100, weights="authors", utilities=begin), 3))
     prior_mean = np.full((3, y.size), PRIOR_MEAN)
-    draws = [log_posterior.natural(step.draws)["phi"][:, None] for step in steps]
+    draws = [log_posterior.space.natural(step.draws)["phi"][:, None] for step in steps]
     found = authors_steps(covariance, y, prior_mean, phi[None], draws, SIGMA, TAU, begin)
     for step, expected in zip(steps, found, strict=True):
         assert_allclose(step.latent.mean, expected.mean, atol=1e-8)
         assert_allclose(step.log_weights, expected.log_weights, atol=1e-8)
-        values = log_posterior.natural(step.theta[None])
+        values = log_posterior.space.natural(step.theta[None])
         assert_allclose(values["phi"], expected.phi, rtol=1e-8)
         assert_allclose(values["psi"], expected.psi, rtol=1e-8)
 
@@ -146,31 +146,31 @@ def of_each_class(d):
 
 @pytest.fixture(scope="module")
 def by_class():
-    return LogPosterior(read_classifier(of_each_class(1)), gpep.VariationalBayes())
+    return DenseLogPosterior(read_classifier(of_each_class(1)), gpep.VariationalBayes())
 
 
 def test_classes_with_covariances_of_their_own_have_weights_of_their_own(by_class):
     """The paper's 4.5: each class's draws are weighted by that class's latent means alone."""
     phi = np.array([[0.2], [1.0], [2.0]])
-    theta = by_class.initial_point({"phi": phi})
+    theta = by_class.space.initial_point({"phi": phi})
     steps = list(islice(mean_field_steps(by_class, theta, draws=100, weights="authors"), 2))
     _, y = inputs(1)
-    draws = [by_class.natural(step.draws)["phi"] for step in steps]
+    draws = [by_class.space.natural(step.draws)["phi"] for step in steps]
     prior_mean = np.full((3, y.size), PRIOR_MEAN)
     for step, expected in zip(steps, authors_steps(covariance, y, prior_mean, phi, draws, SIGMA, TAU), strict=True):
         assert step.log_weights.shape == (3, 100)
         assert_allclose(step.latent.mean, expected.mean, atol=1e-8)
         assert_allclose(step.log_weights, expected.log_weights, atol=1e-8)
-        values = by_class.natural(step.theta[None])
+        values = by_class.space.natural(step.theta[None])
         assert_allclose(values["phi"][0], expected.phi, rtol=1e-8)
         assert_allclose(values["psi"][0], expected.psi, rtol=1e-8)
 
 
 def test_the_bound_of_several_blocks(by_class):
     """log ∫ of a product of densities of each class's own φ is a sum of logs."""
-    theta = by_class.initial_point({"phi": np.full((3, 1), 0.4)})
+    theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=500, weights="utilities", random_seed=1))
-    psi = by_class.natural(theta[None])["psi"][0]
+    psi = by_class.space.natural(theta[None])["psi"][0]
     found, prior_mean, y = latent_values(np.full(1, 0.4))
     axis = np.linspace(-10, 3, 131)
     noise = 0.5 * ((found.utilities - found.mean) ** 2).sum() + 0.5 * found.mean.size * np.log(2 * np.pi)
@@ -186,12 +186,12 @@ def test_the_bound_of_several_blocks(by_class):
 
 
 def test_blocks_are_put_together_as_independent(by_class):
-    theta = by_class.initial_point({"phi": np.full((3, 1), 0.4)})
+    theta = by_class.space.initial_point({"phi": np.full((3, 1), 0.4)})
     step = next(mean_field_steps(by_class, theta, draws=1000, weights="authors", random_seed=1))
     thetas, log_weights = step.joint_draws(random_seed=3)
     assert (log_weights == 0).all()
-    joint = by_class.natural(thetas)["phi"]
-    drawn, shares = by_class.natural(step.draws)["phi"], softmax(step.log_weights, axis=1)
+    joint = by_class.space.natural(thetas)["phi"]
+    drawn, shares = by_class.space.natural(step.draws)["phi"], softmax(step.log_weights, axis=1)
     expected = np.einsum("ks,skd->kd", shares, drawn)
     spread = np.sqrt(np.einsum("ks,skd->kd", shares, (drawn - expected) ** 2))
     assert_allclose((joint.mean(axis=0) - expected) / spread, 0, atol=4 / np.sqrt(1000))
@@ -201,9 +201,9 @@ def test_blocks_are_put_together_as_independent(by_class):
 
 def blocks_of(model):
     """Names and places of the hyperparameters in each block."""
-    posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
-    step = next(mean_field_steps(posterior, posterior.initial_point(), draws=2, weights="authors"))
-    names = np.array([name.replace("_log__", "") for name in posterior.parameters])
+    posterior = DenseLogPosterior(read_classifier(model), gpep.VariationalBayes())
+    step = next(mean_field_steps(posterior, posterior.space.initial_point(), draws=2, weights="authors"))
+    names = np.array([name.replace("_log__", "") for name in posterior.space.parameters])
     return sorted(sorted(names[step.blocks == block]) for block in range(len(step.log_weights)))
 
 
@@ -278,14 +278,14 @@ def test_roots_of_the_posterior_covariance(alike):
 
 
 def test_the_parents_of_a_conjugate_pair(log_posterior):
-    hierarchy = Hierarchy(log_posterior.classifier, log_posterior.data)
+    hierarchy = Hierarchy(log_posterior.classifier, log_posterior.space.data)
     assert (hierarchy.children, hierarchy.parents) == (["phi"], ["psi"])
     theta, phi, _ = start(log_posterior)
     for children in (phi, 1e-7 * phi, 300 * phi + 1):
         found = most_probable_parents(hierarchy, log_posterior.point(theta), {"phi": children})
         assert_allclose(np.exp(found["psi_log__"]), (SIGMA + 1) / (TAU + children), rtol=1e-12)
     step = next(mean_field_steps(log_posterior, theta, draws=100))
-    values = log_posterior.natural(step.theta[None])
+    values = log_posterior.space.natural(step.theta[None])
     assert_allclose(values["psi"], (SIGMA + 1) / (TAU + values["phi"]), rtol=1e-12)
 
 
@@ -298,11 +298,11 @@ def test_parents_of_any_kind():
         ls = pm.HalfNormal("ls", scale, shape=2)
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
-    hierarchy = Hierarchy(posterior.classifier, posterior.data)
+    posterior = DenseLogPosterior(read_classifier(model), gpep.VariationalBayes())
+    hierarchy = Hierarchy(posterior.classifier, posterior.space.data)
     assert set(hierarchy.parents) == {"rate", "scale"}
     children = np.array([0.7, 1.9])
-    found = most_probable_parents(hierarchy, posterior.point(posterior.initial_point()), {"ls": children})
+    found = most_probable_parents(hierarchy, posterior.point(posterior.space.initial_point()), {"ls": children})
 
     def negative(log_rate, log_scale):
         rate, scale = np.exp(log_rate), np.exp(log_scale)
@@ -317,12 +317,12 @@ def test_parents_of_any_kind():
 
 
 def fitted(log_posterior, seed=1, **options):
-    optimum = maximise(log_posterior, log_posterior.initial_point(), 100)
+    optimum = maximise(log_posterior, log_posterior.space.initial_point(), 100)
     return hyper_method("mean_field", options).integrate(log_posterior, optimum, random_seed=seed)
 
 
 def test_seeds():
-    log_posterior = LogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
+    log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
     one, again, other = (fitted(log_posterior, seed, draws=100, steps=2, weights="utilities") for seed in (1, 1, 2))
     np.testing.assert_array_equal(one.theta, again.theta)
     np.testing.assert_array_equal(one.weights, again.weights)
@@ -351,10 +351,10 @@ def test_what_it_returns():
 
 def test_the_authors_weights_are_the_default_and_begin_at_the_priors():
     """They make all their steps, from the means of the priors, and no bound."""
-    log_posterior = LogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
+    log_posterior = DenseLogPosterior(read_classifier(conjugate(1)), gpep.VariationalBayes())
     found = fitted(log_posterior, draws=100, steps=7, tolerance=0.5)
-    begin = log_posterior.initial_point()
-    values = log_posterior.natural(begin[None])
+    begin = log_posterior.space.initial_point()
+    values = log_posterior.space.natural(begin[None])
     assert values["psi"][0] == pytest.approx([SIGMA / TAU])
     assert values["phi"][0] == pytest.approx([TAU / SIGMA])
     *_, last = islice(mean_field_steps(log_posterior, begin, draws=100, weights="authors", random_seed=1), 7)
@@ -392,7 +392,7 @@ def test_few_draws_that_count_are_told_of():
         phi = pm.Exponential("phi", 1e-4, shape=2)  # most draws are far too large
         f = pm.gp.Latent(cov_func=9 * pm.gp.cov.ExpQuad(2, ls=1 / pm.math.sqrt(phi))).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = LogPosterior(read_classifier(model), gpep.VariationalBayes())
+    posterior = DenseLogPosterior(read_classifier(model), gpep.VariationalBayes())
     found = fitted(posterior, draws=100, steps=1, weights="printed")
     assert not found.converged
     assert "too few: give it more draws, or take hyper='importance'" in found.message
@@ -417,15 +417,15 @@ def test_what_is_wrong_is_said():
     with model:
         pm.Potential("more", -model["phi"].sum())
     with pytest.raises(gpep.StructureError, match=r"terms besides the likelihood and the priors .*more"):
-        fitted(LogPosterior(read_classifier(model), gpep.VariationalBayes()))
+        fitted(DenseLogPosterior(read_classifier(model), gpep.VariationalBayes()))
     X, y = inputs(1)
     with pm.Model() as improper:
         ls = pm.HalfFlat("ls")
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = LogPosterior(read_classifier(improper), gpep.VariationalBayes())
+    posterior = DenseLogPosterior(read_classifier(improper), gpep.VariationalBayes())
     with pytest.raises(gpep.StructureError, match=r"priors of ls cannot be drawn from\. Give them proper priors"):
-        next(mean_field_steps(posterior, posterior.initial_point(), draws=100))
+        next(mean_field_steps(posterior, posterior.space.initial_point(), draws=100))
 
 
 def test_without_hyperparameters_there_is_nothing_to_do():

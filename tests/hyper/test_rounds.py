@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from pymc_gpep.hyper.log_posterior import Evaluation
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.rounds import climb_in_rounds
 from pymc_gpep.kernels.status import CONVERGED
 

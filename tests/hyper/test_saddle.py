@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.inner_updates import SignedSteps, climb
-from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 

@@ -11,7 +11,8 @@ import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.several_starts import maximise_from
 from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.solvers.history import History
@@ -67,8 +68,8 @@ def test_agreement_in_words():
 
 
 def test_searches_that_come_to_an_earlier_end_stop_there():
-    posterior = LogPosterior(read_classifier(models.shared()[0]), gpep.NestedEP())
-    points = starting_points(posterior, posterior.initial_point(), 4)
+    posterior = DenseLogPosterior(read_classifier(models.shared()[0]), gpep.NestedEP())
+    points = starting_points(posterior, posterior.space.initial_point(), 4)
     alone = [len(maximise_from(posterior, point[None], 100).history) for point in points]
     lengths = [0] * len(points)
 
@@ -155,8 +156,8 @@ def test_searches_do_not_depend_on_the_threads(threads, points):
 
     def search(count):
         threads(count)
-        posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
-        starts = starting_points(posterior, posterior.initial_point(), 5 if points == 30 else 3)
+        posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+        starts = starting_points(posterior, posterior.space.initial_point(), 5 if points == 30 else 3)
         calls = [[] for _ in starts]
         return maximise_from(posterior, starts, 100, lambda history, which: calls[which].append(history)), calls
 

@@ -24,7 +24,7 @@ def test_nodes_do_not_depend_on_the_threads(fit, threads, kind):
     found = []
     for count in (1, 3):
         threads(count)
-        found.append(hyper_method(kind).integrate(fit.log_posterior, fit.optimum))
+        found.append(hyper_method(kind).integrate(fit.log_posterior, fit.trace))
     one, three = found
     assert len(one) > 8
     np.testing.assert_array_equal(one.weights, three.weights)
@@ -38,7 +38,7 @@ def test_threads_evaluate_at_the_same_time(fit, threads):
     """They meet between the beginning and the end of what each does."""
     threads(2)
     meeting = threading.Barrier(2, timeout=10)
-    theta = fit.optimum.best.theta
+    theta = fit.trace.best.theta
 
     def meet(step):
         meeting.wait()

@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import QIEP, NestedEP, SparseEP, SparseVI
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
-from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.structure import read_classifier
@@ -35,11 +35,11 @@ def log_posterior(build, learn=True, inducing=4, shared=False, method=SparseEP, 
 )
 def test_gradient(build, shared, sites):
     posterior = log_posterior(build, shared=shared, sites=sites)
-    flat = posterior.flat(posterior.hyperparameters.initial_point())
+    flat = posterior.flat(posterior.space.initial_point())
     here = posterior(flat)
     assert here.usable
-    count = len(posterior.hyperparameters.parameters)
-    assert here.gradient.size == count + posterior.split(flat)[1].size
+    count = len(posterior.space.parameters)
+    assert here.gradient.size == count + posterior.anchors(flat).size
     of_inducing = np.linspace(count, flat.size - 1, 10 if sites == "nested" else 3, dtype=int)
     for i in [*range(count), *of_inducing]:
         h = 1e-5 * (np.arange(flat.size) == i)
@@ -51,8 +51,8 @@ def test_gradient(build, shared, sites):
 def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
     X, _ = models.data()
     sparse = log_posterior(models.shared, learn=False, inducing=X, shared=True, jitter=1e-10, sites=sites)
-    dense = LogPosterior(read_classifier(models.shared()[0]), dense(tolerance=1e-11))
-    theta = dense.initial_point()
+    dense = DenseLogPosterior(read_classifier(models.shared()[0]), dense(tolerance=1e-11))
+    theta = dense.space.initial_point()
     ours, theirs = sparse(theta), dense(theta)
     assert_allclose(ours.log_posterior, theirs.log_posterior, rtol=1e-5)
     assert_allclose(ours.gradient, theirs.gradient, rtol=1e-4)
@@ -61,7 +61,7 @@ def test_with_the_data_for_inducing_inputs_it_is_the_dense_one(sites, dense):
 
 def test_a_bound_that_is_not_at_its_maximum_is_not_looked_for_from_nothing():
     posterior = log_posterior(models.shared, method=SparseVI, max_iterations=3)
-    theta = posterior.flat(posterior.hyperparameters.initial_point())
+    theta = posterior.flat(posterior.space.initial_point())
     begun = posterior.solve(theta)
     further = posterior.solve(theta, begun.start)
     assert not further.convergence.converged
@@ -70,7 +70,7 @@ def test_a_bound_that_is_not_at_its_maximum_is_not_looked_for_from_nothing():
 
 def test_where_the_covariance_is_none_there_is_a_status():
     posterior = log_posterior(models.shared, learn=False)
-    theta = posterior.hyperparameters.initial_point()
+    theta = posterior.space.initial_point()
     evaluation = posterior(theta * np.nan)
     assert evaluation.status == NOT_POSITIVE_DEFINITE
     assert np.isnan(evaluation.log_posterior)

@@ -7,7 +7,7 @@ from numpy.testing import assert_allclose
 from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
-from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.prior_view import pairs_by_kind, view
 from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.structure import read_classifier
@@ -16,7 +16,7 @@ from tests import models
 
 def log_posterior(build):
     model, _ = build()
-    return LogPosterior(read_classifier(model), gpep.NestedEP())
+    return DenseLogPosterior(read_classifier(model), gpep.NestedEP())
 
 
 def test_data_suggest_length_scales_and_a_magnitude():
@@ -28,12 +28,12 @@ def test_data_suggest_length_scales_and_a_magnitude():
         ls = pm.LogNormal("a", 0, 1)
         f = pm.gp.Latent(cov_func=scale**2 * pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
-    first = posterior.initial_point()
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    first = posterior.space.initial_point()
     points = starting_points(posterior, first, 6, random_seed=1)
     assert points.shape == (6, 2)
     assert_allclose(points[0], first)
-    at = posterior.natural(points)
+    at = posterior.space.natural(points)
     assert_allclose(at["scale"][1:5], 3, rtol=1e-6)
     distances = cdist(X, X)
     same = y[:, None] == y
@@ -62,7 +62,7 @@ def test_some_of_many_points_stand_for_all():
 
 def test_every_length_scale_is_moved_and_the_rest_is_drawn():
     posterior = log_posterior(models.shared)
-    first = posterior.initial_point()
+    first = posterior.space.initial_point()
     points = starting_points(posterior, first, 7, random_seed=1)
     moved = points[1:5] - first
     assert_allclose(moved[:, 0], moved[:, 1])  # the length scales; the magnitude is the last
@@ -78,8 +78,8 @@ def test_improper_priors_are_no_obstacle():
         eta = pm.HalfFlat("eta", initval=1.0)
         f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
-    posterior = LogPosterior(read_classifier(model), gpep.NestedEP())
-    points = starting_points(posterior, posterior.initial_point(), 3)
+    posterior = DenseLogPosterior(read_classifier(model), gpep.NestedEP())
+    points = starting_points(posterior, posterior.space.initial_point(), 3)
     assert points.shape == (3, 1)
     assert np.isfinite(points).all()
 

@@ -68,7 +68,7 @@ def test_gradient_in_hyperparameters_of_prior_and_likelihood(name, method, fits)
     _, _, fit = fits(name, method)
     assert fit.converged
     log_posterior = fit.log_posterior
-    theta = fit.optimum.best.theta + 0.2
+    theta = fit.trace.best.theta + 0.2
     gradient = log_posterior(theta).gradient
     for i in range(theta.size):
         step = 1e-4 * np.eye(theta.size)[i]
@@ -174,10 +174,10 @@ def test_a_fit_is_whole(name, fits):
     with model:
         again = gpep.from_datatree(fit.to_datatree())
     assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-6)
-    theta = fit.optimum.best.theta
+    theta = fit.trace.best.theta
     marginal = gpep.marginalize(model)
     point = fit.log_posterior.point(theta)
-    assert marginal.compile_logp(mode="FAST_COMPILE")(point) == pytest.approx(fit.optimum.best.log_posterior, abs=1e-6)
+    assert marginal.compile_logp(mode="FAST_COMPILE")(point) == pytest.approx(fit.trace.best.log_posterior, abs=1e-6)
 
 
 RATES = {

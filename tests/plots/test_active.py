@@ -6,7 +6,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.plots import input_grid, plot_active, plot_convergence, plot_learning_curve, plot_probabilities
+from pymc_gpep.plots import input_grid, plot_active, plot_learning_curve, plot_probabilities
 from tests import models
 
 X, Y = models.data()
@@ -59,11 +59,7 @@ def test_probabilities_are_drawn_around_the_data_of_the_fit(fit, given):
 @pytest.mark.parametrize(
     ("draw", "message"),
     [
-        (
-            lambda fit: plot_convergence({"ivm": fit}),
-            r"'ivm' must be .* all latent values .*ActiveFit: fit\.history has",
-        ),
-        (plot_learning_curve, r"curves must be what gpep\.learning_curve\(fit, .*is of type ActiveFit"),
+        (plot_learning_curve, r"curves must be what gpep\.learning_curve\(fit, .*is of type Fit"),
     ],
 )
 def test_a_fit_that_a_picture_is_not_of_is_refused(draw, message, fit):

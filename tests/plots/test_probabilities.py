@@ -102,8 +102,6 @@ def test_other_inputs_stay_fixed(bands):
 
 def test_refuses(shared, bands):
     grid, p = bands
-    with pytest.raises(ValueError, match="need gp"):
-        plot_probabilities(shared.fit)
     with pytest.raises(ValueError, match="Xnew="):
         plot_probabilities(p)
     with pytest.raises(ValueError, match="Xnew must be"):

@@ -14,7 +14,7 @@ from tests import models
 def test_is_the_inverse_of_what_a_fit_reports(name, request):
     fit = request.getfixturevalue(name).fit
     point = unconstrain(fit.classifier)(fit.hyperparameters)
-    expected = fit.log_posterior.point(fit.optimum.best.theta)
+    expected = fit.log_posterior.point(fit.trace.best.theta)
     assert set(point) == set(expected)
     for key, value in expected.items():
         assert_allclose(point[key], value, rtol=1e-10, atol=1e-12)

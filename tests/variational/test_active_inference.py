@@ -7,7 +7,7 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.variational.active_inference import ActiveInference
+from pymc_gpep.variational.inference import GPInference
 from tests import models
 
 X, Y = models.data()
@@ -114,8 +114,10 @@ def test_the_same_seed_is_the_same_fit():
 
 def test_a_score_is_that_of_one_fit():
     model, _ = models.bernoulli_logit()
-    inference = ActiveInference("ivm", model, active=6, majors=0)
-    scores = [inference.fit(0, score=score, progressbar=False).approximator.score for score in ("random", None)]
+    inference = GPInference("ivm", model, active=6, majors=0)
+    scores = [
+        inference.fit(0, score=score, progressbar=False).log_posterior.approximator.score for score in ("random", None)
+    ]
     assert scores == ["random", "expected"]
 
 
@@ -127,7 +129,7 @@ def test_a_score_is_that_of_one_fit():
         ({"active": np.arange(3)}, TypeError, "active must be a whole number, but is array"),
         ({"majors": -1}, ValueError, "majors, .*, must be at least 0"),
         ({"inducing": 5}, TypeError, "ivm has no option inducing"),
-        ({"hyper": "ccd"}, NotImplementedError, "ivm has no hyper yet"),
+        ({"hyper": "nuts"}, ValueError, "hyper='nuts' is only for methods that work on all latent values together"),
         ({"sites": "utility"}, ValueError, "no 'utility' sites"),
         ({"score": "best"}, ValueError, "score must be one of"),
         ({"active": 10, "rows": 10}, ValueError, "rows must be more than active"),
@@ -154,8 +156,6 @@ def test_what_other_fits_have_not_is_refused():
         gpep.plots.plot_active({})
 
 
-def test_what_is_not_there_says_what_to_do(fitted):
-    with pytest.raises(AttributeError, match=r"A fit by active rows has no std: fit\.latent has the moments"):
-        _ = fitted[2].std
-    with pytest.raises(NotImplementedError, match="A fit by active rows has no sample yet"):
-        fitted[2].sample(10)
+def test_there_is_no_joint_posterior_of_all_rows(fitted):
+    with pytest.raises(NotImplementedError, match=r"importance works on .*, which a fit by active rows does not have"):
+        fitted[2].importance()

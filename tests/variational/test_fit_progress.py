@@ -72,7 +72,7 @@ def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
     assert "Interrupted" in stopped.message
     history = stopped.history.log_posterior.values
     assert 1 < history.size <= whole.history.sizes["iteration"]
-    assert stopped.optimum.best.log_posterior == history.max()
+    assert stopped.trace.best.log_posterior == history.max()
     assert np.isfinite(stopped.log_evidence)
 
 

@@ -35,10 +35,10 @@ def test_hyperparameters_are_at_the_maximum(fitted):
     case, found = fitted
     assert found.fit.log_posterior.approximator == case.approximator
     assert found.fit.solution.likelihood == case.likelihood
-    assert found.fit.optimum.converged
-    theta = found.fit.optimum.best.theta
+    assert found.fit.trace.converged
+    theta = found.fit.trace.best.theta
     for step in (-0.1, 0.1):
-        assert found.fit.log_posterior(theta + step).log_posterior < found.fit.optimum.best.log_posterior
+        assert found.fit.log_posterior(theta + step).log_posterior < found.fit.trace.best.log_posterior
 
 
 def test_a_bound_above_the_evidence_is_explained(fitted):
@@ -50,7 +50,7 @@ def test_a_bound_above_the_evidence_is_explained(fitted):
 def test_gradient(fitted):
     case, found = fitted
     error = INEXACT.get(case.approximator, 1e-4)
-    theta = found.fit.optimum.best.theta + 0.3
+    theta = found.fit.trace.best.theta + 0.3
     step = 1e-4
     difference = (
         found.fit.log_posterior(theta + step).log_posterior - found.fit.log_posterior(theta - step).log_posterior

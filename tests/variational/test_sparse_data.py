@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.rows.errors import RowError
-from pymc_gpep.variational.sparse_inference import SparseInference
+from pymc_gpep.variational.inference import GPInference
 from tests import models
 
 X, Y = models.data()
@@ -121,7 +121,7 @@ def test_what_was_learned_is_kept_when_a_row_goes_bad(tmp_path):
 
 def test_an_earlier_fit_is_not_what_was_learned(tmp_path):
     model, _ = declared(3)
-    inference = SparseInference("sparse_ep", model, data=stored(tmp_path), inducing=5, random_seed=1)
+    inference = GPInference("sparse_ep", model, data=stored(tmp_path), inducing=5, random_seed=1)
     with pytest.warns(RuntimeWarning, match="did not converge after 1 iteration"):
         inference.fit(1, progressbar=False)
     np.lib.format.open_memmap(tmp_path / "x.npy", mode="r+")[4, 0] = np.nan

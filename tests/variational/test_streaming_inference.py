@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,8 @@ import xarray as xr
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
+from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.rows.errors import RowError
-from pymc_gpep.streaming.checkpoint import read_checkpoint
 from pymc_gpep.streaming.memories.stateless import Stateless
 from tests import models
 
@@ -38,7 +39,7 @@ def learned():
 
 def test_it_learns_and_predicts(learned):
     assert learned.hist.shape == (40,)
-    assert learned.settings["per_epoch"] == 3
+    assert learned.trace.settings["per_epoch"] == 3
     assert learned.hist[-6:].mean() < learned.hist[9:15].mean()
     p = learned.predict(X)["p"]
     assert_allclose(p.sum("species"), 1.0)
@@ -67,17 +68,11 @@ def test_it_is_compared(learned):
     assert table.loc["batches", "ls[width]"] == learned.hyperparameters.ls.sel(petal="width")
 
 
-@pytest.mark.parametrize("name", ["mean", "std", "cov", "joint_latent_moments"])
-def test_what_other_fits_have_is_answered_with_what_there_is(name, learned):
-    with pytest.raises(AttributeError, match=f"A fit by inducing inputs has no {name}: fit.latent has the moments"):
-        getattr(learned, name)
-    assert not hasattr(learned, name)
-
-
-def test_how_it_went_is_said_in_its_place(learned):
-    with pytest.raises(AttributeError, match=r"has no convergence: fit\.converged and fit\.message say"):
-        _ = learned.convergence
-    with pytest.raises(AttributeError, match="'StreamedFit' object has no attribute 'colour'"):
+def test_steps_have_no_fixed_point_of_their_own(learned):
+    assert learned.convergence is None
+    with pytest.raises(NotImplementedError, match="joint_latent_moments works on the joint posterior of all latent"):
+        learned.joint_latent_moments([0])
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
         _ = learned.colour
 
 
@@ -129,11 +124,12 @@ def test_a_learning_rate_that_diverges_ends_the_fit_and_leaves_numbers():
 
 
 def test_no_posterior_where_precisions_are_negative(learned):
-    values = dict(learned.values) | {"precision": -2.0 * np.abs(learned.values["precision"]) - np.eye(6)}
-    bad = replace(learned, read=lambda: values)
-    assert bad.posterior is None
+    values = dict(learned.trace.values) | {"precision": -2.0 * np.abs(learned.trace.values["precision"]) - np.eye(6)}
+    bad = copy(learned.log_posterior)
+    bad.steps = replace(bad.steps, read=lambda: values)
+    assert bad.solve(learned.theta).posterior is None
     with pytest.raises(ValueError, match="no posterior to predict from"):
-        bad.predict(NEW)
+        gpep.Fit(bad, bad.steps).predict(NEW)
 
 
 def test_a_number_of_batches_is_never_called_an_evidence(learned):
@@ -142,7 +138,7 @@ def test_a_number_of_batches_is_never_called_an_evidence(learned):
     assert "averaged over the last whole epoch (no evidence" in text
     assert "Ended after 40 steps of 10 rows, 13.3 epochs." in text
     assert "log evidence" not in text
-    prior = learned.space.log_prior(learned.theta)
+    prior = learned.log_posterior.space.log_prior(learned.theta)
     assert_allclose(learned.objective, -learned.hist[36:39].mean() - prior)  # a fortieth step would count rows twice
     assert np.isnan(learned.log_evidence)  # of a product that is no likelihood
 
@@ -153,7 +149,7 @@ def test_callbacks_see_each_step_and_may_stop():
     def watch(so_far, losses, i):
         assert ("have not moved yet (warmup=1" in so_far.message) == (i <= 3)
         assert ("averaged over all steps" in str(so_far)) == (i < 3)
-        seen.append((so_far.steps, losses.shape[0], i, float(so_far.hyperparameters["eta"])))
+        seen.append((len(so_far.hist), losses.shape[0], i, float(so_far.hyperparameters["eta"])))
         if i == 5:
             raise StopIteration
 
@@ -194,7 +190,7 @@ def test_a_store_whose_renaming_was_broken_off_is_found(learned, tmp_path):
 
 
 def test_of_no_steps_there_is_no_objective(learned):
-    assert np.isnan(replace(learned, losses=np.empty(0)).objective)
+    assert np.isnan(replace(learned.trace, losses=np.empty(0)).loss)
 
 
 CUT = """
@@ -214,7 +210,7 @@ def test_another_process_goes_on_to_the_last_digit(tmp_path):
         subprocess.run([sys.executable, "-W", "ignore", "-c", CUT, *given], check=True, cwd=Path(__file__).parents[2])
         ends.append(xr.open_datatree(tmp_path / path).load())
     assert ends[0]["history"].sizes["step"] == 200
-    for name in ("state", "history"):
+    for name in ("posterior", "history"):
         xr.testing.assert_identical(ends[0][name].to_dataset(), ends[2][name].to_dataset())
 
 
@@ -227,8 +223,8 @@ def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(memory, ending,
     start = path if ending == "zarr" else gpep.from_datatree(az.from_netcdf(path), models.shared()[0])
     _, resumed = fit(6, memory=memory, start=start, callbacks=[gpep.Checkpoint(path)])
     assert_array_equal(resumed.hist, whole.hist)
-    for name, values in whole.values.items():
-        assert_array_equal(resumed.values[name], values, err_msg=name)
+    for name, values in whole.trace.values.items():
+        assert_array_equal(resumed.trace.values[name], values, err_msg=name)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     with pytest.raises(ValueError, match="start is of another fit: batch_size was 10 and is 8"):
         fit(1, memory=memory, start=path, batch_size=8)
@@ -240,11 +236,11 @@ def test_a_file_holds_the_fit(learned, tmp_path):
     model, gp = models.shared()
     again = gpep.from_datatree(tree, model)
     assert str(again) == str(learned)
-    assert again.settings == learned.settings
+    assert again.trace.settings == learned.trace.settings
     xr.testing.assert_allclose(again.predict(NEW), learned.predict(NEW))
     xr.testing.assert_allclose(again.predict(gp, NEW), learned.predict(NEW))
     assert_allclose(again.fitted_inputs(), X)
-    xr.testing.assert_equal(again.to_datatree()["state"].to_dataset(), tree["state"].to_dataset())
+    xr.testing.assert_equal(again.to_datatree()["posterior"].to_dataset(), tree["posterior"].to_dataset())
     assert_array_equal(again.labels(), Y)
     with pytest.raises(ValueError, match="The fit has the hyperparameters"):
         gpep.from_datatree(tree, models.fixed()[0])
@@ -264,7 +260,7 @@ def test_other_rows_are_no_way_to_go_on(learned):
     ],
 )
 def test_other_inducing_inputs_are_no_way_to_go_on(learned, options, message, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
     with pytest.raises(ValueError, match=f"start is of another fit: {message}"):
         fit(1, start=learned, **options)
 
@@ -281,17 +277,17 @@ def test_sites_of_rows_may_be_kept():
     rows = inputs, (inputs.sum(axis=1) > 0).astype(int)
     _, kept = fit(30, build=models.bernoulli_probit, sites=None, memory="sites", data=rows, batch_size=20)
     _, found = fit(30, build=models.bernoulli_probit, sites=None, data=rows, batch_size=20)
-    assert kept.values["site_features"].shape == (53, 1, 6)
-    assert kept.values["site_precision"].all()
+    assert kept.trace.values["site_features"].shape == (53, 1, 6)
+    assert kept.trace.values["site_precision"].all()
     assert_allclose(kept.predict(NEW)["p"], found.predict(NEW)["p"], atol=0.1)
     assert_allclose(kept.log_evidence, found.log_evidence, rtol=0.05)
     again = gpep.from_datatree(kept.to_datatree(), models.bernoulli_probit()[0])
     assert str(again) == str(kept)
-    assert_array_equal(again.values["site_features"], kept.values["site_features"])
+    assert_array_equal(again.trace.values["site_features"], kept.trace.values["site_features"])
 
 
 def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
     with pytest.raises(ValueError, match="n, the number of steps, must be at least 0, but is -3"):
         fit(-3)
     with pytest.raises(TypeError, match="minutes must be a number"):
@@ -304,7 +300,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no such file"):
         fit(1, start=tmp_path / "none.nc")
     xr.Dataset({"a": 1}).to_netcdf(tmp_path / "other.nc")
-    with pytest.raises(ValueError, match=r"no file that gpep\.Checkpoint wrote"):
+    with pytest.raises(ValueError, match=r"not a file that gpep\.Checkpoint wrote"):
         fit(1, start=tmp_path / "other.nc")
     with pytest.raises(ValueError, match=r"path must end in \.zarr or \.nc"):
         gpep.Checkpoint(tmp_path / "run.txt")
@@ -312,7 +308,7 @@ def test_what_is_no_checkpoint_is_refused(tmp_path):
 
 def test_stochastic_ep_takes_all_rows_without_a_batch_size():
     _, found = fit(8, "sparse_sep", batch_size=None)
-    assert found.settings["per_epoch"] == 1
+    assert found.trace.settings["per_epoch"] == 1
     assert str(found).startswith("sparse_sep (sites='pairwise'")
     assert "objective of stochastic EP" in str(found)
 
@@ -320,7 +316,7 @@ def test_stochastic_ep_takes_all_rows_without_a_batch_size():
 REFUSED = {
     "no iteration": ({"local_iterations": 0}, ValueError, "local_iterations must be at least 1"),
     "half an iteration": ({"local_iterations": 2.5}, TypeError, "local_iterations must be a whole number"),
-    "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has sites, memory"),
+    "unknown": ({"colour": 1}, TypeError, "sparse_ep with batches has no option colour; it has .*, sites, memory"),
     "misspelt": ({"decai": 0.1, "inducin": 4}, TypeError, r"Did you mean 'decay' and 'inducing'\?"),
     "memory": ({"memory": "perfect"}, ValueError, "memory is 'perfect', but sparse_ep has 'stateless' and 'sites'"),
     "option of another memory": (
@@ -359,8 +355,8 @@ def test_other_rows_than_those_of_the_model():
     rng = np.random.default_rng(1)
     inputs = rng.normal(size=(53, 2))
     _, found = fit(12, data=(inputs, (inputs.sum(axis=1) > 0).astype(int)), batch_size=20)
-    assert found.settings["rows"] == 53
-    assert found.settings["batch_size"] == 18
+    assert found.trace.settings["rows"] == 53
+    assert found.trace.settings["batch_size"] == 18
     again = gpep.from_datatree(found.to_datatree(), models.shared()[0])
     xr.testing.assert_allclose(again.predict(NEW), found.predict(NEW))
     with pytest.raises(ValueError, match=r"The 53 rows of this fit came from data="):
@@ -370,7 +366,7 @@ def test_other_rows_than_those_of_the_model():
 
 
 def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
     inputs, labels = np.tile(X, (40, 1)), np.tile(Y, 40)
     inputs[1000, 1] = np.nan
     np.save(tmp_path / "x.npy", inputs)

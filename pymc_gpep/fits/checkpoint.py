@@ -11,8 +11,8 @@ import xarray as xr
 from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import Callback
-from pymc_gpep.streaming.fit import StreamedFit
-from pymc_gpep.streaming.saving import STATE, Saved, saved
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.streaming.left_off import LeftOff
 
 __all__ = ["Checkpoint", "read_checkpoint"]
 
@@ -55,17 +55,17 @@ class Checkpoint(Callback):
                 "all rows is saved with fit.to_datatree() when it has ended."
             )
 
-    def __call__(self, fit: StreamedFit, losses: Array, iteration: int) -> None:
+    def __call__(self, fit: Fit, losses: Array, iteration: int) -> None:
         """Write if it is time to."""
         if time.monotonic() - self._written >= 60.0 * self._minutes:
             self.write(fit)
 
-    def finish(self, fit: StreamedFit) -> None:
+    def finish(self, fit: Fit) -> None:
         """Write, unless nothing has been done."""
-        if fit.steps:
+        if len(fit.hist):
             self.write(fit)
 
-    def write(self, fit: StreamedFit) -> None:
+    def write(self, fit: Fit) -> None:
         """Write."""
         tree = fit.to_datatree()
         beside, old = _in_place(self._path)
@@ -96,7 +96,7 @@ def _check_minutes(minutes: Any) -> None:
         raise ValueError(f"minutes must be at least 0, but is {minutes}.")
 
 
-def read_checkpoint(path: str | os.PathLike[str]) -> Saved:
+def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
     """What is in a file.
 
     Raises
@@ -111,9 +111,12 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Saved:
     zarr = where.suffix == ".zarr"
     with xr.open_datatree(where, engine="zarr", consolidated=False) if zarr else xr.open_datatree(where) as opened:
         tree = opened.load()
-    if STATE not in tree.children:
-        raise ValueError(f"start is {str(path)!r}, but that is no file that gpep.Checkpoint wrote.")
-    return saved(tree)
+    try:
+        return LeftOff.of(tree)
+    except ValueError as error:
+        raise ValueError(
+            f"start is {str(path)!r}, but that is not a file that gpep.Checkpoint wrote: {error}."
+        ) from None
 
 
 def _remove(path: Path) -> None:

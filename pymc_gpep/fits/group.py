@@ -1,7 +1,7 @@
 """The unconstrained values of a fit, as PyMC's approximations hold theirs."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pytensor
@@ -10,10 +10,19 @@ from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.fit import Fit
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["GPGroup"]
+__all__ = ["GPGroup", "Moments"]
+
+
+class Moments(Protocol):
+    """What a group asks of a fit."""
+
+    def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Means and standard deviations by name of value variable."""
+
+    def covariance(self, places: Mapping[str, slice], size: int) -> Array:
+        """Covariance (size, size) of the flat vector in which each value variable has its place."""
 
 
 @Group.register
@@ -37,18 +46,16 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._fit: Fit | None = None
+        self._fit: Moments | None = None
         self._settled = True
         self._finalize_init()
 
-    def show(self, fit: Fit) -> None:
+    def show(self, fit: Moments) -> None:
         """Let the moments be those of a fit."""
-        # The moments are the nodes' own.
-        self._settled = self._settled and self._fit is not None and self._fit.hyper_posterior is fit.hyper_posterior
-        self._fit = fit
+        self._fit, self._settled = fit, False
 
-    def settle(self) -> None:
-        """Compute the mean and the standard deviation, unless they are those of the fit already."""
+    def _settle(self) -> None:
+        """Compute the mean and the standard deviation, unless that is done."""
         if self._settled or self._fit is None:
             return
         for key, values in zip(("gp_mean", "gp_std"), self._fit.moments(), strict=True):
@@ -59,13 +66,13 @@ class GPGroup(Group):
     @property
     def mean(self) -> pt.TensorVariable:
         """Mean, (d,)."""
-        self.settle()
+        self._settle()
         return self.params_dict["gp_mean"]
 
     @property
     def std(self) -> pt.TensorVariable:
         """Standard deviation, (d,); zero for hyperparameters at a point."""
-        self.settle()
+        self._settle()
         return self.params_dict["gp_std"]
 
     @property

@@ -5,7 +5,7 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.same_model import check_covariance
+from pymc_gpep.fits.reading import check_covariance
 from tests import models
 
 X, Y = models.data()

@@ -26,7 +26,7 @@ class Recorder:
     ----------
     classifier : GPClassifier
     free : sequence of TensorVariable
-        Free variables, in the order in which they are recorded.
+        Free variables, in the order in which they are recorded; those of the latent values may be missing.
     deterministics : sequence of TensorVariable
     data : dict
         Data of the model → constants that take their place.

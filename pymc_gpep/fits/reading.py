@@ -1,0 +1,306 @@
+"""A fit read back from the DataTree that was made of it, as `pm.fit` returned it."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations.ivm import IVM
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.saving import FORMAT, named_classes
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation, evaluations_of
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.hyper.weights import Estimate, Weighing
+from pymc_gpep.rows.fingerprint import FormerRows
+from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.streaming.log_posterior import BatchLogPosterior, Steps
+from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.rules.registry import rule_for
+from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+
+__all__ = ["check_covariance", "from_datatree"]
+
+_SAME = 1e-6  # relative difference of a density or a covariance that rounding on another machine may make
+_OTHER = "The model is not the one that was fitted"
+
+
+@one_blas_thread()
+def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
+    """Make a fit again from what its `to_datatree` made of it.
+
+    Parameters
+    ----------
+    tree : DataTree
+        For example as `arviz.from_netcdf` or `arviz.from_zarr` reads it.
+    model : pm.Model, optional
+        The model that was fitted, declared again; that of the context if not given.
+
+    Returns
+    -------
+    Fit
+        With hyperparameters, their history, and the approximate posterior at each node.
+
+    Raises
+    ------
+    TypeError
+        If `tree` is not a DataTree.
+    StructureError
+        If the model is not a Gaussian process classifier.
+    ValueError
+        If the tree is not that of a fit, or that of another version; or if the model is another one: other labels,
+        names of classes or points, hyperparameters or priors, or another prior of the latent functions.
+    """
+    _check_tree(tree)
+    attrs = tree.attrs
+    classifier = read_classifier(pm.modelcontext(model), attrs["likelihood"])
+    space = Hyperparameters(classifier)
+    _check_hyperparameters(space, json.loads(attrs["parameters"]))
+    (best,) = evaluations_of(tree["best"].to_dataset(), "at")
+    best = best._replace(start=np.asarray(tree["best"].to_dataset()["start"].values))
+    observed = tree["observed_data"].to_dataset()
+    rows = _former_rows(observed)
+    labels = observed[attrs["likelihood"]].values if rows is None else None
+    _check_model(space, best.theta[: space.size], attrs, labels)
+    log_posterior, trace = _KINDS[attrs["kind"]](tree, space, best, rows)
+    posterior = tree["posterior"].to_dataset()
+    solved = {best.theta.tobytes(): log_posterior.restored(best.theta, posterior)} if posterior.data_vars else {}
+    log_posterior = log_posterior.ending_with(best.theta, next(iter(solved.values()), None))
+    _check_prior(log_posterior, best.theta, posterior)
+    fit = Fit(
+        log_posterior,
+        trace,
+        _hyper_posterior(tree, log_posterior, best, solved),
+        float(attrs["seconds"]),
+        float(attrs["compile_seconds"]),
+    )
+    if "latent" in tree.children:
+        _check_latent(fit, tree["latent"].to_dataset(), best.evidence)
+    return fit
+
+
+def _check_tree(tree: object) -> None:
+    if not isinstance(tree, xr.DataTree):
+        raise TypeError(f"tree must be a DataTree, for example arviz.from_netcdf(file), not a {type(tree).__name__}.")
+    if "approximation" not in tree.attrs:
+        raise ValueError(
+            f"This DataTree is not a fit: it has the groups {', '.join(tree.children) or 'none'}. fit.to_datatree() "
+            "makes one; draws alone cannot be turned into a fit."
+        )
+    if (was := tree.attrs.get("format", 1)) != FORMAT:
+        raise ValueError(
+            f"This fit was written in format {was}, by version {tree.attrs.get('pymc_gpep_version', 'unknown')}, and "
+            f"this version reads format {FORMAT} alone. Fit again, or read it with that version."
+        )
+
+
+def _dense(
+    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+) -> tuple[LogPosterior, Trace]:
+    attrs, likelihood = tree.attrs, space.classifier.likelihood_model
+    method = approximator(attrs["approximation"], likelihood, json.loads(attrs["options"]))
+    return DenseLogPosterior(space.classifier, method), _optimum(tree, best)
+
+
+def _inducing(
+    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+) -> tuple[LogPosterior, Trace]:
+    attrs, stored = tree.attrs, tree["posterior"].to_dataset()
+    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == attrs["approximation"])
+    learned = best.theta.size > space.size
+    return (
+        SparseLogPosterior(
+            space, kind(**json.loads(attrs["options"])), None, stored["inputs"].values, learned, rows,
+            stored["units"].values if learned else None,
+        ),
+        _optimum(tree, best),
+    )  # fmt: skip
+
+
+def _active(
+    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+) -> tuple[LogPosterior, Trace]:
+    stored, method = tree["posterior"].to_dataset(), IVM(**json.loads(tree.attrs["options"]))
+    log_posterior = ActiveLogPosterior(space, method, None, int(stored["seed"]), rows, stored["input"].values)
+    return log_posterior, _optimum(tree, best)
+
+
+def _batches(
+    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+) -> tuple[LogPosterior, Trace]:
+    attrs, name = tree.attrs, tree.attrs["approximation"]
+    steps = Steps.restored(tree, space)
+    memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[attrs["memory"]](**json.loads(attrs["options"]))
+    at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
+    rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)
+    return BatchLogPosterior(space, name, memory, rule, steps, None, rows), steps
+
+
+_KINDS: Mapping[str, Callable[..., tuple[LogPosterior, Trace]]] = {
+    DenseLogPosterior.kind: _dense,
+    SparseLogPosterior.kind: _inducing,
+    ActiveLogPosterior.kind: _active,
+    BatchLogPosterior.kind: _batches,
+}
+
+
+def _optimum(tree: xr.DataTree, best: Evaluation) -> Optimum:
+    attrs = tree.attrs
+    return Optimum(
+        best,
+        bool(attrs["trace_converged"]),
+        attrs["trace_message"],
+        evaluations_of(tree["history"].to_dataset(), "iteration"),
+        interrupted=bool(attrs["trace_interrupted"]),
+        ends=evaluations_of(tree["starts"].to_dataset(), "start"),
+        remark=attrs["trace_remark"],
+    )
+
+
+def _hyper_posterior(
+    tree: xr.DataTree, log_posterior: LogPosterior, best: Evaluation, solved: Mapping[bytes, Any]
+) -> HyperPosterior:
+    attrs, nodes = tree.attrs, tree["nodes"].to_dataset()
+    of_nodes, known = log_posterior, dict(solved)
+    if "node_posteriors" in tree.children:
+        of_nodes, known = log_posterior.held(best), {}
+    evaluations = [
+        evaluation._replace(start=start)
+        for evaluation, start in zip(evaluations_of(nodes, "node"), nodes["start"].values, strict=True)
+    ]
+    for s, evaluation in enumerate(evaluations if of_nodes is not log_posterior or not known else ()):
+        stored = tree[f"node_posteriors/{s}"].to_dataset() if "node_posteriors" in tree.children else xr.Dataset()
+        if stored.data_vars:
+            known[evaluation.theta.tobytes()] = of_nodes.restored(evaluation.theta, stored)
+    return HyperPosterior(
+        attrs["hyper"],
+        of_nodes,
+        evaluations,
+        nodes["weight"].values,
+        log_evidence=float(nodes["log_evidence"]),
+        converged=bool(attrs["hyper_converged"]),
+        message=attrs["hyper_message"],
+        weighing=_weighing(nodes),
+        draws=tree.children["chains"].load() if "chains" in tree.children else None,
+        solved=known,
+    )
+
+
+def _weighing(nodes: xr.Dataset) -> Weighing | None:
+    if "pareto_k" not in nodes:
+        return None
+    value, error, size, pareto_k = (
+        float(nodes[name]) for name in ("estimate", "standard_error", "effective_size", "pareto_k")
+    )
+    return Weighing(Estimate(value, error), size, pareto_k, int(nodes["draws"]))
+
+
+def _former_rows(observed: xr.Dataset) -> FormerRows | None:
+    """What a file says of rows that were not the model's; None where they were."""
+    if "checksum" not in observed.attrs:
+        return None
+    n_rows, n_inputs, checksum, name = (observed.attrs[field] for field in FormerRows._fields)
+    return FormerRows(int(n_rows), int(n_inputs), str(checksum), str(name))
+
+
+# Whether the model is the one that was fitted.
+
+
+def _check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
+    if stored != space.parameters:
+        raise ValueError(
+            f"The fit has the hyperparameters {', '.join(stored) or 'none'}, but the model has "
+            f"{', '.join(space.parameters) or 'none'} (unconstrained). Declare the model as it was fitted."
+        )
+
+
+def _check_model(
+    space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any], labels: NDArray[np.int64] | None
+) -> None:
+    """Compare the likelihood, labels where they are in the file, priors by their log density at θ, and classes."""
+    classifier = space.classifier
+    if (own := classifier.likelihood_model.name) != (was := attrs["kind_of_likelihood"]):
+        raise ValueError(f"{_OTHER}: its likelihood is {own}, and was {was}.")
+    if labels is not None:
+        (observed,) = evaluate([classifier.labels])
+        if observed.shape != labels.shape or (differ := np.count_nonzero(observed != labels)):
+            what = (
+                f"{differ} labels differ" if observed.shape == labels.shape else f"the model has {observed.size} points"
+            )
+            raise ValueError(f"{_OTHER} to {labels.size} points: {what}.")
+    prior, stored = space.log_prior(theta), float(attrs["log_prior"])
+    if np.isfinite(stored) and not _close(prior, stored):
+        raise ValueError(
+            "The priors of the hyperparameters are not those that were fitted: their log density at the maximum is "
+            f"{prior:.6g}, and was {stored:.6g}."
+        )
+    _check_classes(classifier, attrs)
+
+
+def _check_classes(classifier: GPClassifier, attrs: Mapping[Any, Any]) -> None:
+    if (own := named_classes(classifier)) != (was := attrs["classes"]):
+        raise ValueError(f"{_OTHER}: its classes are {own}, not {was}.")
+
+
+def _check_prior(log_posterior: LogPosterior, x: Array, stored: xr.Dataset) -> None:
+    """Compare the prior covariance of a few inputs at which the posterior is known, where the file has it.
+
+    Nothing is said where the graph of the model does not say what the covariance of other inputs is.
+    """
+    if "prior_covariance" not in stored:
+        return
+    was = np.asarray(stored["prior_covariance"].values)
+    try:
+        own = log_posterior.few_prior(x)
+    except StructureError:
+        return
+    check_covariance(own, was)
+
+
+def check_covariance(own: Array, was: Array) -> None:
+    """Raise a ValueError if prior covariances (q, m, m) between some inputs differ; a jitter may differ."""
+    apart = ~np.eye(was.shape[-1], dtype=bool)
+    if own.shape != was.shape or (np.abs(own - was) > _SAME * np.abs(was).max())[:, apart].any():
+        raise ValueError(
+            f"{_OTHER}: at the hyperparameters of the fit the prior covariance of its inputs is another one. Compare "
+            "covariance functions."
+        )
+
+
+def _check_latent(fit: Fit, stored: xr.Dataset, evidence: float) -> None:
+    """Compare names of classes and points, in which predictions would be labelled wrongly, and the log evidence."""
+    _ = fit.solution  # from where it ended; a node at the same place starts elsewhere
+    latent = fit.latent
+    for dim in latent["mean"].dims:
+        own, was = (list(x[dim].values) if dim in x.coords else None for x in (latent, stored))
+        if dim not in stored.dims or own != was:
+            dims = ", ".join(map(repr, stored["mean"].dims))
+            raise ValueError(
+                f"{_OTHER}: its latent values have the dim {dim!r} with the coords {own}; those of the fit have the "
+                f"dims {dims}" + (f", with {was}." if was else ".")
+            )
+    tolerance = fit.log_posterior.approximator.tolerance
+    if fit.solution.converged and not _close(fit.log_evidence, evidence, tolerance):
+        raise ValueError(
+            f"{_OTHER}: with the hyperparameters of the fit its log evidence is {fit.log_evidence:.6g}, and was "
+            f"{evidence:.6g}. Compare inputs, covariance function and mean function."
+        )
+
+
+def _close(value: float, other: float, tolerance: float = 0.0) -> bool:
+    return bool(abs(value - other) <= max(_SAME, 10 * tolerance) * (1 + abs(other)))

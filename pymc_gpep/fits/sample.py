@@ -1,0 +1,168 @@
+"""Draws of a fit: of the variables of its model, and of the latent functions at any inputs."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import NDArray
+from pymc.backends.base import MultiTrace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.checks.importance import ResampledDraws
+from pymc_gpep.fits import datasets
+from pymc_gpep.fits.conditional import Conditional
+from pymc_gpep.fits.recorder import Recorder
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyper.log_posterior import Gps
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.memory import available_memory
+
+__all__ = [
+    "draw_functions", "draw_variables", "recorded", "sampled_functions", "sampled_variables", "without_latents",
+]  # fmt: skip
+
+_NEW = "new_point"
+_GIGABYTE = 1e9
+
+
+def draw_variables(hyper: HyperPosterior, draws: int, rng: np.random.Generator) -> dict[str, Array]:
+    """Draws (draws, ...) of all value variables, and of latent values that are deterministic, by name."""
+    chosen = hyper.choose(draws, rng)
+    values: dict[str, Array] = {}
+    for s in np.unique(chosen):
+        rows = np.flatnonzero(chosen == s)
+        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s))
+        conditional = Conditional(hyper.log_posterior.classifier, hyper.point(s), functions)
+        for name, drawn in conditional.draw(rows.size, rng).items():
+            values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
+    return values
+
+
+def draw_functions(
+    hyper: HyperPosterior, draws: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
+) -> tuple[NDArray[np.int64], Array]:
+    """Draw nodes (draws,), and latent functions (draws, c, m) given these at inputs, or at the rows that were fitted.
+
+    The same generator gives the same functions at any inputs.
+
+    Raises
+    ------
+    MemoryError
+        If they would not fit into memory.
+    """
+    chosen = hyper.choose(draws, rng)
+    own = rng.spawn(len(hyper))  # what is drawn at a node does not depend on how many rows others were asked for
+    found: Array = np.empty(0)
+    for s in np.unique(chosen):
+        which = np.flatnonzero(chosen == s)
+        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s), gps)
+        if not found.size:
+            m = functions.n_points if inputs is None else len(inputs)
+            _check_memory(draws, functions.n_functions, m)
+            found = np.empty((draws, functions.n_functions, m))
+        for rows, drawn in functions.draw_at(own[s], which.size, inputs):
+            found[which[:, None], :, np.arange(rows.start, rows.stop)] = drawn.transpose(0, 2, 1)
+    return chosen, found
+
+
+def _check_memory(draws: int, functions: int, rows: int) -> None:
+    needed, there = 8.0 * draws * functions * rows, available_memory()
+    if needed > there:
+        raise MemoryError(
+            f"{draws} draws of {functions} latent function{'s' * (functions > 1)} at {rows} rows take "
+            f"{needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are free. Draw fewer, or some rows "
+            "at a time: fit.sample(Xnew=X[:1000], random_seed=1), with the same seed for all parts."
+        )
+
+
+def sampled_variables(
+    hyper: HyperPosterior,
+    recorder: Recorder,
+    draw: Callable[[int], Mapping[str, Array]],
+    chains: int,
+    weighted: ResampledDraws | None,
+    return_inferencedata: bool,
+    **kwargs: Any,
+) -> Any:
+    """A trace of all that a model records.
+
+    Parameters
+    ----------
+    hyper : HyperPosterior
+    recorder : Recorder
+    draw : function of the number of a chain
+        Returns draws by name of what the recorder is given.
+    chains : int
+    weighted : ResampledDraws or None
+        Where draws were resampled by their weights.
+    return_inferencedata : bool
+    **kwargs
+        For `pm.to_inference_data`.
+    """
+    model = hyper.log_posterior.classifier.model
+    traces = [recorder.trace(draw(chain), chain) for chain in range(chains)]
+    multitrace = MultiTrace(traces)
+    if not return_inferencedata:
+        return multitrace
+    kwargs["log_likelihood"] = False
+    data = pm.to_inference_data(multitrace, model=model, **kwargs)
+    data["posterior"].attrs |= _attrs(hyper)
+    if weighted:
+        data["sample_stats/log_weight"] = weighted.labelled_weights(data["posterior"].coords)
+        data["sample_stats"].attrs |= weighted.attrs
+    return data
+
+
+def recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[str]:
+    """Names of what a recorder of some free variables is given: their values, and deterministic latent values."""
+    value_vars = [classifier.model.rvs_to_values[rv].name for rv in free]
+    return [*value_vars, *(latent.f.name for latent in classifier.latents if latent.rotated)]
+
+
+def without_latents(
+    classifier: GPClassifier, deterministics: Sequence[TensorVariable]
+) -> tuple[list[TensorVariable], list[TensorVariable]]:
+    """Free variables without the standard normals of latent values, and deterministics that do not need these."""
+    rotated = {latent.free: latent.f for latent in classifier.latents if latent.rotated}
+    free = [rv for rv in classifier.model.free_RVs if rv not in rotated]
+    known = [d for d in deterministics if not set(rotated) & set(ancestors([d], blockers=list(rotated.values())))]
+    return free, known
+
+
+def sampled_functions(
+    hyper: HyperPosterior, draws: int, chains: int, rng: np.random.Generator, inputs: Array | None, gps: Gps
+) -> xr.DataTree:
+    """A DataTree of hyperparameters, and of latent functions at inputs, or at the rows that were fitted."""
+    classifier, space = hyper.log_posterior.classifier, hyper.log_posterior.space
+    parts = [draw_functions(hyper, draws, own, inputs, gps) for own in rng.spawn(chains)]
+    chosen = np.array([nodes for nodes, _ in parts])
+    thetas = np.array([node.theta[: space.size] for node in hyper.nodes])
+    natural = datasets.natural(space, thetas.reshape(len(hyper), space.size))
+    posterior = natural.isel(node=xr.DataArray(chosen, dims=("chain", "draw"))) if natural.data_vars else xr.Dataset()
+    posterior = posterior.assign_coords(chain=np.arange(chains), draw=np.arange(draws))
+    for latent in classifier.latents:
+        values = np.array([f[:, latent.rows] for _, f in parts])
+        dims = ["chain", "draw", *_function_dims(classifier, latent.f), _NEW]
+        posterior[latent.f.name] = (dims, values)
+    posterior.attrs = _attrs(hyper)
+    return xr.DataTree.from_dict({"posterior": posterior})
+
+
+def _function_dims(classifier: GPClassifier, f: TensorVariable) -> Iterator[str]:
+    """The dim of the functions of latent values, if they have one."""
+    if f.ndim > 1:
+        dims = classifier.model.named_vars_to_dims.get(str(f.name))
+        yield str(dims[0]) if dims else f"{f.name}_dim_0"
+
+
+def _attrs(hyper: HyperPosterior) -> dict[str, Any]:
+    return {
+        "approximation": hyper.log_posterior.name,
+        "hyper": hyper.name,
+        "pymc_gpep_version": version("pymc_gpep"),
+    }

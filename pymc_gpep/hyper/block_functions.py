@@ -1,0 +1,206 @@
+"""Latent functions whose posterior is known by inducing values, or by the latent values of a few rows."""
+
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
+
+__all__ = ["BlockFunctions", "BlockPosterior", "Given"]
+
+_SOME = 200  # fitted rows that are looked at for all
+_INDEPENDENT = (
+    "The sites of this fit leave the functions of a point independent, from which leave-one-out is off by a tenth and "
+    'more. Fit with sites that couple them (sites="nested" of "sparse_ep" without batches, sites="coupled" of "ivm"), '
+    "or hold out rows, and score fit.predict(Xtest) on them."
+)
+
+
+class BlockPosterior(Protocol):
+    """A posterior that is asked for blocks of points."""
+
+    @property
+    def size(self) -> int:
+        """How many values each function has."""
+
+    @property
+    def as_inducing(self) -> InducingPosterior:
+        """The same by way of inducing values."""
+
+    def predict(self, block: Block) -> tuple[Array, Array]:
+        """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
+
+
+class Given(Protocol):
+    """What a log posterior knows of the rows that were fitted, and computes where it is asked for."""
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """What was observed at all of them, (n,)."""
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """At all of them."""
+
+    @property
+    def own_prior(self) -> DensePrior:
+        """The prior of the latent values at the model's own points."""
+
+    def left_out(self) -> Iterator[LeftOut] | None:
+        """All rows, each given the labels of all others; None where sites leave functions independent."""
+
+
+class BlockFunctions(LatentFunctions):
+    """Latent functions by a posterior of M values of each, at inputs of their own.
+
+    Parameters
+    ----------
+    prior : PriorAt
+    blocks : InducingBlocks
+        What the prior is made by, on the rows that were fitted.
+    model_inputs : callable
+        Returns the inputs (n, d) of the model's own points.
+    posterior : BlockPosterior
+    given : Given
+    """
+
+    def __init__(
+        self,
+        prior: PriorAt,
+        blocks: InducingBlocks,
+        model_inputs: Callable[[], Array],
+        posterior: BlockPosterior,
+        given: Given,
+    ) -> None:
+        self._prior, self._blocks, self._model_inputs = prior, blocks, model_inputs
+        self._posterior, self._given = posterior, given
+        self.n_functions, self.n_points, self.size = prior.n_functions, prior.n_points, posterior.size
+
+    @property
+    def n_columns(self) -> int:
+        """See `LatentFunctions`."""
+        return self._blocks.rows.n_inputs
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """See `LatentFunctions`."""
+        return self._given.likelihood
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """See `LatentFunctions`."""
+        return self._given.labels
+
+    @property
+    def own(self) -> Array:
+        """See `LatentFunctions`."""
+        return self._prior.inducing().diagonal(axis1=1, axis2=2)
+
+    def _block(self, inputs: Array) -> Block:
+        return self._blocks.block(self._prior.point, self._prior.z, inputs)
+
+    def at(self, inputs: Array) -> NewRows:
+        """See `LatentFunctions`."""
+        block = self._block(inputs)
+        return NewRows(*self._posterior.predict(block), block)
+
+    def at_rows(self, rows: slice) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        return self._posterior.predict(self._prior.block(rows))
+
+    def left_out(self) -> Iterator[LeftOut]:
+        """See `LatentFunctions`."""
+        found = self._given.left_out()
+        if found is None:
+            raise NotImplementedError(_INDEPENDENT)
+        return found
+
+    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+        """See `LatentFunctions`."""
+        raise NotImplementedError(
+            "loo(refit_above=...) fits rows again by a method that works on all latent values together. Leave "
+            "refit_above out, or hold out rows, and score fit.predict(Xtest) on them."
+        )
+
+    def among_fitted(self) -> Reach:
+        """See `LatentFunctions`."""
+        z = self._prior.z
+        try:
+            some = self._blocks.rows.inputs(slice(0, min(_SOME, self.n_points)))
+        except ValueError:  # a fit that was read from a file has none
+            some = z[0]
+        block = self._block(some)
+        same = (z[:, :, None] == some).all(axis=-1)
+        return Reach(np.where(same, np.nan, block.cross).swapaxes(1, 2), block.variance, self.own)
+
+    def _at_model(self) -> Block:
+        return self._block(self._model_inputs())
+
+    def _linear(self, rotated: NDArray[np.bool_]) -> tuple[Array, list[Array], list[Array], Array]:
+        """What all latent values of the model are made of: mean m, maps B and covariances C, with f = m + Bᵀv + e.
+
+        e ~ N(0, C − BᵀB) is what inducing values leave unsaid, of all points together. For functions that are `rotated`
+        it is all of z = L⁻¹ (f − m), with C the identity.
+        """
+        prior, posterior = self._given.own_prior, self._posterior.as_inducing
+        features = posterior.whitening.features(self._at_model())
+        maps, covariances, mean = [], [], prior.mean.copy()
+        for k, own in enumerate(posterior.whitening.owner(self.n_functions)):
+            w, covariance = features.w[own], prior.k[k % len(prior.k)]
+            if rotated[k]:
+                w = solve_triangular(prior.roots[k % len(prior.k)], w.T, lower=True, check_finite=False).T
+                covariance, mean[k] = np.eye(len(covariance)), 0.0
+            maps.append(w)
+            covariances.append(covariance)
+        return mean, maps, covariances, posterior.whitened.mean
+
+    def whitened(self) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        mean, maps, covariances, v = self._linear(np.full(self.n_functions, True))
+        _, explained = self._posterior.as_inducing.whitened.moments(maps)
+        rest = [c.diagonal() - (b * b).sum(axis=0) for b, c in zip(maps, covariances, strict=True)]
+        variance = explained.diagonal(axis1=1, axis2=2).T + np.array(rest)
+        return mean + np.stack([own @ b for own, b in zip(v, maps, strict=True)]), np.maximum(variance, 0.0)
+
+    def marginals(self) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        mean, cov = self._posterior.predict(self._at_model())
+        return mean, cov.diagonal(axis1=1, axis2=2).T
+
+    def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
+        """See `LatentFunctions`."""
+        _, maps, covariances, _ = self._linear(rotated)
+        joint = self._posterior.as_inducing.whitened.joint_covariance(maps)
+        for k, (b, covariance) in enumerate(zip(maps, covariances, strict=True)):
+            joint[k, :, k] += covariance - b.T @ b
+        return joint
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        _, maps, covariances, _ = self._linear(np.full(self.n_functions, True))
+        v = self._posterior.as_inducing.whitened.draw(rng, count)
+        z = np.empty((count, self.n_functions, maps[0].shape[1]))
+        for k, (b, covariance) in enumerate(zip(maps, covariances, strict=True)):
+            values, vectors = np.linalg.eigh(covariance - b.T @ b)
+            noise = rng.standard_normal((count, len(values))) * np.sqrt(np.maximum(values, 0.0))
+            z[:, k] = v[:, k] @ b + noise @ vectors.T
+        return self._given.own_prior.latent(z), z
+
+    def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
+        """See `LatentFunctions`."""
+        posterior = self._posterior.as_inducing
+        v = posterior.whitened.draw(rng, count)
+        n = self.n_points if inputs is None else len(inputs)
+        for rows in row_blocks(n, self.n_functions * max(self.size, count)):
+            block = self._prior.block(rows) if inputs is None else self._block(inputs[rows])
+            yield rows, posterior.draw_at(rng, v, block)

@@ -1,0 +1,184 @@
+"""Latent functions whose posterior is that of all rows together."""
+
+from collections.abc import Callable, Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+
+from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.prior_functions import CrossCovariance
+
+__all__ = ["DenseFunctions", "leave_one_out_moments"]
+
+_SOME = 200  # fitted rows that are looked at for all
+_ROWS = 500  # after which progress is told, and an interrupt is heeded
+
+
+class DenseFunctions(LatentFunctions):
+    """Latent functions by the joint posterior of all rows.
+
+    Parameters
+    ----------
+    approximator : Approximator
+    solution : Solution
+    point : dict
+        Values of the model's value variables.
+    crossing : callable
+        Makes prior moments at new inputs, where these are wanted.
+    names : str
+        What the model calls the latent values, for messages.
+    """
+
+    def __init__(
+        self,
+        approximator: Approximator,
+        solution: Solution,
+        point: PointType,
+        crossing: Callable[[], CrossCovariance],
+        names: str,
+    ) -> None:
+        self.solution = solution
+        self._approximator, self._point, self._make, self._names = approximator, point, crossing, names
+        self.n_functions, self.n_points = solution.posterior.prior.shape
+        self.size = self.n_points
+
+    @cached_property
+    def _crossing(self) -> CrossCovariance:
+        return self._make()
+
+    @property
+    def n_columns(self) -> int:
+        """See `LatentFunctions`."""
+        return self._crossing.columns
+
+    @property
+    def likelihood(self) -> Likelihood:
+        """See `LatentFunctions`."""
+        return self.solution.likelihood
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """See `LatentFunctions`."""
+        return self.solution.labels
+
+    @property
+    def own(self) -> Array:
+        """See `LatentFunctions`."""
+        return self.solution.posterior.prior.k.diagonal(axis1=1, axis2=2)
+
+    def at(self, inputs: Array) -> NewRows:
+        """See `LatentFunctions`."""
+        cross, variance, prior_mean = self._crossing(self._point, inputs)
+        mean, cov = self.solution.posterior.predict(cross, variance, prior_mean)
+        return NewRows(mean, cov, Block(cross.swapaxes(1, 2), variance, prior_mean))
+
+    def at_rows(self, rows: slice) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        return self.solution.mean[:, rows], self.solution.cov[rows]
+
+    def left_out(self) -> Iterator[LeftOut]:
+        """See `LatentFunctions`."""
+        mean, cov = leave_one_out_moments(self._approximator, self.solution)
+        for start in range(0, self.n_points, _ROWS):
+            rows = slice(start, min(start + _ROWS, self.n_points))
+            yield LeftOut(rows, mean[rows], cov[rows])
+
+    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+        """See `LatentFunctions`."""
+        solution = self.solution
+        k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
+        others = np.delete(np.arange(self.n_points), i)
+        again = self._approximator.solve(
+            k[:, others][:, :, others], prior_mean[:, others], solution.labels[others],
+            likelihood=solution.likelihood.at(others),
+        )  # fmt: skip
+        mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
+        return mean.T, cov, again.convergence.converged
+
+    def among_fitted(self) -> Reach:
+        """See `LatentFunctions`."""
+        k = self.solution.posterior.prior.k
+        some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
+        cross = k[:, some].copy()
+        cross[:, np.arange(some.size), some] = np.nan
+        return Reach(cross, self.own[:, some], self.own)
+
+    @property
+    def _factorised(self) -> DensePosterior:
+        """The posterior, of a prior that has Cholesky factors."""
+        posterior = self.solution.posterior
+        try:
+            _ = posterior.prior.roots
+        except NotPositiveDefiniteError:
+            # An approximation needs no such factor; the model's own latent values, mean + factor × noise, need it.
+            at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
+            raise NotPositiveDefiniteError.of(
+                f"The prior covariance of the latent values {self._names}",
+                f" at the hyperparameters {at} (unconstrained)",
+            ) from None
+        return posterior
+
+    def whitened(self) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        posterior = self._factorised
+        prior = posterior.prior
+        mean = prior.whitened_slope(posterior.weights)
+        return mean, np.maximum(posterior.marginal_variance(prior.roots, np.eye(self.n_points)), 0.0)
+
+    def marginals(self) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        return self.solution.mean, self.solution.cov.diagonal(axis1=1, axis2=2).T
+
+    def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
+        """See `LatentFunctions`."""
+        which = rotated[:, None, None]
+        posterior = self._factorised if rotated.any() else self.solution.posterior
+        k = posterior.prior.k
+        if not rotated.any():
+            return posterior.joint_covariance(k, k)
+        return posterior.joint_covariance(
+            np.where(which, posterior.prior.roots, k), np.where(which, np.eye(self.n_points), k)
+        )
+
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """See `LatentFunctions`."""
+        posterior = self._factorised
+        z = posterior.draw_whitened(rng, count)
+        return posterior.prior.latent(z), z
+
+    def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
+        """See `LatentFunctions`."""
+        f, _ = self.draw(rng, count)
+        if inputs is None:
+            yield slice(0, self.n_points), f
+            return
+        for rows in row_blocks(len(inputs), self.n_functions * max(self.n_points, count)):
+            moments = self._crossing(self._point, inputs[rows])
+            found = np.empty((count, self.n_functions, len(inputs[rows])))
+            for s, values in enumerate(f):
+                mean, variance = self.solution.posterior.prior.conditional(values, *moments)
+                found[s] = mean + np.sqrt(variance) * rng.standard_normal(mean.shape)
+            yield rows, found
+
+
+def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:
+    """Return mean (n, c) and covariance (n, c, c) of the latent values of each row given the labels of the others.
+
+    The cavity approximates them: the posterior with the site of the row left out (EP-LOO and LA-LOO of Vehtari,
+    Mononen, Tolvanen, Sivula and Winther 2016, the most accurate of the fast ways they compare). Where the means of an
+    approximation do not follow its own covariance, the mean of the cavity comes from its linear response instead.
+    """
+    mean, cov = solution.posterior.cavities(solution.mean, solution.cov)
+    response = approximator.response(solution)
+    if response is not solution.posterior:
+        mean, _ = response.cavities(*response.marginals())
+    return mean, cov

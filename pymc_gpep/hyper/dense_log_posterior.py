@@ -1,0 +1,224 @@
+"""The log posterior of the hyperparameters with all latent values integrated out together.
+
+Everything happens in the unconstrained space of the model's value variables: evidence, the model's own priors and any
+other terms it has, and the Jacobians of its transforms.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from copy import copy
+from functools import cached_property
+from threading import Lock
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import graph_replace
+
+from pymc_gpep.approximations import Approximator, Solution
+from pymc_gpep.approximations.neighbours import Neighbours
+from pymc_gpep.array_types import Array
+from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.hyper.dense_functions import DenseFunctions
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.run import from_start_or_cold
+from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thread
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
+from pymc_gpep.structure.interpreted import GraphFunction, graph_function
+from pymc_gpep.structure.prior_functions import CrossCovariance, Moments, check_moments, prior_moments
+
+__all__ = ["DenseLogPosterior"]
+
+_CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
+
+_one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
+
+
+class DenseLogPosterior(LogPosterior):
+    """The log posterior by an approximation that works on all latent values together.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    approximator : Approximator
+    compile_kwargs : dict, optional
+        For PyTensor's compilation. Without a `mode` the graph is interpreted.
+    """
+
+    def __init__(
+        self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
+    ) -> None:
+        self.space = Hyperparameters(classifier)
+        self.approximator = approximator
+        self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
+        model = classifier.model
+        moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
+        k, mean, parameters = model.replace_rvs_by_values(moments)
+        labels = classifier.labels
+        start, looseness = pt.dvector("start"), pt.dscalar("looseness")
+        op = Evidence(approximator, classifier.likelihood_model)
+        node = op.make_node(k, mean, labels, start, looseness, parameters)
+        evidence, _, _, end, status, iterations, _ = node.outputs
+        log_posterior = evidence + self.space.prior
+        value_vars = self.space.value_vars
+        gradient = (
+            pt.concatenate([g.ravel() for g in pytensor.grad(log_posterior, value_vars)]) if value_vars else pt.zeros(0)
+        )
+        self._outputs = graph_replace(
+            [log_posterior, gradient, evidence, end, status, iterations], self.space.data, strict=False
+        )
+        self._inputs = [*value_vars, start, looseness]
+        self._looseness = 1.0
+        self._kwargs = compile_kwargs or {}
+        self._moments = prior_moments(classifier, self.space.data)
+        self._crossings: dict[Gps, CrossCovariance] = {}
+
+    kind: ClassVar[str] = "dense"
+    by: ClassVar[str] = "all rows"
+    joint: ClassVar[bool] = True
+
+    @property
+    def compiled(self) -> bool:
+        """Whether it is evaluated by compiled code, and not interpreted."""
+        return "mode" in self._kwargs
+
+    @property
+    def entries(self) -> int:
+        """See `LogPosterior`."""
+        return (self.classifier.n_functions * self.classifier.n_points) ** 2
+
+    def _crossing(self, gps: Gps) -> CrossCovariance:
+        if gps not in self._crossings:
+            self._crossings[gps] = CrossCovariance(self.classifier, gps, self.space.data)
+        return self._crossings[gps]
+
+    def latent(self, x: Array, solution: Solution, gps: Gps = None) -> DenseFunctions:
+        """See `LogPosterior`."""
+        names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
+        return DenseFunctions(self.approximator, solution, self.point(x), lambda: self._crossing(gps), names)
+
+    def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
+        """See `LogPosterior`."""
+        moments = self.moments(x)
+        return moments.k, moments.labels
+
+    def inputs(self, gps: Gps = None) -> Array:
+        """See `LogPosterior`."""
+        return self._crossing(gps).inputs
+
+    def observed(self, gps: Gps = None) -> NDArray[np.int64]:
+        """See `LogPosterior`."""
+        return np.asarray(self.moments(self.space.initial_point()).labels)
+
+    def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
+        """See `LogPosterior`."""
+        lower, evidence = solution.lower_bound, solution.log_evidence
+        bound = "" if np.isnan(lower) else f", lower bound {lower:.4f} by Jensen's inequality"
+        if lower - evidence > _CLEARLY:  # a bound of the method's own, or an approximation that is too low
+            bound += " (the exact log evidence is above both)"
+        return f"{self.name}: log evidence {evidence:.4f}{bound}, {self.state(converged)}."
+
+    def ending(self, trace: Trace, solution: Callable[[], Solution]) -> str:
+        """See `LogPosterior`."""
+        if not self.space.value_vars:
+            return f"No hyperparameters; {self.name} {solution().convergence}."
+        agreed = f"; {trace.agreement}" if trace.agreement else ""
+        ended = f"{self.learns} {trace.outcome}{agreed}"
+        # A user who interrupts a fit does not wait for another solve.
+        return ended + (
+            "." if trace.interrupted else f"; {self.name}, started near its solution, {solution().convergence}."
+        )
+
+    def prepare(self, threads: int = 1) -> None:
+        """Make ready for the first evaluation, which it takes time to compile, and for so many at a time."""
+        while len(self._idle) < threads:
+            self._idle.append(self._function.copy())
+
+    def each[T, R](self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+        """`function(item)` of each item, in their order: evaluations that need not wait for each other.
+
+        They are shared out over as many threads as BLAS was allowed. Results are the same for any number of them.
+        """
+        # What is compiled takes too long to have it twice.
+        with one_blas_thread(), ALONE if self.compiled else self._team() as team:
+            self.prepare(team.size)
+            return team.each(function, items)
+
+    def _team(self) -> Team:
+        return gather_for_solves(self.classifier.n_functions, self.classifier.n_points)
+
+    def loosely(self, gradients: bool = True) -> Self:
+        """The same log posterior, evaluated with a wider tolerance.
+
+        It is enough to search for a maximum, and without accurate `gradients` to weigh points against each other.
+        """
+        if self.approximator.looseness == 1.0:
+            return self
+        self.prepare()
+        other = copy(self)
+        other._looseness = self.approximator.looseness ** (1 if gradients else 2)
+        return other
+
+    @cached_property
+    def _idle(self) -> deque[GraphFunction]:
+        # Functions keep the values of an evaluation: a thread takes one and puts it back.
+        return deque([self._function])
+
+    @cached_property
+    def _function(self) -> GraphFunction:
+        # A fit that is read from a file never evaluates, and need not wait for this.
+        outputs = arrays_as_shared(self._outputs)
+        return graph_function(self.classifier.model, self._inputs, outputs, **self._kwargs)
+
+    def __call__(self, theta: Array, start: Array | Neighbours | None = None) -> Evaluation:
+        """See `LogPosterior`."""
+        if isinstance(start, Neighbours):
+            start = start.predict(self.approximator, theta)
+        point = self.point(theta)
+        values = [point[v.name] for v in self.space.value_vars]
+        self.prepare()
+        evaluate = self._idle.pop()
+        try:
+            value, gradient, evidence, end, status, iterations = from_start_or_cold(
+                lambda begin: evaluate(*values, self._cold if begin is None else begin, self._looseness),
+                start,
+                lambda found: found[4] == CONVERGED,
+            )
+        finally:
+            self._idle.append(evaluate)
+        return Evaluation(
+            np.array(theta), float(value), np.asarray(gradient), float(evidence), int(iterations), int(status),
+            np.asarray(end),
+        )  # fmt: skip
+
+    def moments(self, theta: Array) -> Moments:
+        """What the approximation is of at one point."""
+        with _one_at_a_time:
+            return self._moments(self.point(theta))
+
+    def check_moments(self, theta: Array) -> None:
+        """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
+        check_moments(self.moments(theta))
+
+    @one_blas_thread()
+    def solve(self, theta: Array, start: Array | None = None) -> Solution:
+        """The approximate posterior of the latent values at one point; `start` as for an evaluation."""
+        return self._solve(self.moments(theta), start)
+
+    @one_blas_thread()
+    def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Solution]:
+        """Those at several points, from where their evaluations ended, shared out like these."""
+        problems = [(self.moments(evaluation.theta), evaluation.start) for evaluation in evaluated]
+        with self._team() as team:
+            return team.each(lambda problem: self._solve(*problem), problems)
+
+    def _solve(self, moments: Moments, start: Array | None) -> Solution:
+        k, mean, labels, likelihood = moments
+        return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood)

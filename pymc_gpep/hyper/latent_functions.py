@@ -1,0 +1,137 @@
+"""The contract of latent functions at one θ: their posterior at the rows that were fitted, and at any inputs."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.sparse_contract import LeftOut
+
+__all__ = ["LatentFunctions", "NewRows", "Reach"]
+
+
+class NewRows(NamedTuple):
+    """Latent functions at m inputs."""
+
+    mean: Array
+    """(c, m)."""
+    cov: Array
+    """Between the functions at each input, (m, c, c)."""
+    prior: Block
+    """Prior moments there, with what the posterior is known by."""
+
+
+class Reach(NamedTuple):
+    """Prior moments that say how far some inputs are from what a posterior is known by."""
+
+    cross: Array
+    """Covariances, (q, m, n); NaN for what is to be left out."""
+    variance: Array
+    """Of the inputs, (q, m)."""
+    own: Array
+    """Of what the posterior is known by, (q, n)."""
+
+
+class LatentFunctions(ABC):
+    """The posterior of the latent functions at one θ.
+
+    Attributes
+    ----------
+    n_functions : int
+        c.
+    n_points : int
+        How many rows were fitted, n.
+    size : int
+        How many values of each function the posterior is known by: n, or the number of inducing inputs.
+    """
+
+    n_functions: int
+    n_points: int
+    size: int
+
+    @property
+    @abstractmethod
+    def n_columns(self) -> int:
+        """Columns of inputs."""
+
+    @property
+    @abstractmethod
+    def likelihood(self) -> Likelihood:
+        """At the rows that were fitted."""
+
+    @property
+    @abstractmethod
+    def labels(self) -> NDArray[np.int64]:
+        """What was observed there, (n,)."""
+
+    @property
+    @abstractmethod
+    def own(self) -> Array:
+        """Prior variances of what the posterior is known by, (q, size)."""
+
+    @abstractmethod
+    def at(self, inputs: Array) -> NewRows:
+        """Return the functions at inputs (m, d)."""
+
+    @abstractmethod
+    def at_rows(self, rows: slice) -> tuple[Array, Array]:
+        """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""
+
+    @abstractmethod
+    def left_out(self) -> Iterator[LeftOut]:
+        """Return all rows in order, part by part, each given the labels of all others.
+
+        Raises
+        ------
+        NotImplementedError
+            If sites leave the functions of a row independent, so that leave-one-out would be wrong.
+        """
+
+    @abstractmethod
+    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+        """Return mean (1, c) and covariance (1, c, c) at a row by a fit to the others, and whether that converged.
+
+        Raises
+        ------
+        NotImplementedError
+            If fits to some of the rows are not made.
+        """
+
+    @abstractmethod
+    def among_fitted(self) -> Reach:
+        """Return prior moments of some fitted rows with what the posterior is known by; NaN for a row and itself."""
+
+    @abstractmethod
+    def whitened(self) -> tuple[Array, Array]:
+        """Return mean and variance (c, n) of z at the model's points, where f = m + L z and L Lᵀ is the prior's.
+
+        Raises
+        ------
+        NotPositiveDefiniteError
+            If the prior covariance has no Cholesky factor.
+        """
+
+    @abstractmethod
+    def marginals(self) -> tuple[Array, Array]:
+        """Return mean and variance (c, n) of f at the model's points."""
+
+    @abstractmethod
+    def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
+        """Return the covariance (c, n, c, n) at the model's points of f, or of z for functions that are `rotated`."""
+
+    @abstractmethod
+    def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
+        """Return draws (count, c, n) of f at the model's points, and of z."""
+
+    @abstractmethod
+    def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
+        """Return draws (count, c, B) of f at inputs (m, d), part by part; at the rows that were fitted if None.
+
+        What the draws of all parts share is drawn first: the same generator gives the same functions at any inputs.
+        Given these, values at new inputs are independent.
+        """

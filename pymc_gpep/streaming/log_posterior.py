@@ -1,0 +1,389 @@
+"""Where steps over batches have led: hyperparameters, inducing inputs and q(v), and latent functions given these."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import xarray as xr
+from numpy.linalg import LinAlgError
+from numpy.typing import NDArray
+
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.site_rules.contract import ScalarSites
+from pymc_gpep.approximations.sparse import SparseApproximation
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.hyper.block_log_posterior import FEW, OVER_FITTED, BlockLogPosterior
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.solvers.inducing import Whitening, whitening
+from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.solvers.team import Team, gather, one_blas_thread
+from pymc_gpep.solvers.whitened_posterior import whitened_posterior
+from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.recovered_sites import Recovered, recovered, recovered_by_bound
+from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+
+__all__ = ["BatchLogPosterior", "BatchSolution", "Steps"]
+
+
+@dataclass(frozen=True, eq=False)
+class Steps:
+    """The trace of steps over batches; see `pymc_gpep.hyper.trace.Trace`.
+
+    Attributes
+    ----------
+    read : function
+        Returns the values of the state, by name; it is asked once, where these are first wanted.
+    settings : dict
+        Batch size, batches in an epoch, seed and the like.
+    losses : array (steps,)
+        Estimates of the negative log posterior; NaN for a step that could not be taken.
+    floored : array (steps,)
+        Share of the points of each batch with a site that was held back.
+    ended : str
+        How the steps ended, in words.
+    space : Hyperparameters
+    interrupted : bool
+    """
+
+    read: Callable[[], Mapping[str, Array]]
+    settings: Mapping[str, Any]
+    losses: Array
+    floored: Array
+    ended: str
+    space: Hyperparameters
+    interrupted: bool = False
+    remark: str = ""
+
+    unit: ClassVar[str] = "step"
+    agreement: ClassVar[str] = ""
+    ends: ClassVar[tuple[Evaluation, ...]] = ()
+
+    @property
+    def first(self) -> Evaluation:
+        """See `Trace`: it is not kept."""
+        return self.best
+
+    @property
+    def outcome(self) -> str:
+        """See `Trace`."""
+        return self.ended
+
+    @cached_property
+    def values(self) -> Mapping[str, Array]:
+        """Values of the state, by name."""
+        return self.read()
+
+    @property
+    def per_epoch(self) -> int:
+        """See `Trace`."""
+        return int(self.settings["per_epoch"])
+
+    @property
+    def columns(self) -> dict[str, Array]:
+        """See `Trace`."""
+        return {"log_posterior": -self.losses, "floored": self.floored}
+
+    @property
+    def slopes(self) -> Array:
+        """See `Trace`: steps know the slopes of batches alone."""
+        return np.full(self.losses.size, np.nan)
+
+    def stored(self) -> xr.Dataset:
+        """See `Trace`."""
+        return xr.Dataset({name: (self.unit, values) for name, values in self.columns.items()})
+
+    def described(self) -> dict[str, Any]:
+        """See `Trace`."""
+        return {
+            "settings": json.dumps(dict(self.settings)),
+            "trace_message": self.ended,
+            "trace_remark": self.remark,
+            "trace_interrupted": int(self.interrupted),
+        }
+
+    @classmethod
+    def restored(cls, tree: xr.DataTree, space: Hyperparameters) -> Self:
+        """Return the steps of a fit in a file."""
+        left_off, attrs = LeftOff.of(tree), tree.attrs
+        settings, values, losses, floored = left_off
+        ended, remark = attrs["trace_message"], attrs["trace_remark"]
+        return cls(lambda: values, settings, losses, floored, ended, space, bool(attrs["trace_interrupted"]), remark)
+
+    def broken_off(self, why: str) -> Self:
+        """See `Trace`."""
+        return replace(self, remark=f" {why[0].upper()}{why[1:]}.", interrupted=True)
+
+    def ended_as(self, why: str) -> Self:
+        """See `Trace`."""
+        values = self.values
+        return replace(self, ended=why, read=lambda: values)
+
+    @property
+    def left_off(self) -> LeftOff:
+        """Where the steps stand, for another fit to go on from."""
+        return LeftOff(self.settings, self.values, self.losses, self.floored)
+
+    @property
+    def converged(self) -> bool:
+        """Whether there was a number at every step of the last epoch; `history` says whether there were enough."""
+        last = self.losses[-self.per_epoch :]
+        return bool(last.size) and bool(np.isfinite(last).all()) and not self.remark
+
+    @property
+    def loss(self) -> float:
+        """Average of the losses over the last whole epoch, over all steps in the first one; NaN of none."""
+        steps = len(self.losses)
+        end = steps - steps % self.per_epoch or steps  # rows of a broken one would count twice
+        last = self.losses[max(end - self.per_epoch, 0) : end]
+        known = last[np.isfinite(last)]
+        return float(known.mean()) if known.size else np.nan
+
+    @cached_property
+    def best(self) -> Evaluation:
+        """See `Trace`: where the steps ended; its number is an average of estimates."""
+        theta = self.values["theta"]
+        value, unknown = -self.loss, np.full(theta.size, np.nan)
+        evidence = value - self.space.log_prior(theta)
+        return Evaluation(theta, value, unknown, evidence, len(self.losses), CONVERGED, np.empty(0))
+
+
+class BatchLogPosterior(BlockLogPosterior):
+    """The log posterior that steps over batches raise, known where they ended.
+
+    Elsewhere it is that of sweeps over all rows at its inducing inputs (`held`).
+
+    Parameters
+    ----------
+    space : Hyperparameters
+    method : str
+    memory : Memory
+    rule : Rule
+    steps : Steps
+    blocks : InducingBlocks or None
+        Prior moments, with the rows that were fitted; None in a fit that was read from a file.
+    rows : Rows, optional
+        What was fitted in place of the rows of the model.
+    white : Whitening, optional
+        Of the inducing values, where it is known already.
+    """
+
+    kind: ClassVar[str] = "batches"
+    by: ClassVar[str] = "inducing inputs"
+
+    def __init__(
+        self,
+        space: Hyperparameters,
+        method: str,
+        memory: Memory,
+        rule: Rule,
+        steps: Steps,
+        blocks: InducingBlocks | None,
+        rows: Rows | None = None,
+        white: Whitening | None = None,
+    ) -> None:
+        super().__init__(space, blocks, rows)
+        self.approximator = memory
+        self.rule, self.steps = rule, steps
+        self._method, self._white = method, white
+
+    @property
+    def name(self) -> str:
+        """See `LogPosterior`."""
+        return self._method
+
+    def described(self) -> dict[str, Any]:
+        """See `LogPosterior`."""
+        return super().described() | {"memory": self.approximator.name}
+
+    @property
+    def entries(self) -> int:
+        """See `LogPosterior`."""
+        return 2 * self.classifier.n_functions * int(np.prod(self.steps.values["precision"].shape[1:]))
+
+    @property
+    def of_ep(self) -> bool:
+        """Whether q has sites of EP."""
+        return self.approximator.functional == "log normaliser"
+
+    @property
+    def has_evidence(self) -> bool:
+        """Whether these are sites of factors that are the likelihood's."""
+        return self.of_ep and self.rule.expresses.exact
+
+    def held(self, best: Evaluation) -> LogPosterior:
+        """See `LogPosterior`: sweeps over all rows, with the inducing inputs where they are."""
+        return SparseLogPosterior(
+            self.space, self._sweeps(), self._blocks, self.anchors(best.theta), learn=False, rows=self._rows
+        )
+
+    def _sweeps(self) -> SparseApproximation:
+        """The approximation whose fixed point the steps are on the way to."""
+        name = "sparse_ep" if self.of_ep else "sparse_vi"
+        kind = next(each for each in SPARSE_APPROXIMATIONS if each.name == name)
+        given: dict[str, Any] = {"jitter": float(self.steps.values["jitter"])}
+        made = kind(**given, sites=self.rule.expresses.name) if self.of_ep else kind(**given)  # type: ignore[call-arg]
+        likelihood, c = self.classifier.likelihood_model, self.classifier.n_functions
+        return made.named(likelihood, c, self.steps.values["inducing"].shape[1])
+
+    def check_moments(self, x: Array) -> None:
+        """See `LogPosterior`."""
+        self.held(self.steps.best).check_moments(x)
+
+    def __call__(self, x: Array, start: Any = None) -> Evaluation:
+        """See `LogPosterior`; by a sweep over all rows."""
+        return self.held(self.steps.best)(x, start)
+
+    def solve(self, x: Array, start: Array | None = None) -> "BatchSolution":
+        """See `LogPosterior`: where the steps ended."""
+        return BatchSolution(self)
+
+    def anchors(self, x: Array, solution: Any = None) -> Array:
+        """See `BlockLogPosterior`: inducing inputs."""
+        return self.steps.values["inducing"] * self.steps.values["units"]
+
+    def posterior(self, solution: "BatchSolution") -> InducingPosterior:
+        """See `BlockLogPosterior`."""
+        if solution.posterior is None:
+            ended = self.ending(self.steps, lambda: solution)
+            raise ValueError(f"There is no posterior to predict from: {ended}")
+        return solution.posterior
+
+    def white(self) -> Whitening | None:
+        """Return the whitening of the inducing values; None where their covariance has no Cholesky factor."""
+        if self._white is None:
+            jitter = float(self.steps.values["jitter"])
+            self._white = whitening(self.prior_at(self.steps.best.theta).inducing(), jitter)
+        return self._white
+
+    def recovered(self, gps: Gps, posterior: InducingPosterior, team: Team) -> Recovered:
+        """Return the sites of all rows, which q implies."""
+        values, theta = self.steps.values, self.steps.best.theta
+        prior = self.prior_at(theta, gps)
+        given = prior, posterior.whitening, whitened_posterior(values["precision"], values["location"])
+        of_rows = self.likelihood_at(theta, prior.n_points), self.observed(gps), team
+        if not self.of_ep:
+            return recovered_by_bound(*given, *of_rows)
+        factors = self.rule.expresses()
+        assert isinstance(factors, ScalarSites)
+        return recovered(*given, factors, *of_rows)
+
+    def left_out(self, x: Array, solution: "BatchSolution", gps: Gps) -> Iterator[LeftOut] | None:
+        """See `BlockLogPosterior`."""
+        return None if self.classifier.n_functions > 1 else self._each_left_out(solution, gps)
+
+    def _each_left_out(self, solution: "BatchSolution", gps: Gps) -> Iterator[LeftOut]:
+        posterior = self.posterior(solution)
+        with one_blas_thread(), gather(self.blocks(gps).rows.n_rows) as team:
+            found = self.recovered(gps, posterior, team)
+            yield from found.sweeps.left_out(found.sites, posterior.whitened)
+
+    def stored(self, x: Array, solution: "BatchSolution") -> xr.Dataset:
+        """See `LogPosterior`: the state, from which steps can go on."""
+        table = self.steps.left_off.table
+        if (white := self.white()) is None:
+            return table
+        few = white.factor[:, :FEW]
+        return table.assign(
+            factor=(("set", "inducing_value", "inducing_value_other"), white.factor),
+            prior_covariance=(("set", "some", "others"), few @ few.swapaxes(1, 2)),
+        )
+
+    def restored(self, x: Array, table: xr.Dataset) -> "BatchSolution":
+        """See `LogPosterior`."""
+        if "factor" in table:
+            self._white = Whitening(table["factor"].values, float(self.steps.values["jitter"]))
+        return BatchSolution(self)
+
+    def heading(self, trace: Trace, solution: "BatchSolution", converged: bool) -> str:
+        """See `LogPosterior`."""
+        steps, per_epoch = len(trace.losses), trace.per_epoch
+        number = f"{self.approximator.objective} {solution.objective:.4f}" if steps else "nothing done yet"
+        held_back = float(self.steps.floored[-per_epoch:].mean()) if steps else 0.0
+        floored = f", {100 * held_back:.2g} % of points with a site held back" if held_back else ""
+        evidence = "; fit.log_evidence computes that" if self.has_evidence else ""
+        averaged = "the last whole epoch" if steps >= per_epoch else "all steps"
+        chosen = f"sites={self.rule.expresses.name!r}, {self.count(self.anchors(trace.best.theta))}"
+        return f"{self.name} ({chosen}): {number}, averaged over {averaged} (no evidence{evidence}{floored})."
+
+    def ending(self, trace: Trace, solution: Callable[[], "BatchSolution"]) -> str:
+        """See `LogPosterior`."""
+        settings, steps = self.steps.settings, len(trace.losses)
+        epochs, warmup = steps / trace.per_epoch, int(settings["warmup"])
+        stayed = bool(self.space.size) and epochs <= warmup
+        still = f" Hyperparameters have not moved yet (warmup={warmup} epochs)." if stayed else ""
+        over = f" {OVER_FITTED}" if self.of_ep and settings["learn_inducing"] and epochs > warmup else ""
+        return (
+            f"{trace.outcome} after {steps} step{'' if steps == 1 else 's'} of {settings['batch_size']} rows, "
+            f"{epochs:.3g} epochs.{still}{over}{self.steps.remark}"
+        )
+
+
+class BatchSolution:
+    """The approximate posterior of the latent functions where steps over batches ended.
+
+    Parameters
+    ----------
+    log_posterior : BatchLogPosterior
+    """
+
+    convergence = None
+    """Steps have no fixed point that they are seen to reach."""
+    converged = True
+    start = np.empty(0)
+
+    def __init__(self, log_posterior: BatchLogPosterior) -> None:
+        self._of = log_posterior
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Of all rows, (n,)."""
+        return self._of.observed()
+
+    @cached_property
+    def posterior(self) -> InducingPosterior | None:
+        """Of the inducing values; None where their covariance, prior or posterior, has no Cholesky factor."""
+        values, white = self._of.steps.values, self._of.white()
+        if white is None:
+            return None
+        try:
+            return InducingPosterior(white, whitened_posterior(values["precision"], values["location"]))
+        except LinAlgError:
+            return None
+
+    @property
+    def objective(self) -> float:
+        """Average of the estimates of what is raised, without the log prior; see `Steps.loss`."""
+        return self._of.steps.best.evidence
+
+    @property
+    def lower_bound(self) -> float:
+        """The same for `"sparse_vi"`, whose objective estimates a lower bound; NaN for others.
+
+        NaN in the first epoch as well, when q is still on its way.
+        """
+        first = len(self._of.steps.losses) < self._of.steps.per_epoch
+        return np.nan if self._of.of_ep or first else self.objective
+
+    @cached_property
+    def log_evidence(self) -> float:
+        """Log normaliser of EP with the sites that q implies, in a few passes over all rows.
+
+        It approximates the log marginal likelihood of the sparse model; NaN where it would not, with
+        `sites="pairwise"` and for lower bounds.
+        """
+        if not self._of.has_evidence or self.posterior is None:
+            return np.nan
+        with one_blas_thread(), gather(self._of.blocks().rows.n_rows) as team:
+            return self._of.recovered(None, self.posterior, team).log_normaliser()

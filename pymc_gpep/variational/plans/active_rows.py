@@ -1,0 +1,104 @@
+"""The method that fits the labels of a few rows, which are chosen among all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pymc_gpep.approximations.ivm import IVM, ActiveSolution
+from pymc_gpep.approximations.registry import check_fits, with_options
+from pymc_gpep.argument_types import check_whole
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
+from pymc_gpep.hyper.ends import looked_at
+from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import Optimum
+from pymc_gpep.hyper.rounds import climb_in_rounds
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import functions_of
+from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.plans.climb import Climb, Report
+from pymc_gpep.variational.plans.contract import Given, Plan
+from pymc_gpep.variational.single_class import warn_of_single_class
+
+__all__ = ["ACTIVE_METHODS", "ActiveRows"]
+
+ACTIVE_METHODS = {IVM.name: IVM}
+"""Names for `pm.fit(method=...)`, and what they stand for."""
+
+
+@dataclass(frozen=True)
+class ActiveRows(Plan):
+    """Options of `"ivm"`.
+
+    Parameters
+    ----------
+    majors : int
+        How often active rows are chosen anew while hyperparameters are learned, at most. With 0 these stay at their
+        initial values.
+    """
+
+    majors: int = 10
+
+    takes: ClassVar[tuple[str, ...]] = ("gp", "data", "starts")
+
+    def __post_init__(self) -> None:
+        check_whole("majors, the limit on rounds of choosing rows,", self.majors)
+
+    def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
+        """See `Plan`."""
+        made = with_options(ACTIVE_METHODS[method], options, self.besides(), others)
+        check_fits(method, made.approximates, classifier.likelihood_model)
+        return made.named(classifier.likelihood_model)
+
+    def check(self, given: Given) -> None:
+        """See `Plan`."""
+        functions_of(given.classifier, given.gps)
+
+    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+        """See `Plan`."""
+        run.stage("making the graphs of the covariances")
+        blocks = InducingBlocks(given.classifier, given.gps, given.space.data, kwargs, given.rows)
+        log_posterior = ActiveLogPosterior(given.space, given.approximator, blocks, given.seed, given.rows)
+        warn_of_single_class(given.classifier, log_posterior.labels)
+        run.stage("choosing rows")
+        return _Rounds(given, log_posterior, self.majors)
+
+
+class _Rounds(Climb):
+    """A search in rounds, at whose end the log posterior has active rows."""
+
+    def __init__(self, given: Given, log_posterior: ActiveLogPosterior, majors: int) -> None:
+        super().__init__(given, log_posterior, whole=self._one)
+        self._majors = majors
+        self._held: HeldActive | None = None
+        self._solutions: dict[bytes, ActiveSolution] = {}
+
+    def _one(self, x: Array, n: int, report: Report) -> Optimum:
+        def tell(history: tuple[Evaluation, ...], held: HeldActive) -> None:
+            self._held = held
+            report(history, 0)
+
+        optimum, solution = climb_in_rounds(self.log_posterior, x, n, self._majors, tell)
+        self._solutions[optimum.best.theta.tobytes()] = solution
+        return optimum
+
+    def so_far(self, reached: Optimum) -> LogPosterior:
+        """See `Climb`."""
+        assert self._held is not None
+        return self._ending(reached.best, self._held.solution_at(reached.best))
+
+    def judged(self, found: Optimum) -> Optimum:
+        """See `Climb`; the last minor step leaves a slope."""
+        best = found.best
+        self.log_posterior = self._ending(best, self._solutions[best.theta.tobytes()])
+        return looked_at(found, self._given.space)
+
+    def alarming(self, n: int) -> bool:
+        """See `Search`."""
+        return bool(self._majors and n)
+
+    def _ending(self, best: Evaluation, solution: ActiveSolution) -> ActiveLogPosterior:
+        log_posterior: ActiveLogPosterior = self.log_posterior
+        return log_posterior.ending_with(best.theta, solution)

@@ -1,0 +1,47 @@
+"""Methods that work on all latent values together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.checks.learned import nothing_learned
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.memory import check_memory
+from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.plans.climb import Climb
+from pymc_gpep.variational.plans.contract import Given, Plan
+from pymc_gpep.variational.single_class import warn_of_single_class
+
+__all__ = ["AllRows"]
+
+
+@dataclass(frozen=True)
+class AllRows(Plan):
+    """Methods that work on all latent values together have no options but those of their approximation."""
+
+    takes: ClassVar[tuple[str, ...]] = ("starts",)
+
+    def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
+        """See `Plan`."""
+        return approximator(method, classifier.likelihood_model, options, self.besides(), others)
+
+    def check(self, given: Given) -> None:
+        """See `Plan`."""
+        check_memory(given.classifier, f"method={given.method!r}", learned=True)
+
+    def doubt(self, fit: Fit) -> str:
+        """See `Plan`."""
+        return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
+
+    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+        """See `Plan`."""
+        warn_of_single_class(given.classifier, *evaluate([given.classifier.labels]))
+        run.stage("making the graph of the log posterior")
+        log_posterior = DenseLogPosterior(given.classifier, given.approximator, kwargs)
+        log_posterior.prepare()
+        run.graphs_are_made()
+        return Climb(given, log_posterior)

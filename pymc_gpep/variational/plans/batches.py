@@ -1,0 +1,311 @@
+"""Methods that know latent functions by inducing values, a batch of rows at a time."""
+
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+from pymc.variational.updates import adam
+
+from pymc_gpep.approximations.registry import check_fits
+from pymc_gpep.approximations.suggestion import did_you_mean
+from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.log_posterior import LogPosterior
+from pymc_gpep.hyper.optimum import why_stopped
+from pymc_gpep.hyper.row_labels import checked_chunks
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.rows.chunks import column_deviations
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.fingerprint import fingerprint
+from pymc_gpep.streaming.batches import Batches as BatchOrder
+from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.streaming.log_posterior import BatchLogPosterior, Steps
+from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.rules.registry import RULES, rule_for
+from pymc_gpep.streaming.run import Run
+from pymc_gpep.streaming.state import State
+from pymc_gpep.streaming.step import Problem, make_step
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.interpreted import INTERPRETED
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.prior_functions import functions_of
+from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.plans.contract import Given, Plan, Search
+from pymc_gpep.variational.single_class import warn_of_single_count
+from pymc_gpep.variational.symmetric_start import off_symmetry
+
+__all__ = ["Batches"]
+
+_SMOOTHING = 0.98  # of the objective that progress shows
+
+
+@dataclass(frozen=True)
+class Batches(Plan):
+    """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, besides those of the memory.
+
+    Parameters
+    ----------
+    inducing : int or array (M, d) or (c, M, d), optional
+        How many inducing inputs each function has, rows of the data to begin with (k-means++); or these themselves.
+    learn_inducing : bool
+        Whether inducing inputs are learned with the hyperparameters, or stay where they are.
+    shared_inducing : bool
+        Whether all functions have the same inducing inputs.
+    batch_size : int, optional
+        Most rows of a batch; all if not given. An epoch has as few batches as can be, alike up to a row.
+    sites : str, optional
+        How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product), as
+        for a fit of all rows at once. The first that the method has with the likelihood if not given.
+    memory : str, optional
+        What is remembered of rows between batches. For `"sparse_ep"` nothing, "stateless", or their "sites", which
+        leaves no noise of batches and takes n (4 M + 18 d) bytes for n rows of d sites, with each function's own
+        covariance or inducing inputs 4 c M in place of 4 M.
+    warmup : int
+        Epochs in which hyperparameters and inducing inputs stay, while q is found.
+    decay : float, optional
+        The step size of q after e epochs is 1 / (1 + decay e) of what it is in the first one.
+    jitter : float
+        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
+        hundredfold, and once more, where that has no Cholesky factor.
+    """
+
+    inducing: Any = None
+    learn_inducing: bool = True
+    shared_inducing: bool = False
+    batch_size: int | None = None
+    sites: str | None = None
+    memory: str | None = None
+    warmup: int = 1
+    decay: float | None = None
+    jitter: float = 1e-6
+
+    by_steps: ClassVar[bool] = True
+    limit: ClassVar[str] = "the number of steps,"
+    takes: ClassVar[tuple[str, ...]] = ("gp", "data", "obj_optimizer")
+    takes_no: ClassVar[Mapping[str, str]] = {
+        "update": "with batches hyperparameters move at each step. Leave it out",
+        "client": "batches are taken in one process. Leave it out",
+        "starts": "with batches steps begin at one point, the model's initial one or start=... Leave it out",
+        "max_iterations": "with batches n is the number of steps. Leave it out",
+        "tolerance": "with batches n is the number of steps. Leave it out",
+    }
+
+    def __post_init__(self) -> None:
+        check_switches(learn_inducing=self.learn_inducing, shared_inducing=self.shared_inducing)
+        check_whole("warmup, the epochs in which hyperparameters stay,", self.warmup)
+        if self.batch_size is not None:
+            check_whole("batch_size", self.batch_size, 1)
+        for name, value, least in (("decay", self.decay, 0.0), ("jitter", self.jitter, 1e-15)):
+            if value is None:
+                continue
+            check_number(name, value)
+            if not (np.isfinite(value) and value >= least):
+                raise ValueError(f"{name} must be a finite number and at least {least:g}, but is {value!r}.")
+
+    def _memory(self, method: str, options: Mapping[str, Any]) -> Memory:
+        """Return what remembers rows between batches, with its options."""
+        memories = {each.name: each for each in STREAMING_METHODS[method]}
+        if self.memory is not None and self.memory not in memories:
+            raise ValueError(f"memory is {self.memory!r}, but {method} has {' and '.join(map(repr, memories))}.")
+        chosen = memories[self.memory] if self.memory else STREAMING_METHODS[method][0]
+        known = [each.name for each in fields(chosen)]
+        if unknown := sorted(set(options) - set(known)):
+            for name in self.takes_no.keys() & set(unknown):
+                instead = "" if self.batch_size is None else ", or batch_size"
+                raise TypeError(f"{name} is for fits of all rows at once: {self.takes_no[name]}{instead}.")
+            listed = ", ".join([*self.names(), *known])
+            raise TypeError(
+                f"{method} with batches has no option {', '.join(unknown)}; it has {listed} and likelihood, besides "
+                f"pm.fit's own.{did_you_mean(unknown, [*known, *self.names()])}"
+            )
+        return chosen(**plain(options))
+
+    def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
+        """See `Plan`: what remembers rows between batches."""
+        memory = self._memory(method, options)
+        check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), classifier.likelihood_model)
+        return memory
+
+    def check(self, given: Given) -> None:
+        """See `Plan`."""
+        self._rule(given)
+        functions_of(given.classifier, given.gps)
+
+    def _rule(self, given: Given) -> Rule:
+        space = given.space
+        at_a_row = LikelihoodElsewhere(given.classifier, 1, space.data)(space.point(space.initial_point()))
+        return rule_for(given.approximator.functional, self.sites, at_a_row)
+
+    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Search:
+        """See `Plan`."""
+        run.stage("reading the data")
+        blocks = InducingBlocks(given.classifier, given.gps, given.space.data, rows=given.rows)
+        first = given.first if given.left_off is not None else off_symmetry(given.space, blocks, given.first)
+        warn_of_free_magnitude(given.space, blocks, first)
+        made = {"mode": INTERPRETED} | kwargs
+        return _Stepping(self, given, self._rule(given), blocks, first, optimiser or adam(learning_rate=1e-3), made)
+
+
+class _Stepping(Search):
+    """Steps over batches."""
+
+    def __init__(
+        self,
+        plan: Batches,
+        given: Given,
+        rule: Rule,
+        blocks: InducingBlocks,
+        first: Array,
+        optimiser: Callable[..., Any],
+        kwargs: dict[str, Any],
+    ) -> None:
+        self._plan, self._given, self._rule, self._blocks = plan, given, rule, blocks
+        self._first, self._optimiser, self._kwargs = first, optimiser, kwargs
+        self._found: BatchLogPosterior | None = None
+
+    @property
+    def log_posterior(self) -> BatchLogPosterior:  # type: ignore[override]  # known at the end
+        """See `Search`."""
+        assert self._found is not None
+        return self._found
+
+    @property
+    def trace(self) -> Steps:
+        """See `Search`."""
+        return self.log_posterior.steps
+
+    def alarming(self, n: int) -> bool:
+        """See `Search`: steps that were given up, and no others."""
+        return self.trace.ended.startswith("Given up")
+
+    def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
+        """See `Search`."""
+        problem, state, batches = self._prepare()
+        settings = self._settings(batches)
+        before = begin.trace.left_off if begin is not None else self._given.left_off  # type: ignore[attr-defined]
+        known = before or LeftOff({}, {}, np.empty(0), np.empty(0))
+        known.check(settings, state.inducing_inputs())
+        run.stage("making the graph of a step")
+        step = make_step(problem, state, self._optimiser, self._kwargs)
+        if before is not None:
+            state.set_values(before.values)
+        memory = self._given.approximator
+        decay = memory.decay if self._plan.decay is None else float(self._plan.decay)
+        schedule = memory.schedule(batches.per_epoch, decay)
+        steps = Run(step, state, batches, schedule, int(self._plan.warmup) * batches.per_epoch, len(known.losses))
+        record = np.concatenate([np.stack([known.losses, known.floored]), np.empty((2, n))], axis=1)
+
+        def now(ended: str, read: Callable[[], Mapping[str, Array]], interrupted: bool = False) -> BatchLogPosterior:
+            losses, floored = record[:, : steps.done]
+            done = Steps(read, settings, losses, floored, ended, self._given.space, interrupted)
+            given = self._given
+            return BatchLogPosterior(given.space, given.method, memory, self._rule, done, self._blocks, given.rows)
+
+        def nothing() -> Steps | None:
+            return None
+
+        shown: Callable[[], Steps | None] = nothing
+
+        def so_far() -> Fit:
+            nonlocal shown
+            found = now("Still running", state.values)
+            shown = weakref.ref(found.steps)
+            return fit_of(found, found.steps)
+
+        ended, interrupted, smooth, first = "Ended", False, np.nan, steps.done
+        steps_began = time.perf_counter()
+        try:
+            for i in range(first, first + n):
+                if (kept := shown()) is not None:
+                    _ = kept.values  # a callback has kept the fit, which does not change with the state
+                taken = steps.advance()
+                record[:, i] = -taken.log_posterior, taken.floored
+                if taken.went_well:
+                    value = taken.log_posterior
+                    smooth = value if np.isnan(smooth) else _SMOOTHING * smooth + (1.0 - _SMOOTHING) * value
+                left = (time.perf_counter() - steps_began) / (i + 1 - first) * (first + n - i - 1)
+                held_back = f", {100 * taken.floored:.0f} % held back" if taken.floored else ""
+                run.iteration(
+                    i + 1,
+                    f"epoch {(i + 1) / batches.per_epoch:.2f}, {memory.objective} and log prior "
+                    f"{smooth:.5g}{held_back}, {_clock(left)} left",
+                    so_far,
+                    record[0, : steps.done],
+                )
+        except RowError as error:
+            values = state.held()
+            stopped_at = now("Stopped at a row that cannot be used", lambda: values)
+            error.fit = fit_of(stopped_at, stopped_at.steps)
+            raise
+        except (StopIteration, KeyboardInterrupt) as stopped:
+            ended, interrupted = why_stopped(stopped).rstrip("."), isinstance(stopped, KeyboardInterrupt)
+        except FloatingPointError as error:
+            ended = f"Given up ({str(error).rstrip('.')})"
+        values = state.held()
+        self._found = now(ended, lambda: values, interrupted)
+
+    def _settings(self, batches: BatchOrder) -> dict[str, Any]:
+        given, plan, rows = self._given, self._plan, self._blocks.rows
+        memory = given.approximator
+        return {
+            "batch_size": batches.size,
+            "per_epoch": batches.per_epoch,
+            "seed": given.seed,
+            "rows": rows.n_rows,
+            "checksum": fingerprint(rows),
+            "likelihood": given.classifier.likelihood_model.name,
+            "method": given.method,
+            "memory": repr(memory),
+            "sites": self._rule.expresses.name,
+            "warmup": int(plan.warmup),
+            "decay": float(memory.decay if plan.decay is None else plan.decay),
+            "learn_inducing": bool(plan.learn_inducing),
+            "parameters": ", ".join(given.space.parameters),
+        }
+
+    def _prepare(self) -> tuple[Problem, State, BatchOrder]:
+        """What is fitted, where it begins, and the order of the rows."""
+        given, plan = self._given, self._plan
+        rows, c = self._blocks.rows, self._blocks.n_functions
+        batches = BatchOrder(rows, min(int(plan.batch_size or rows.n_rows), rows.n_rows), given.seed)
+        inducing = initial_inducing(plan.inducing, rows, c, bool(plan.shared_inducing), given.seed)
+        deviations = column_deviations(rows)
+        units = np.where(deviations > 0.0, deviations, 1.0)
+        state = State(self._first, inducing, units, c, float(plan.jitter), bool(plan.learn_inducing))
+        counts = _label_counts(given.classifier, rows)
+        warn_of_single_count(given.classifier, counts)
+        problem = Problem(
+            given.space,
+            given.gps,
+            self._rule,
+            given.approximator,
+            self._rule.counts(counts, c),
+            batches.per_epoch,
+            batches.size,
+            rows.n_rows,
+        )
+        return problem, state, batches
+
+
+def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:
+    """How many rows have each label, (number of labels,)."""
+    likelihood, c = classifier.likelihood_model, classifier.n_functions
+    counts = np.zeros(likelihood.n_classes(c))
+    for _, observed in checked_chunks(rows, likelihood, c):
+        counts += np.bincount(observed, minlength=len(counts))
+    return counts
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"

@@ -1,0 +1,153 @@
+"""The contract of a plan: what a kind of method is told, the log posterior that it makes, and its search."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.trace import Trace
+from pymc_gpep.rows.contract import Rows
+from pymc_gpep.streaming.left_off import LeftOff
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.variational.fit_run import FitRun
+
+__all__ = ["Given", "Plan", "Search"]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What every method is told.
+
+    Attributes
+    ----------
+    method : str
+    space : Hyperparameters
+    approximator : Any
+        The approximation with its options.
+    gps : tuple of pm.gp.Latent, or None
+    rows : Rows or None
+        In place of those of the model.
+    seed : int
+    first : array
+        Where hyperparameters begin, unconstrained.
+    left_off : LeftOff or None
+        Where steps over batches left off.
+    starts : int
+        From how many points the maximum is searched.
+    """
+
+    method: str
+    space: Hyperparameters
+    approximator: Any
+    gps: Gps
+    rows: Rows | None
+    seed: int
+    first: Array
+    left_off: LeftOff | None
+    starts: int
+
+    @property
+    def classifier(self) -> GPClassifier:
+        """What was read from the model."""
+        return self.space.classifier
+
+
+class Search(ABC):
+    """A fit under way, on data and with graphs of its own.
+
+    Attributes
+    ----------
+    log_posterior : LogPosterior
+    settles : bool
+        Whether the solution is computed even after an interrupt, since it cannot be later.
+    """
+
+    log_posterior: LogPosterior
+    settles: bool = False
+
+    @abstractmethod
+    def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
+        """Search for at most n iterations or steps; `trace` and `log_posterior` are what was found.
+
+        Parameters
+        ----------
+        n : int
+        run : FitRun
+            Told of stages and iterations.
+        fit_of : function of (log_posterior, trace)
+            Makes the fit so far.
+        begin : Fit or None
+            A fit of this search to go on from.
+        """
+
+    @property
+    @abstractmethod
+    def trace(self) -> Trace:
+        """How hyperparameters were found."""
+
+    def alarming(self, n: int) -> bool:
+        """Whether a fit of at most n iterations that did not converge is worth a warning."""
+        return True
+
+
+@dataclass(frozen=True)
+class Plan(ABC):
+    """The options of a kind of method, besides those of its approximation."""
+
+    limit: ClassVar[str] = "the limit on iterations of the optimiser,"
+    """What `n` is."""
+    by_steps: ClassVar[bool] = False
+    """Whether `n` counts steps over batches."""
+    takes: ClassVar[tuple[str, ...]] = ()
+    """Of the options `gp`, `data`, `starts` and `obj_optimizer`, those that there are."""
+    takes_no: ClassVar[Mapping[str, str]] = {}
+    """Options of others, and why there are none."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Names of all options that belong to the plan."""
+        return [*cls.takes, *(field.name for field in fields(cls))]
+
+    @classmethod
+    def besides(cls) -> str:
+        """Options besides those of the approximation, for a message."""
+        listed = ", ".join([*cls.names(), "hyper", "hyper_options"])
+        return f", {listed} and likelihood, besides pm.fit's own: n, start, random_seed, callbacks and progressbar"
+
+    @abstractmethod
+    def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
+        """Return the approximation with its options.
+
+        Raises
+        ------
+        TypeError
+            If there is no such option; `others` may have been meant.
+        ValueError
+            If the method does not fit the model's likelihood, or an option has a value that makes no sense.
+        """
+
+    @abstractmethod
+    def check(self, given: Given) -> None:
+        """Refuse what cannot be fitted, before any work."""
+
+    def doubt(self, fit: Fit) -> str:
+        """Return what makes a fit that converged doubtful, in words; empty if nothing does."""
+        return ""
+
+    @abstractmethod
+    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Search:
+        """Make a search.
+
+        Parameters
+        ----------
+        given : Given
+        run : FitRun
+        kwargs : dict
+            For `pytensor.function`.
+        optimiser : function, optional
+            One of PyMC's.
+        """

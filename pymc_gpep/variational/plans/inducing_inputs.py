@@ -1,0 +1,144 @@
+"""Methods that know latent functions by inducing values, by sweeps over all rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pymc as pm
+
+from pymc_gpep.approximations.number import Number
+from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, check_fits, with_options
+from pymc_gpep.argument_types import check_switches
+from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.inducing_inputs import initial_inducing
+from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
+from pymc_gpep.hyper.optimum import FLAT, Optimum
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.prior_functions import functions_of
+from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.plans.climb import Climb, Report
+from pymc_gpep.variational.plans.contract import Given, Plan
+from pymc_gpep.variational.single_class import warn_of_single_class
+
+__all__ = ["SPARSE_METHODS", "InducingInputs"]
+
+SPARSE_METHODS = {kind.name: kind for kind in SPARSE_APPROXIMATIONS}
+"""Names for `pm.fit(method=...)`, and what they stand for."""
+
+_FLAT = 1e-6  # inducing inputs have many directions in which hardly anything changes
+_UPDATES = ("outer", "inner")
+_RATE, _MOST = 0.03, 10.0  # of Adam, for a bound, and how many times as long steps may become
+
+
+@dataclass(frozen=True)
+class InducingInputs(Plan):
+    """Options of `"sparse_ep"`, `"sparse_vi"` and `"gfitc"` without batches.
+
+    Parameters
+    ----------
+    inducing : int or array (M, d) or (c, M, d), optional
+        How many inducing inputs each function has, rows of the data (k-means++); or these themselves. 50 if not given,
+        or as many as rows.
+    learn_inducing : bool
+        Whether inducing inputs are learned with the hyperparameters, from there. If not given they stay: nothing keeps
+        those of EP from fitting the labels, so that its evidence comes out too high, and its predictions too sure.
+    shared_inducing : bool
+        Whether all functions have the same inducing inputs. With a covariance that they share too, time does not grow
+        with the number of functions but for the algebra of the sites.
+    update : {"outer", "inner"}
+        When hyperparameters and inducing inputs move: after EP has converged, by L-BFGS, or after each of its sweeps,
+        by `obj_optimizer` of `fit`, as in the paper; of `"sparse_vi"` after each step along the natural gradient.
+    client : distributed.Client, optional
+        Of a Dask cluster whose workers share the rows out, read them themselves, and keep their sites. The result is
+        that of this process alone, up to the order of sums.
+    """
+
+    inducing: Any = None
+    learn_inducing: bool = False
+    shared_inducing: bool = False
+    update: str = "outer"
+    client: Any = None
+
+    takes: ClassVar[tuple[str, ...]] = ("gp", "data", "starts", "obj_optimizer")
+
+    def __post_init__(self) -> None:
+        check_switches(learn_inducing=self.learn_inducing, shared_inducing=self.shared_inducing)
+        if self.update not in _UPDATES:
+            raise ValueError(f"update is {self.update!r}, but must be {' or '.join(map(repr, _UPDATES))}.")
+        if self.client is not None and self.update == "inner":
+            raise NotImplementedError('update="inner" is not there with client=... yet. Leave one of them out.')
+
+    def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
+        """See `Plan`."""
+        kind = SPARSE_METHODS[method]
+        if "batch_size" in options:  # of a method that has them this is another plan
+            raise TypeError(f'{method} has no batches. Leave batch_size out, or take method="sparse_ep".')
+        _check_memory(method, options.get("memory"))
+        with_batches = [*others, "batch_size", "warmup", "decay"] if method in STREAMING_METHODS else others
+        made = with_options(kind, options, self.besides(), with_batches)
+        check_fits(method, kind.approximates, classifier.likelihood_model)
+        made.named(classifier.likelihood_model, classifier.n_functions, 1)
+        return made
+
+    def check(self, given: Given) -> None:
+        """See `Plan`."""
+        functions_of(given.classifier, given.gps)
+        likelihood = given.classifier.likelihood_model
+        if given.rows is not None and likelihood.has_parameters:
+            raise NotImplementedError(
+                f"A {likelihood.name} likelihood is given more than latent values at each row, which data=(inputs, "
+                "labels) do not have. Put the rows into the model."
+            )
+
+    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+        """See `Plan`."""
+        if optimiser is not None and self.update == "outer":
+            raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
+        run.stage("making the graphs of the covariances")
+        classifier = given.classifier
+        blocks = InducingBlocks(classifier, given.gps, given.space.data, kwargs, given.rows)
+        warn_of_free_magnitude(given.space, blocks, given.first)
+        inducing = initial_inducing(self.inducing, blocks.rows, blocks.n_functions, self.shared_inducing, given.seed)
+        of_model = classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
+        approximator = given.approximator.named(*of_model)
+        bounded = approximator.number(*of_model) is Number.BOUND
+        log_posterior = self._log_posterior(given, approximator, blocks, inducing)
+        warn_of_single_class(classifier, log_posterior.labels)
+        flat = _FLAT if self.learn_inducing else FLAT
+
+        def in_turns(x: Array, n: int, report: Report) -> Optimum:
+            direction = _direction(optimiser, bounded)
+            return climb(log_posterior, x, n, lambda history: report(history, 0), direction, flat, bounded)
+
+        whole = in_turns if self.update == "inner" else None
+        return Climb(given, log_posterior, flat, whole, settles=self.client is not None)
+
+    def _log_posterior(
+        self, given: Given, approximator: Any, blocks: InducingBlocks, inducing: Array
+    ) -> SparseLogPosterior:
+        parts = given.space, approximator, blocks, inducing, self.learn_inducing
+        if self.client is None:
+            return SparseLogPosterior(*parts, given.rows)
+        from pymc_gpep.cluster.log_posterior import ClusterLogPosterior
+
+        return ClusterLogPosterior(*parts, self.client, rows=given.rows)
+
+
+def _direction(optimiser: Callable[..., Any] | None, bounded: bool) -> Direction:
+    """Steps of `update="inner"`. On a bound those by signs alone are refused too often."""
+    if optimiser is not None:
+        return OptimiserSteps(optimiser)
+    return OptimiserSteps(pm.adam(learning_rate=_RATE), _MOST) if bounded else SignedSteps()
+
+
+def _check_memory(method: str, memory: Any) -> None:
+    """Raise a TypeError if `memory` is what the option of this name is of fits by batches."""
+    if isinstance(memory, str) and any(memory == each.name for each in STREAMING_METHODS.get(method, ())):
+        raise TypeError(
+            f"memory={memory!r} is for fits by batches: give batch_size. Without batches memory is a number, of past "
+            "steps that are combined."
+        )

@@ -1,0 +1,205 @@
+"""What fits of all kinds have in common: draws, integrals over hyperparameters, several starts, going on."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from tests import models
+
+pytestmark = pytest.mark.usefixtures("hardly_rewritten")
+X, Y = models.data()
+NEW = np.random.default_rng(0).uniform(-2, 2, size=(5, 2))
+KINDS = {
+    "all rows": {"method": "nested_ep"},
+    "inducing inputs": {"method": "sparse_ep", "inducing": 8},
+    "active rows": {"method": "ivm", "active": 12},
+    "batches": {"method": "sparse_ep", "inducing": 8, "batch_size": 10, "n": 12},
+}
+
+
+def fit_of(build, options, **more):
+    model, _ = build()
+    with model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # few iterations do not converge
+        return pm.fit(**{"n": 6, "progressbar": False, "random_seed": 1} | options | more)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    made = {}
+
+    def make(kind):
+        if kind not in made:
+            made[kind] = fit_of(models.probit, KINDS[kind])
+        return made[kind]
+
+    return make
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_members_mean_the_same(kind, fits):
+    fit = fits(kind)
+    assert isinstance(fit, gpep.Fit)
+    assert_allclose(fit.hist, -fit.history["log_posterior"])
+    assert fit.nodes.sizes["node"] == 1
+    assert_allclose(fit.nodes["ls"][0], fit.hyperparameters["ls"])
+    assert fit.message in str(fit)
+    numbers = [fit.log_evidence, fit.lower_bound, fit.objective]
+    assert any(np.isclose(fit.objective, each) for each in numbers[:2]) or kind == "batches"
+    mean, cov = fit.latent_moments()
+    found = fit.predict(X, progressbar=False)
+    assert_allclose(found["mean"], mean, atol=1e-4)  # the model's own rows have PyMC's jitter
+    assert_allclose(found["cov"], cov, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_draws_have_the_moments_of_predictions(kind, fits):
+    fit, draws = fits(kind), 4000
+    drawn = fit.sample(draws, Xnew=NEW, random_seed=2)["posterior"]
+    assert drawn["f"].dims == ("chain", "draw", "species", "new_point")
+    f = drawn["f"].values[0]
+    expected = fit.predict(NEW, progressbar=False)
+    sd = np.sqrt(np.diagonal(expected["cov"].values, axis1=1, axis2=2))
+    assert_allclose((f.mean(axis=0).T - expected["mean"]) / sd, 0.0, atol=4.5 / np.sqrt(draws))
+    spread = (f - f.mean(axis=0)).transpose(2, 1, 0) / sd[:, :, None]
+    correlation = expected["cov"].values / (sd[:, :, None] * sd[:, None, :])
+    assert_allclose(spread @ spread.transpose(0, 2, 1) / draws, correlation, atol=6.0 / np.sqrt(draws))
+    assert_array_equal(drawn["ls"].values[0], np.full(draws, fit.hyperparameters["ls"]))
+
+
+@pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
+def test_draws_at_the_rows_are_recorded_as_the_model_names_them(kind, fits):
+    drawn = fits(kind).sample(3, chains=2, random_seed=2)["posterior"]
+    assert drawn["f"].dims == ("chain", "draw", "species", "flower")
+    assert "f_rotated_" not in drawn
+    again = fits(kind).sample(3, chains=2, random_seed=2)["posterior"]
+    assert_array_equal(again["f"], drawn["f"])
+
+
+@pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
+def test_parts_of_rows_are_drawn_of_the_same_functions(kind, fits):
+    """A function that inducing values fix to rounding is the same however many rows are drawn."""
+    fit = fits(kind)
+    at = fit.inducing_inputs[0][:3]  # of the first function
+    both = np.concatenate([at, NEW])
+    whole, other = (fit.sample(5, Xnew=both, random_seed=seed)["posterior"]["f"][0, :, 0] for seed in (3, 4))
+    part = fit.sample(5, Xnew=at, random_seed=3)["posterior"]["f"][0, :, 0]
+    assert_allclose(part, whole[:, :3], atol=0.05)
+    assert np.abs(whole - other).max() > 0.05
+
+
+def test_draws_that_would_not_fit_into_memory_are_refused(fits, monkeypatch):
+    monkeypatch.setattr("pymc_gpep.fits.sample.available_memory", lambda: 1e3)
+    with pytest.raises(MemoryError, match=r"50 draws of 3 latent functions at 30 rows take .*Xnew=X\[:1000\]"):
+        fits("inducing inputs").sample(50)
+
+
+@pytest.mark.parametrize("reparameterize", [True, False])
+def test_the_flat_vector_is_that_of_a_dense_fit_where_all_rows_are_inducing_inputs(reparameterize):
+    with pm.Model():
+        gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=0.7))
+        gpep.Probit("y", gp.prior("f", X=X, reparameterize=reparameterize), observed=(Y == 2).astype(int))
+        dense = pm.fit(method="ep", progressbar=False)
+        sparse = pm.fit(method="sparse_ep", inducing=X, jitter=1e-10, progressbar=False)
+        active = pm.fit(method="ivm", active=30, progressbar=False)
+    for other in (sparse, active):
+        for name in ("mean", "std", "cov"):
+            assert_allclose(getattr(other, name).eval(), getattr(dense, name).eval(), atol=2e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("hyper", ["laplace", "ccd", "importance"])
+def test_with_all_rows_for_inducing_inputs_integrals_are_those_of_a_dense_fit(hyper):
+    options = {
+        "hyper": hyper,
+        "hyper_options": {} if hyper == "ccd" else {"laplace": {"nodes": 8}}.get(hyper, {"draws": 100}),
+    }
+    dense = fit_of(models.bernoulli_probit, {"method": "ep", "n": 100} | options)
+    sparse = fit_of(
+        models.bernoulli_probit, {"method": "sparse_ep", "inducing": X, "jitter": 1e-10, "n": 100} | options
+    )
+    assert_allclose(sparse.hyper_posterior.log_evidence, dense.hyper_posterior.log_evidence, atol=0.01)
+    assert_allclose(sparse.nodes["weight"], dense.nodes["weight"], atol=0.01)
+    assert_allclose(sparse.predict(NEW)["p"], dense.predict(NEW)["p"], atol=2e-3)
+    assert f"Integrated over hyperparameters at {len(sparse.hyper_posterior)} nodes" in str(sparse)
+    again = gpep.from_datatree(sparse.to_datatree(), models.bernoulli_probit()[0])
+    assert str(again) == str(sparse)
+    assert_allclose(again.predict(NEW)["p"], sparse.predict(NEW)["p"], rtol=1e-9)
+    assert np.unique(sparse.sample(200, Xnew=NEW, random_seed=1)["posterior"]["ls"]).size > 2
+
+
+@pytest.mark.parametrize("kind", ["active rows", "batches"])
+def test_integrals_weigh_nodes_by_the_density_there(kind):
+    """A node has the weight of its log posterior times that of the design; each is evaluated once more here."""
+    fit = fit_of(models.bernoulli_probit, KINDS[kind], hyper="laplace", hyper_options={"nodes": 5}, n=30)
+    assert fit.nodes.sizes["node"] == 5
+    function = fit.hyper_posterior.log_posterior
+    for node in fit.hyper_posterior.nodes[:2]:
+        assert_allclose(function(node.theta).log_posterior, node.log_posterior, atol=1e-3)
+    averaged = fit.predict(NEW)["p"]
+    assert_allclose(averaged.sum(axis=1), 1.0)
+    again = gpep.from_datatree(fit.to_datatree(), models.bernoulli_probit()[0])
+    assert_allclose(again.predict(NEW)["p"], averaged, rtol=1e-7)
+    assert_allclose(fit.solution.lower_bound, again.solution.lower_bound)
+
+
+def test_sites_of_active_rows_follow_the_hyperparameters():
+    """Against the approximation itself on rows that were chosen, at other hyperparameters."""
+    fit = fit_of(models.bernoulli_probit, KINDS["active rows"])
+    x = fit.theta + 0.3
+    rows = fit.active["row"].values
+    function = fit.log_posterior
+    prior = function.rows_at(x).block(rows, rows)
+    dense = gpep.EP().solve(prior.cross, prior.mean, (Y == 2).astype(int)[rows], likelihood=function.likelihood)
+    assert_allclose(function.solve(x).active_evidence, dense.evidence, atol=1e-6)
+    slope = function(x).gradient
+    differences = [
+        (function(x + step).log_posterior - function(x - step).log_posterior) / 2e-2 for step in 1e-2 * np.eye(x.size)
+    ]
+    assert_allclose(slope, differences, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [KINDS["inducing inputs"], KINDS["inducing inputs"] | {"update": "inner"}, KINDS["active rows"]],
+    ids=["outer", "inner", "active rows"],
+)
+def test_several_starts_keep_the_highest_end(options):
+    fit = fit_of(models.bernoulli_probit, options, starts=3, n=12)
+    ends = fit.starts["log_posterior"].values
+    assert len(ends) == 3
+    assert_allclose(fit.trace.best.log_posterior, np.nanmax(ends))
+    assert fit.inducing_inputs.shape[1] in (8, 12)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_goes_on_and_stays_as_it_is(kind, fits):
+    fit = fits(kind)
+    before = str(fit)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        further = fit.refine(5, progressbar=False)
+    assert str(fit) == before
+    assert further is not fit
+    assert further.trace.best.log_posterior > fit.trace.best.log_posterior - 1e-6 or kind == "batches"
+    assert len(further.hist) == len(fit.hist) + 5 if kind == "batches" else len(further.hist) <= 6
+
+
+def test_a_fit_of_a_file_says_how_to_go_on(fits):
+    again = gpep.from_datatree(fits("inducing inputs").to_datatree(), models.probit()[0])
+    with pytest.raises(ValueError, match=r"was read from a file\. pm\.fit\(n, \.\.\., start=fit\) goes on from it"):
+        again.refine(3)
+    further = fit_of(models.probit, {"method": "sparse_ep"}, start=again, n=1)
+    assert_allclose(further.trace.first.theta, again.theta)
+    assert_array_equal(further.inducing_inputs, again.inducing_inputs)
+
+
+@pytest.mark.parametrize("kind", ["inducing inputs", "batches"])
+def test_data_that_a_likelihood_does_not_have_are_refused_alike(kind, fits):
+    dense = pytest.raises(ValueError, match="data names 'exposure', but of data")
+    for each in ("all rows", kind):
+        with dense:
+            fits(each).predict(NEW, data={"exposure": 1.0})
