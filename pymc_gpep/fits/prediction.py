@@ -22,7 +22,16 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import CrossCovariance
 
-__all__ = ["held_out", "labelled", "new_inputs", "predict", "predict_at", "predict_given", "process_and_inputs"]
+__all__ = [
+    "blocks_of_rows",
+    "held_out",
+    "labelled",
+    "new_inputs",
+    "predict",
+    "predict_at",
+    "predict_given",
+    "process_and_inputs",
+]
 
 
 _ROWS = 500  # after which progress is told, and an interrupt is heeded
@@ -154,12 +163,10 @@ def predict_at(
     """
     corrected = None if correction is None else _correction(correction, approximator, classifier)
     posterior = solution.posterior
-    m, c = len(inputs), classifier.n_functions
-    chunk = min(max(1, _ENTRIES // (c * max(classifier.n_points, c))), _ROWS)
+    m = len(inputs)
 
     def parts() -> Iterator[tuple[slice, Prediction]]:
-        for start in range(0, max(m, 1), chunk):
-            rows = slice(start, start + chunk)
+        for rows in blocks_of_rows(m, classifier):
             cross, variance, prior_mean = prior(point, inputs[rows])
             mean, cov = posterior.predict(cross, variance, prior_mean)
             part = predict_given(
@@ -177,6 +184,14 @@ def predict_at(
             done(len(part.mean))
 
     return assembled(parts(), m)
+
+
+def blocks_of_rows(m: int, classifier: GPClassifier) -> Iterator[slice]:
+    """Blocks of m new rows, at least one, with which what is computed at a time fits into bounded memory."""
+    c = classifier.n_functions
+    size = min(max(1, _ENTRIES // (c * max(classifier.n_points, c))), _ROWS)
+    for start in range(0, max(m, 1), size):
+        yield slice(start, start + size)
 
 
 def predict_given(

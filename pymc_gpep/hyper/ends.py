@@ -10,7 +10,7 @@ from pymc_gpep.hyper.log_posterior import Evaluation
 from pymc_gpep.hyper.optimum import Optimum, Searched
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 
-__all__ = ["looked_at"]
+__all__ = ["interrupted", "looked_at"]
 
 _STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have
 _FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
@@ -40,8 +40,16 @@ def looked_at(optimum: Optimum, hyperparameters: Hyperparameters, log_posterior:
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None and (stuck or np.abs(slope).max() > _STEEP):
-        why = _at_a_border(log_posterior, best, slope) or _still_rising(hyperparameters, slope)
+        try:
+            why = _at_a_border(log_posterior, best, slope) or _still_rising(hyperparameters, slope)
+        except KeyboardInterrupt:
+            return interrupted(optimum, "while its end was looked at")
     return replace(optimum, converged=False, message=why) if why else optimum
+
+
+def interrupted(optimum: Optimum, where: str) -> Optimum:
+    """Return what a search found, which was interrupted after its end."""
+    return replace(optimum, converged=False, message=f"the search ended, and was interrupted {where}", interrupted=True)
 
 
 def _unbounded(optimum: Optimum, hyperparameters: Hyperparameters, slope: Array, far: float) -> str:

@@ -15,7 +15,7 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import Maximum, hyper_method
-from pymc_gpep.hyper.ends import looked_at
+from pymc_gpep.hyper.ends import interrupted, looked_at
 from pymc_gpep.hyper.hyperparameters import check_start
 from pymc_gpep.hyper.log_posterior import Evaluation, LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -245,7 +245,11 @@ class GPInference(Inference):
             fit = Fit(log_posterior, optimum, nodes)
             self._approx.show(fit)
             if not optimum.interrupted:  # then nobody waits for what takes work until it is asked for
-                self._approx.groups[0].settle()
+                try:
+                    self._approx.groups[0].settle()
+                except KeyboardInterrupt:
+                    fit = replace(fit, optimum=interrupted(optimum, "in a last solve"))
+                    self._approx.show(fit)
             run.finish(self._approx)
         seconds, compiling = run.seconds()
         self._approx.show(replace(fit, seconds=seconds - of_graph, compile_seconds=compiling + of_graph))

@@ -14,7 +14,7 @@ from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, check_fits,
 from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.sparse_fit import SparseFit
-from pymc_gpep.hyper.ends import looked_at
+from pymc_gpep.hyper.ends import interrupted, looked_at
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.inner_updates import Direction, OptimiserSteps, SignedSteps, climb
@@ -241,7 +241,10 @@ class SparseInference(Inference):
                 run.stage("interrupted: keeping the best point so far")
             fit = self._result(log_posterior, optimum, *run.seconds())
             if not optimum.interrupted or self._client is not None:  # a client may be closed when it is asked for
-                _ = fit.solution
+                try:
+                    _ = fit.solution
+                except KeyboardInterrupt:
+                    fit = self._result(log_posterior, interrupted(optimum, "in a last solve"), *run.seconds())
             run.finish(fit)
         self.hist = fit.hist
         _log.info("%s", fit)
