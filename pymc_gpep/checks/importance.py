@@ -17,7 +17,7 @@ from scipy.special import softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.blocks import block_check, nothing_known
-from pymc_gpep.fits.datasets import latent
+from pymc_gpep.fits.datasets import latent, without_common
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.weights import importance_estimate, smooth, stand_for_posterior
 
@@ -61,7 +61,9 @@ class ImportanceCheck:
     effective_size : float
         (Σw)² / Σw²: how many draws of equal weight these are worth.
     mean_shift : xarray.DataArray (point, class), or (point) where a point has one latent function
-        Means of the latent values with weights less those without, in standard deviations of q.
+        Means of the latent values with weights less those without, in standard deviations of q. Where a likelihood sees
+        only differences between functions, both are of latent values less their mean over functions: the prior's shift
+        of all functions together, of which labels say nothing, has no part in them.
     points : xarray.Dataset (point)
         What weights on blocks of points that move together say about each: `shift`, the probability of its label by
         the block's weights less that by the fit; `standard_error` of it; `pareto_k` of these weights; and `size` of the
@@ -212,10 +214,12 @@ def importance_check(fit: Fit, values: Mapping[str, Array]) -> ImportanceCheck:
     log_weights, pareto_k = smooth(raw)
     estimate, effective = importance_estimate(log_weights)
     excess = softmax(log_weights) - 1.0 / len(raw)
-    std = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
-    shift, labelled = (np.tensordot(excess, x, 1) / std).T, latent(fit)["mean"]
-    mean_shift = labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift")
-    seen = x if solution.likelihood.sees_common else x - x.mean(axis=1, keepdims=True)
+    shift, cov, seen = np.tensordot(excess, x, 1).T, solution.cov, x
+    if not solution.likelihood.sees_common:
+        seen = x - x.mean(axis=1, keepdims=True)
+        shift, cov = without_common(shift, cov)
+    std, labelled = np.sqrt(cov.diagonal(axis1=1, axis2=2)), latent(fit)["mean"]
+    mean_shift = labelled.copy(data=(shift / std).reshape(labelled.shape)).rename("mean_shift")
     pointwise = solution.posterior.sites.pointwise
     blocks = block_check(log_likelihood, log_sites, seen) if pointwise else nothing_known(x.shape[-1])
     point = mean_shift.dims[0]

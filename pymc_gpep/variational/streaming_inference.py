@@ -18,6 +18,7 @@ from pymc_gpep.approximations.registry import check_fits
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.ends import ran_away
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.optimum import why_stopped
@@ -320,11 +321,12 @@ class StreamingInference(Inference):
             except FloatingPointError as error:
                 ended, given_up = f"Given up ({str(error).rstrip('.')})", True
             values = state.held()
-            fit = fit_now(ended, lambda: values, *run.seconds())
+            ran = "" if given_up else ran_away(self._space, self._first, values["theta"])
+            fit = fit_now(f"{ended} ({ran})" if ran else ended, lambda: values, *run.seconds())
             run.finish(fit)
         self.hist = fit.hist
         _log.info("%s", fit.message)
-        if given_up:
+        if given_up or ran:
             warn(fit.message, RuntimeWarning)
         return fit
 
