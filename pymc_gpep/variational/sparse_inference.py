@@ -31,6 +31,7 @@ from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.argument_checks import check_optimiser, check_there, taken, whole_seed
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.jitter_left_out import warn_of_jitter
 from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["SPARSE_METHODS", "SparseInference"]
@@ -213,6 +214,7 @@ class SparseInference(Inference):
             run.stage("making the graphs of the covariances")
             blocks = InducingBlocks(self._space.classifier, self._gps, self._space.data, kwargs, self._rows)
             warn_of_free_magnitude(self._space, blocks, self._first)
+            warn_of_jitter(self._space, blocks, self._first)
             inducing = initial_inducing(self._given, blocks.rows, blocks.n_functions, self._shared, self._seed)
             of_model = self._space.classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
             approximator = self._approximator.named(*of_model)

@@ -47,6 +47,7 @@ from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.argument_checks import check_optimiser, taken, whole_seed
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.jitter_left_out import warn_of_jitter
 from pymc_gpep.variational.single_class import warn_of_single_count
 from pymc_gpep.variational.symmetric_start import off_symmetry
 
@@ -240,6 +241,7 @@ class StreamingInference(Inference):
             if self._saved is None:
                 self._first = off_symmetry(self._space, prior, self._first)
             warn_of_free_magnitude(self._space, prior, self._first)
+            warn_of_jitter(self._space, prior, self._first)
             problem, state, batches = self._prepare(prior)
             settings = {
                 "batch_size": batches.size,
