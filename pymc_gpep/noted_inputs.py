@@ -1,34 +1,91 @@
 """Arrays that were given to `pm.gp.Latent.prior` as inputs, noted at the constants that its graph has of them."""
 
-from typing import Any
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["note_inputs", "noted_inputs"]
+__all__ = ["NotedInputs", "note_inputs", "noted_inputs", "some_columns_alike"]
 
 
-def note_inputs(f: Variable, inputs: Any) -> None:
+class NotedInputs(NamedTuple):
+    """What a constant of a graph has of the inputs that a prior was given."""
+
+    array: Array
+    """The inputs (n, d)."""
+    columns: tuple[int, ...] | None
+    """Which of their columns the constant has; None where its values say which, or where nothing does."""
+
+
+def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], Any]] = ()) -> None:
     """Note at each constant behind the latent values f that is over the points which array its columns are of.
 
-    PyTensor keeps the note through copies of a graph. What is a variable of the graph itself needs none.
+    PyTensor keeps the note through copies of a graph. What is a variable of the graph itself needs none. Where columns
+    of the array are the same at all points, the functions of inputs that made f are called with other inputs in their
+    place, which shows the order in which they take columns.
     """
     array = inputs.data if isinstance(inputs, Constant) else inputs
     if isinstance(array, Variable) or np.ndim(array) != 2:
         return
     array = np.array(array)
-    for leaf in ancestors([f]):
-        if isinstance(leaf, Constant) and np.shape(leaf.data)[:1] == array.shape[:1] and not hasattr(leaf.tag, _NOTE):
-            whole = np.array_equal(leaf.data, array)
-            setattr(leaf.tag, _NOTE, leaf.data if whole else array)
+    leaves = [leaf for leaf in _over_points(ancestors([f]), len(array)) if not hasattr(leaf.tag, _NOTE)]
+    taken = _columns_taken(functions, array) if leaves and some_columns_alike(array) else []
+    for leaf in leaves:
+        whole = np.array_equal(leaf.data, array)
+        fitting = {columns for columns in taken if np.array_equal(leaf.data, _of(array, columns, leaf.data.ndim))}
+        columns = fitting.pop() if len(fitting) == 1 else None
+        setattr(leaf.tag, _NOTE, NotedInputs(leaf.data if whole else array, columns))
 
 
-def noted_inputs(leaf: Variable) -> Array | None:
-    """The array (n, d) that a constant has columns of; None where that was not noted."""
+def noted_inputs(leaf: Variable) -> NotedInputs | None:
+    """The inputs that a constant has columns of; None where that was not noted."""
     return getattr(leaf.tag, _NOTE, None)
+
+
+def some_columns_alike(array: Array) -> bool:
+    """Whether any two columns of inputs (n, d) are the same at all points."""
+    return len({column.tobytes() for column in array.T}) < array.shape[1]
+
+
+def _over_points(variables: Any, points: int) -> list[Constant]:
+    return [each for each in variables if isinstance(each, Constant) and np.shape(each.data)[:1] == (points,)]
+
+
+def _columns_taken(functions: Sequence[Callable[[Any], Any]], array: Array) -> list[tuple[int, ...]]:
+    """Which columns of their argument functions make constants of, by an argument that has the same ones nowhere.
+
+    The rows of column j are the binary digits of j, which any type of numbers can be.
+    """
+    n, d = array.shape
+    numbers = np.arange(d)
+    digits = np.stack([(numbers >> min(row, 62)) & 1 for row in range(n)]).astype(array.dtype)
+    if n < int(d - 1).bit_length():
+        return []
+    number_of = {column.tobytes(): number for number, column in enumerate(digits.T)}
+    try:
+        with pm.Model(model=None), warnings.catch_warnings():  # what the functions may declare is thrown away
+            warnings.simplefilter("ignore")
+            made = [result for function in functions if isinstance(result := function(digits), Variable)]
+    except Exception:  # of a user's own function, which may compute with its inputs
+        return []
+    found = []
+    for leaf in _over_points(ancestors(made), n):
+        data = np.asarray(leaf.data).astype(array.dtype)
+        if data.ndim <= 2:
+            places = [number_of.get(column.tobytes()) for column in data.reshape(n, -1).T]
+            if None not in places:
+                found.append(tuple(place for place in places if place is not None))
+    return found
+
+
+def _of(array: Array, columns: tuple[int, ...], ndim: int) -> Array:
+    return array[:, columns[0]] if ndim == 1 else array[:, list(columns)]
 
 
 _NOTE = "pymc_gpep_inputs"

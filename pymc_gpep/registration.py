@@ -37,7 +37,7 @@ def _register_inputs() -> None:
     @functools.wraps(original)
     def prior(self: pm.gp.Latent, *args: Any, **kwargs: Any) -> Any:
         f = original(self, *args, **kwargs)
-        note_inputs(f, self.X)
+        note_inputs(f, self.X, (self.cov_func, self.mean_func))
         return f
 
     prior._pymc_gpep = True  # type: ignore[attr-defined]

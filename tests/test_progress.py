@@ -1,11 +1,16 @@
 """What is shown of long work on rows, and what an interrupt of it says."""
 
 import numpy as np
+import pymc as pm
 import pytest
 from numpy.testing import assert_array_equal
 
+import pymc_gpep as gpep
 from pymc_gpep import progress
-from pymc_gpep.fits import prediction
+from pymc_gpep.checks import leave_one_out
+from pymc_gpep.comparison import draw_prediction
+from pymc_gpep.fits import left_out, prediction
+from tests import models
 
 
 def test_short_work_is_quiet(capsys):
@@ -49,3 +54,71 @@ def test_an_interrupted_prediction_says_how_far_it_came_and_can_be_made_again(sh
         shared.fit.predict(inputs)
     monkeypatch.undo()
     assert_array_equal(shared.fit.predict(inputs).p, expected.p)
+
+
+def interrupted_at(monkeypatch, module, name, call):
+    """Let a function of a module be interrupted in one of its calls; the sizes of what it was given."""
+    given, sizes = getattr(module, name), []
+
+    def interrupted(likelihood, mean, *args, **kwargs):
+        sizes.append(len(mean))
+        if len(sizes) == call:
+            raise KeyboardInterrupt
+        return given(likelihood, mean, *args, **kwargs)
+
+    monkeypatch.setattr(module, name, interrupted)
+    return sizes
+
+
+def test_interrupted_predictions_from_draws_can_be_made_again(shared, monkeypatch):
+    inputs = np.random.default_rng(1).uniform(-1.5, 1.5, size=(700, 2))
+    draws = shared.fit.sample(3, random_seed=1)
+
+    def predicted():
+        return gpep.predict_draws(draws, shared.gp, inputs, model=shared.model, progressbar=False)
+
+    expected = predicted()
+    sizes = interrupted_at(monkeypatch, draw_prediction, "predict_given", 4)
+    with pytest.raises(KeyboardInterrupt, match="1200 of 2100 rows were done"):
+        predicted()
+    assert sizes == [500, 200, 500, 200]
+    monkeypatch.undo()
+    assert_array_equal(predicted().p, expected.p)
+
+
+def test_an_interrupted_leave_one_out_can_be_made_again(shared_ccd, monkeypatch):
+    expected = shared_ccd.loo(progressbar=False)
+    nodes = len(shared_ccd.hyper_posterior)
+    sizes = interrupted_at(monkeypatch, leave_one_out, "log_predictive", 5)
+    with pytest.raises(KeyboardInterrupt, match=f"60 of {30 * nodes} rows were done"):
+        shared_ccd.loo(progressbar=False)
+    assert len(sizes) == 5
+    monkeypatch.undo()
+    assert_array_equal(shared_ccd.loo(progressbar=False).elpd_i, expected.elpd_i)
+
+
+def test_an_interrupted_leave_one_out_by_parts_can_be_made_again(monkeypatch):
+    model, _ = models.probit()
+    with model:
+        fit = pm.fit(method="sparse_ep", inducing=5, progressbar=False)
+    expected = fit.loo(progressbar=False)
+    interrupted_at(monkeypatch, left_out, "log_predictive", 2)
+    with pytest.raises(KeyboardInterrupt, match="0 of 30 rows were done"):
+        fit.loo(progressbar=False)
+    monkeypatch.undo()
+    assert_array_equal(fit.loo(progressbar=False).elpd_i, expected.elpd_i)
+
+
+def test_many_rows_are_predicted_in_blocks(shared_ccd, monkeypatch):
+    """10 000 rows, of which 500 are looked at at a time at each node; their probabilities are made up."""
+    sizes = []
+
+    def quickly(likelihood, mean, cov, **_):
+        sizes.append(len(mean))
+        return prediction.Prediction(np.full((len(mean), 3), 1 / 3), np.zeros(len(mean)), mean, cov)
+
+    monkeypatch.setattr(prediction, "predict_given", quickly)
+    inputs = np.random.default_rng(1).uniform(-1.5, 1.5, size=(10_000, 2))
+    found = shared_ccd.predict(inputs, covariances=False, progressbar=False)
+    assert found.sizes["new_point"] == 10_000
+    assert sizes == [500] * (20 * len(shared_ccd.hyper_posterior))

@@ -13,7 +13,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.contract import Found, Problem
-from pymc_gpep.solvers.factorial_variational import factorial_variational
+from pymc_gpep.solvers.factorial_variational import factorial_variational, without_points
 from pymc_gpep.solvers.history import History
 
 __all__ = ["FactorialVariational"]
@@ -24,7 +24,9 @@ class FactorialVariational(Approximator):
     """Independent latent values, of any distributions; the evidence is a lower bound.
 
     The Gaussian has their means and variances. Section 7 of Nickisch and Rasmussen (2008). It needs the inverse of the
-    prior covariance, and its bound falls without limit where latent values become equal.
+    prior covariance, and its bound falls without limit where latent values become equal. A point of which nothing was
+    observed, such as a count under an exposure of 0, has no factor: it follows the prior given the others, so that the
+    bound is the same without it.
 
     Parameters
     ----------
@@ -51,7 +53,12 @@ class FactorialVariational(Approximator):
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         average = likelihood.computation(GaussianAverage).terms
         slopes = likelihood.computation(ParameterSlopes).average if likelihood.offers(ParameterSlopes) else None
-        return factorial_variational(problem, start, history, average=average, slopes=slopes, **self.settings)
+
+        def solve(problem: Problem, start: Array) -> Found:
+            return factorial_variational(problem, start, history, average=average, slopes=slopes, **self.settings)
+
+        silent = likelihood.says_nothing(problem.labels)
+        return without_points(solve, problem, start, silent) if silent.any() else solve(problem, start)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: weights."""

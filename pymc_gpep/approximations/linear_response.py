@@ -61,8 +61,10 @@ def curvature_response(solution: Solution) -> DensePosterior:
 def factorial_response(solution: Solution) -> DensePosterior:
     """For independent latent values of variances v: sites that leave v of what the prior has given all other values."""
     posterior = solution.posterior
-    precision = 1.0 / posterior.precision - np.linalg.inv(posterior.prior.k).diagonal(axis1=1, axis2=2)
-    sites = np.maximum(precision, 0.0)
+    v, k = posterior.precision, posterior.prior.k
+    sites, has = np.zeros_like(v), (v != 0.0).any(axis=0)  # nothing was observed where there is no factor
+    given_others = np.linalg.inv(k[:, has][:, :, has]).diagonal(axis1=1, axis2=2)
+    sites[:, has] = np.maximum(1.0 / v[:, has] - given_others, 0.0)
     return make_posterior(posterior.prior, SiteForm.INDEPENDENT, sites, posterior.weights, solution.mean)
 
 

@@ -18,6 +18,7 @@ from scipy.special import softmax
 from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.blocks import block_check, nothing_known
+from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.weights import importance_estimate, smooth, stand_for_posterior
 from pymc_gpep.structure import GPClassifier
 
@@ -216,10 +217,12 @@ def importance_check(
     log_weights, pareto_k = smooth(raw)
     estimate, effective = importance_estimate(log_weights)
     excess = softmax(log_weights) - 1.0 / len(raw)
-    std = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2).T)
-    shift, labelled = (np.tensordot(excess, x, 1) / std).T, mean
-    mean_shift = labelled.copy(data=shift.reshape(labelled.shape)).rename("mean_shift")
-    seen = x if solution.likelihood.sees_common else x - x.mean(axis=1, keepdims=True)
+    shift, cov, seen = np.tensordot(excess, x, 1).T, solution.cov, x
+    if not solution.likelihood.sees_common:
+        seen = x - x.mean(axis=1, keepdims=True)
+        shift, cov = without_common(shift, cov)
+    std = np.sqrt(cov.diagonal(axis1=1, axis2=2))
+    mean_shift = mean.copy(data=(shift / std).reshape(mean.shape)).rename("mean_shift")
     pointwise = solution.posterior.sites.pointwise
     blocks = block_check(log_likelihood, log_sites, seen) if pointwise else nothing_known(x.shape[-1])
     point = mean_shift.dims[0]

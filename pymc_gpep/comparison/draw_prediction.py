@@ -8,8 +8,15 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
-from pymc_gpep.fits.mixture import Prediction, average_predictions
-from pymc_gpep.fits.prediction import held_out, labelled, new_inputs, predict_given, process_and_inputs
+from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
+from pymc_gpep.fits.prediction import (
+    blocks_of_rows,
+    held_out,
+    labelled,
+    new_inputs,
+    predict_given,
+    process_and_inputs,
+)
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.progress import RowProgress
@@ -103,24 +110,28 @@ def predict_draws(
     elsewhere = LikelihoodElsewhere(classifier, m, {}, data)
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
-    def prediction(s: int) -> Prediction:
-        """What is predicted given a draw."""
+    def prediction(s: int, done: Callable[[int], None]) -> Prediction:
+        """What is predicted given a draw, block of rows by block."""
         point = point_of({name: values[name][s] for name in names})
         k, prior_mean, *_ = moments(point)
-        try:
-            at_new = DensePrior(k, prior_mean).conditional(f[s], *cross_covariance(point, x))
-        except NotPositiveDefiniteError as error:
-            raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
-        mean, variance = (values.T for values in at_new)
-        cov = variance[:, :, None] * np.eye(classifier.n_functions)
-        return predict_given(elsewhere(point, y), mean, cov, observed=y, tolerance=tolerance)
+        prior, there = DensePrior(k, prior_mean), elsewhere(point, y)
 
-    def predictions(done: Callable[[int], None]) -> Iterator[Prediction]:
-        for s in chosen:
-            yield prediction(s)
-            done(1)
+        def parts() -> Iterator[tuple[slice, Prediction]]:
+            for rows in blocks_of_rows(m, classifier.n_functions, classifier.n_points):
+                try:
+                    at_new = prior.conditional(f[s], *cross_covariance(point, x[rows]))
+                except NotPositiveDefiniteError as error:
+                    raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
+                mean, variance = (values.T for values in at_new)
+                cov = variance[:, :, None] * np.eye(classifier.n_functions)
+                own = None if y is None else y[rows]
+                yield rows, predict_given(there.at(rows), mean, cov, observed=own, tolerance=tolerance)
+                done(len(mean))
 
-    with RowProgress("Predicting", len(chosen), progressbar, "draws") as progress:
-        averaged = average_predictions(np.full(len(chosen), 1.0 / len(chosen)), predictions(progress.advance))
+        return assembled(parts(), m)
+
+    with RowProgress("Predicting", len(chosen) * m, progressbar) as progress:
+        each = (prediction(s, progress.advance) for s in chosen)
+        averaged = average_predictions(np.full(len(chosen), 1.0 / len(chosen)), each)
     predicted = labelled(classifier, Xnew, dim, averaged)
     return predicted.drop_vars("error", errors="ignore")

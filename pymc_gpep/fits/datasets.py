@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.selection.contract import Selection
 from pymc_gpep.structure import GPClassifier
@@ -23,7 +24,6 @@ __all__ = [
     "natural",
     "of_functions",
     "of_points",
-    "without_common",
 ]
 
 
@@ -52,15 +52,6 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
         sd = np.sqrt(without_common(mean, cov)[1].diagonal(axis1=1, axis2=2))
         arrays["sd"] = (point_dim, *classifier.function_dims), sd
     return xr.Dataset(arrays, coords=coords | (_coords(classifier, [point_dim]) if named else {}))
-
-
-def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Mean (m, c) and covariance (m, c, c) of latent values less their mean over functions, at each of m points."""
-    centred = np.eye(mean.shape[1]) - 1.0 / mean.shape[1]
-    found = centred @ cov @ centred
-    places = np.arange(mean.shape[1])
-    found[:, places, places] = np.maximum(found[:, places, places], 0.0)  # rounding
-    return mean @ centred, found
 
 
 def of_functions(

@@ -25,7 +25,16 @@ from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
-__all__ = ["held_out", "labelled", "new_inputs", "predict_at", "predict_by", "predict_given", "process_and_inputs"]
+__all__ = [
+    "blocks_of_rows",
+    "held_out",
+    "labelled",
+    "new_inputs",
+    "predict_at",
+    "predict_by",
+    "predict_given",
+    "process_and_inputs",
+]
 
 
 _ENTRIES = 2_000  # that a row counts for at least, so that an interrupt is soon heeded
@@ -149,11 +158,10 @@ def predict_at(
 
     After each chunk `done` is called with its number of rows.
     """
-    m, c = len(inputs), functions.n_functions
-    own = functions.own
+    m, own = len(inputs), functions.own
 
     def parts() -> Iterator[tuple[slice, Prediction]]:
-        for rows in row_blocks(max(m, 1), max(c * max(functions.size, c), _ENTRIES)):
+        for rows in blocks_of_rows(m, functions.n_functions, functions.size):
             mean, cov, prior = functions.at(inputs[rows])
             cross = prior.cross.swapaxes(1, 2)
             part = predict_given(
@@ -170,6 +178,14 @@ def predict_at(
             done(len(part.mean))
 
     return assembled(parts(), m)
+
+
+def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
+    """Blocks of m new rows, at least one, with which what is computed at a time fits into bounded memory.
+
+    Posteriors of so many functions are known by `size` values of each.
+    """
+    return row_blocks(max(m, 1), max(functions * max(size, functions), _ENTRIES))
 
 
 def predict_given(

@@ -1,10 +1,16 @@
-"""The Gaussian posterior of latent values that are independent of each other: prediction and draws."""
+"""The Gaussian posterior of latent values that are independent of each other: prediction and draws.
+
+A variance v of 0 stands for no factor: such points, of which nothing was observed, follow the prior given the others.
+With P the inverse of the prior covariance of the others, and 0 in the rows and columns of such points, all that holds
+of K⁻¹ where all points have a factor holds of P.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
@@ -19,7 +25,7 @@ __all__ = ["FactorialPosterior", "FactorialSites"]
 
 @dataclass(frozen=True, eq=False)
 class FactorialSites(Sites):
-    """What makes latent values of a prior independent, Π = Dg(1/v) − K⁻¹, with the v in `precision` (c, n).
+    """What makes latent values of a prior independent, Π = Dg(1/v) − P, with the v in `precision` (c, n).
 
     It is not block-diagonal, and may have negative eigenvalues: at the points together it takes the prior off again.
 
@@ -35,14 +41,15 @@ class FactorialSites(Sites):
     pointwise = False
 
     def product(self, f: Array) -> Array:
-        return np.asarray(f / self.precision - _inverse_times(self.prior, f))
+        own = np.divide(f, self.precision, out=np.zeros_like(f), where=self.precision != 0.0)
+        return np.asarray(own - _inverse_times(self.prior, self.precision, f))
 
     def quadratic(self, x: Array) -> Array:
-        return np.asarray((x**2 / self.precision - x * _inverse_times(self.prior, x)).sum((-2, -1)))
+        return np.asarray((x * self.product(x)).sum((-2, -1)))
 
 
 class FactorialPosterior(DensePosterior):
-    """N(μ, Dg(v)) at the points of the data, from `precision` v (c, n): M = K⁻¹ − K⁻¹ Dg(v) K⁻¹.
+    """N(μ, Dg(v)) at the points of the data, from `precision` v (c, n): M = P − P Dg(v) P.
 
     The values there being given, the latent functions elsewhere follow the prior: variances at new points may exceed
     those of the prior.
@@ -52,10 +59,14 @@ class FactorialPosterior(DensePosterior):
 
     @classmethod
     def of(cls, prior: DensePrior, sites: Sites) -> Self:
-        # b = K⁻¹(μ − m), with μ = v ν as Π + K⁻¹ = Dg(1/v) but for the pull K⁻¹m of the prior.
-        pull = _inverse_times(prior, prior.mean)
-        mean = sites.precision * (sites.location + pull)
-        posterior = cls(prior, sites.precision, _inverse_times(prior, mean) - pull, mean)
+        # b = P(μ − m), with μ = v ν as Π + P = Dg(1/v) but for the pull Pm of the prior.
+        v = sites.precision
+        pull = _inverse_times(prior, v, prior.mean)
+        mean = v * (sites.location + pull)
+        weights = _inverse_times(prior, v, mean) - pull
+        if not (has := _has_factors(v)).all():
+            mean[:, ~has] = (prior.mean + np.matmul(prior.k, weights[..., None])[..., 0])[:, ~has]
+        posterior = cls(prior, v, weights, mean)
         posterior.sites = sites
         return posterior
 
@@ -67,25 +78,41 @@ class FactorialPosterior(DensePosterior):
 
     @property
     def log_determinant(self) -> float:
-        roots = np.broadcast_to(_roots(self.prior), (*self.precision.shape, self.precision.shape[1]))
-        return float(2.0 * np.log(roots.diagonal(axis1=1, axis2=2)).sum() - np.log(self.precision).sum())
+        has = _has_factors(self.precision)
+        diagonal = _roots(self.prior, has).diagonal(axis1=1, axis2=2)
+        logs = np.broadcast_to(np.log(diagonal), (len(self.precision), int(has.sum())))
+        return float(2.0 * logs.sum() - np.log(self.precision[:, has]).sum())
 
     @property
     def divergence(self) -> float:
-        # Here ΠΣ = I − K⁻¹ Dg(v).
+        # Here ΠΣ = I − P Dg(v) among points with factors, and 0 among the others.
         kept = float((self._inverses.diagonal(axis1=1, axis2=2) * self.precision).sum())
-        return 0.5 * (kept - self.precision.size) - self.relative_log_normaliser
+        return 0.5 * (kept - self.precision[:, _has_factors(self.precision)].size) - self.relative_log_normaliser
 
     def marginals(self) -> tuple[Array, Array]:
-        return self.mean, self.precision.T[:, :, None] * np.eye(len(self.precision))
+        return self.mean, self._variances.T[:, :, None] * np.eye(len(self.precision))
+
+    @cached_property
+    def _variances(self) -> Array:
+        """Of all points, (c, n)."""
+        has = _has_factors(self.precision)
+        if has.all():
+            return self.precision
+        variances, k = self.precision.copy(), self.prior.k
+        own = np.broadcast_to(k.diagonal(axis1=1, axis2=2)[:, ~has], (len(variances), int((~has).sum())))
+        variances[:, ~has] = self._covariance_at(k[:, ~has], own).diagonal(axis1=1, axis2=2).T
+        return variances
 
     @cached_property
     def _inverses(self) -> Array:
-        """K⁻¹, (1 or c, n, n)."""
-        inverses = _roots(self.prior).copy()
+        """P, (1 or c, n, n)."""
+        has = _has_factors(self.precision)
+        inverses = _roots(self.prior, has).copy()
         for matrix in inverses:
             inverse_from_cholesky(matrix)
-        return np.stack([scaled_symmetric(matrix, np.ones(len(matrix))) for matrix in inverses])
+        whole = np.zeros_like(self.prior.k)
+        whole[:, has[:, None] & has] = [scaled_symmetric(matrix, np.ones(len(matrix))).ravel() for matrix in inverses]
+        return whole
 
     def derivatives(self) -> tuple[Array, Array]:
         inverses, b = self._inverses, self.weights
@@ -124,10 +151,12 @@ class FactorialPosterior(DensePosterior):
         """
         c, n = self.precision.shape
         inverses = np.broadcast_to(self._inverses, (c, n, n))
-        width = 1.0 / inverses.diagonal(axis1=1, axis2=2)
+        has = np.broadcast_to(_has_factors(self.precision), (c, n))
+        width = np.divide(1.0, inverses.diagonal(axis1=1, axis2=2), out=np.zeros((c, n)), where=has)
         others = inverses**2
         others[:, range(n), range(n)] = 0.0
         wide = width + width**2 * np.einsum("kij,kj->ki", others, self.precision)
+        wide = np.where(has, wide, self._variances)
         return (mean - width * self.weights).T, wide.T[:, :, None] * np.eye(c)
 
     def site_blocks(self) -> tuple[Array, Array]:
@@ -142,28 +171,47 @@ class FactorialPosterior(DensePosterior):
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         c, n = self.precision.shape
-        noise = rng.standard_normal((draws, c, n)) * np.sqrt(self.precision)
-        residual = (self.mean - self.prior.mean + noise).transpose(1, 2, 0)
-        roots = np.broadcast_to(_roots(self.prior), (c, n, n))
-        solved = [solve_triangular(root, own, lower=True) for root, own in zip(roots, residual, strict=True)]
-        return np.stack(solved).transpose(2, 0, 1)
+        has = _has_factors(self.precision)
+        noise = rng.standard_normal((draws, c, n))
+        residual = self.mean - self.prior.mean + noise * np.sqrt(self.precision)
+        roots = np.broadcast_to(_roots(self.prior, np.ones(n, dtype=bool)), (c, n, n))
+        if has.all():
+            solved = [
+                solve_triangular(root, own.T, lower=True).T
+                for root, own in zip(roots, residual.swapaxes(0, 1), strict=True)
+            ]
+            return np.stack(solved, axis=1)
+        # A draw z from the prior, moved to where it has the values at points with factors: z + Lᵀ P (r − L z).
+        z = rng.standard_normal((draws, c, n))
+        apart = residual - np.einsum("kij,skj->ski", roots, z)
+        return np.asarray(z + np.einsum("kji,skj->ski", roots, _inverse_times(self.prior, self.precision, apart)))
 
 
-def _roots(prior: DensePrior) -> Array:
-    """Cholesky factors (1 or c, n, n) of the prior covariance."""
+def _has_factors(v: Array) -> NDArray[np.bool_]:
+    """Which points (n,) have a factor."""
+    return np.asarray((v != 0.0).any(axis=0))
+
+
+def _roots(prior: DensePrior, points: NDArray[np.bool_]) -> Array:
+    """Cholesky factors (1 or c, m, m) of the prior covariance of some of the points."""
+    if not points.all():
+        prior = DensePrior(prior.k[:, points][:, :, points], prior.mean[:, points])
     try:
         return prior.roots
     except NotPositiveDefiniteError as error:
         raise NotPositiveDefiniteError(NO_COVARIANCE) from error
 
 
-def _inverse_times(prior: DensePrior, f: Array) -> Array:
-    """K⁻¹ f (..., c, n) of f of that shape."""
+def _inverse_times(prior: DensePrior, v: Array, f: Array) -> Array:
+    """P f (..., c, n) of f of that shape."""
     c, n = prior.shape
-    columns = f.reshape(-1, c, n).transpose(1, 2, 0)
-    roots = np.broadcast_to(_roots(prior), (c, n, n))
+    has = _has_factors(v)
+    columns = f.reshape(-1, c, n)[:, :, has].transpose(1, 2, 0)
+    roots = np.broadcast_to(_roots(prior, has), (c, *columns.shape[1:2] * 2))
     solved = [
         solve_triangular(root, solve_triangular(root, own, lower=True), lower=True, trans=1)
         for root, own in zip(roots, columns, strict=True)
     ]
-    return np.stack(solved).transpose(2, 0, 1).reshape(f.shape)
+    found = np.zeros((len(columns[0].T), c, n))
+    found[:, :, has] = np.stack(solved).transpose(2, 0, 1)
+    return found.reshape(f.shape)

@@ -3,6 +3,8 @@
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -10,12 +12,14 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum, Searched
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 
-__all__ = ["looked_at"]
+__all__ = ["looked_at", "ran_away"]
 
 _STEEP = 0.5  # slope, per unit of the unconstrained space, that a maximum does not have
 _FAR = 3.0  # move of an unconstrained hyperparameter that makes a scale twenty times as large or small
 _VERY_FAR = 7.0  # the same of a search that has not ended
 _STUCK = "ABNORMAL"  # how SciPy begins to say that its line search found nothing
+_SOME_WAY = 2.0  # the same of a search with noise
+_FURTHER = 3  # steps of one at the end of the way in that direction, over which priors rise where they have no bound
 _BEYOND = (1e-3, 1e-2, 1e-1)  # steps along the slope at which a border is looked for
 
 
@@ -36,22 +40,68 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched 
         return optimum
     slope = np.zeros(best.theta.size)
     slope[:size] = best.gradient[:size]
-    why = _unbounded(optimum, space, slope, _FAR if ended else _VERY_FAR)
+    theta = best.theta[:size]
+    moved = theta - optimum.history[0].theta[:size]
+    why = _unbounded(space, theta, moved, slope, _FAR if ended else _VERY_FAR)
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
     if not why and ended and log_posterior is not None and (stuck or np.abs(slope).max() > _STEEP):
-        why = _at_a_border(log_posterior, best, slope) or _still_rising(space, slope)
+        try:
+            why = _at_a_border(log_posterior, best, slope) or _still_rising(space, slope)
+        except KeyboardInterrupt:
+            return optimum.broken_off("the search ended, and was interrupted while its end was looked at")
     return replace(optimum, converged=False, message=why) if why else optimum
 
 
-def _unbounded(optimum: Optimum, space: Hyperparameters, slope: Array, far: float) -> str:
-    """Which scales of the priors of others ran away, where the density of these has no bound; empty if none did."""
-    owners, theta = np.array(space.owners), optimum.best.theta[: len(space.owners)]
-    moved = np.abs(theta - optimum.history[0].theta[: theta.size])
-    ran = np.isin(owners, list(space.scales_of_priors)) & (moved > far) & (np.abs(slope).max() > _STEEP)
+def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
+    """Which scales of the priors of others ran from `first` towards where there is no bound; empty if none did.
+
+    For a search whose gradients are noisy, and which noise keeps from going all the way: the priors alone are followed
+    further in the same direction.
+    """
+    moved = theta - first
+    ran = _are_scales(space) & (np.abs(moved) > _SOME_WAY)
     if not ran.any():
         return ""
-    natural = space.natural(theta[None])
+    heights, at = [], theta.astype(np.float64)
+    for _ in range(2 * _FURTHER):
+        at = at + np.where(ran, np.sign(moved), 0.0)
+        at, height = _highest_prior(space, at, ~ran)
+        heights.append(height)
+    risen = heights[-1] - heights[-1 - _FURTHER]
+    return _where_they_ran(space, theta, ran) if risen > _STEEP * _FURTHER else ""
+
+
+def _highest_prior(space: Hyperparameters, theta: Array, free: NDArray[np.bool_]) -> tuple[Array, float]:
+    """Where priors are highest near theta, with what is not free held, and how high."""
+    at = theta.copy()
+
+    def negative(part: Array) -> tuple[float, Array]:
+        at[free] = part
+        height, slope = space.log_prior_and_slope(at)
+        finite = np.isfinite(height) and np.isfinite(slope).all()
+        return (-height, -slope[free]) if finite else (np.inf, np.zeros(part.size))
+
+    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        found = minimize(negative, at[free], jac=True, method="L-BFGS-B")
+    at[free] = found.x
+    return at, -float(found.fun)
+
+
+def _are_scales(space: Hyperparameters) -> NDArray[np.bool_]:
+    return np.isin(space.owners, list(space.scales_of_priors))
+
+
+def _unbounded(space: Hyperparameters, theta: Array, moved: Array, slope: Array, far: float) -> str:
+    """Which scales of the priors of others ran away, where the density of these has no bound; empty if none did."""
+    ran = _are_scales(space) & (np.abs(moved) > far)
+    if not (ran.any() and np.abs(slope).max() > _STEEP):
+        return ""
+    return _where_they_ran(space, theta, ran)
+
+
+def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]) -> str:
+    owners, natural = np.array(space.owners), space.natural(theta[None])
     where = [
         f"{name!r} ran to {np.array2string(natural[name][0], precision=2)}"
         for name in dict.fromkeys(owners[ran].tolist())

@@ -12,7 +12,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
 
-__all__ = ["LatentFunctions", "NewRows", "Reach"]
+__all__ = ["LatentFunctions", "NewRows", "Reach", "without_common"]
 
 
 class NewRows(NamedTuple):
@@ -135,3 +135,12 @@ class LatentFunctions(ABC):
         What the draws of all parts share is drawn first: the same generator gives the same functions at any inputs.
         Given these, values at new inputs are independent.
         """
+
+
+def without_common(mean: Array, cov: Array) -> tuple[Array, Array]:
+    """Mean (m, c) and covariance (m, c, c) of latent values less their mean over functions, at each of m points."""
+    centred = np.eye(mean.shape[1]) - 1.0 / mean.shape[1]
+    found = centred @ cov @ centred
+    places = np.arange(mean.shape[1])
+    found[:, places, places] = np.maximum(found[:, places, places], 0.0)  # rounding
+    return mean @ centred, found

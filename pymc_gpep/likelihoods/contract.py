@@ -110,6 +110,10 @@ class Likelihood(ABC):
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
+    def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Of which points (n,) the observation has the same probability whatever the latent values are."""
+        return np.zeros(len(observed), dtype=bool)
+
     def may_be(self, variable: TensorVariable) -> bool:
         """Whether a random variable has a distribution that it may be read from."""
         return isinstance(variable.owner.op, self.distributions)

@@ -10,7 +10,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, latent_moments, reference_among
-from pymc_gpep.fits.datasets import without_common
+from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.frames import diagonal, same_frame
 from pymc_gpep.plots.style import MARKERS, colours

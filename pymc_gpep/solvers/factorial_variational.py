@@ -12,6 +12,7 @@ stationary in all of q, so that d/dK = ½ (bbᵀ − K⁻¹ + K⁻¹ Dg(v) K⁻�
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
@@ -20,7 +21,7 @@ from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.contract import Derivatives, Found, Problem, parameter_slopes
 from pymc_gpep.solvers.history import History
 
-__all__ = ["factorial_variational"]
+__all__ = ["factorial_variational", "without_points"]
 
 _DIGITS = 1e-4  # error of the bound at which it says nothing any more
 
@@ -75,6 +76,56 @@ def factorial_variational(
         variance[:, None, None],
         variance[None],
         derivatives,
+    )
+
+
+def without_points(
+    solve: Callable[[Problem, Array], Found], problem: Problem, start: Array, silent: NDArray[np.bool_]
+) -> Found:
+    """Solve without the points (n,) that are `silent`, whose latent values follow the prior given the others.
+
+    A factor of q for such a value could only lower the bound. In place of its variance there is 0.
+    """
+    seen = ~silent
+    k, n, size = problem.k[0], len(silent), int(seen.sum())
+    part = problem._replace(
+        k=np.ascontiguousarray(problem.k[:, seen][:, :, seen]), mean=np.ascontiguousarray(problem.mean[:, seen]),
+        labels=problem.labels[seen], parameters=np.ascontiguousarray(problem.parameters[:, seen]),
+    )  # fmt: skip
+    own = start[seen].copy()
+    found = solve(part, own) if size else _nothing_observed()
+    start[seen], start[silent] = own, 0.0
+    weights, v = np.zeros((2, 1, n))
+    weights[:, seen], v[:, seen] = found.weights, found.precision
+    mean = problem.mean + weights @ k
+    mean[:, seen] = found.mean
+    variance = v[0].copy()
+    if found.status == CONVERGED:
+        left = np.linalg.solve(k[seen][:, seen], k[seen][:, silent])
+        kept = k.diagonal()[silent] - (left * k[seen][:, silent]).sum(axis=0)
+        variance[silent] = np.maximum(kept, 0.0) + v[0, seen] @ left**2
+
+    def derivatives() -> Derivatives:
+        of_part = found.derivatives()
+        of_k, of_mean = np.zeros((1, n, n)), np.zeros((1, n))
+        of_k[0][np.ix_(seen, seen)], of_mean[:, seen] = of_part.k[0], of_part.mean
+        of_parameters = np.zeros((of_part.parameters.shape[0], n))
+        of_parameters[:, seen] = of_part.parameters
+        return Derivatives(of_k, of_mean, of_parameters)
+
+    return Found(found.evidence, found.status, weights, mean, variance[:, None, None], v, derivatives)
+
+
+def _nothing_observed() -> Found:
+    nothing = np.zeros((1, 0))
+    return Found(
+        0.0,
+        CONVERGED,
+        nothing,
+        nothing,
+        np.zeros((0, 1, 1)),
+        nothing,
+        lambda: Derivatives(np.zeros((1, 0, 0)), nothing),
     )
 
 

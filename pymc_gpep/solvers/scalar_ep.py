@@ -16,12 +16,15 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 
 __all__ = ["scalar_ep"]
+
+_DIGITS = 8.0 * np.finfo(np.float64).eps
 
 
 def scalar_ep(
@@ -66,4 +69,8 @@ def scalar_ep(
 
     evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
+    # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
+    trace = float(problem.k[0].diagonal() @ posterior.precision)
+    if status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
+        status = OUT_OF_DIGITS
     return posterior.found(evidence, status, derivatives, rung)

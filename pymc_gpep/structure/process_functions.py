@@ -21,7 +21,7 @@ from pytensor.tensor.shape import Reshape, SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.noted_inputs import noted_inputs
+from pymc_gpep.noted_inputs import NotedInputs, noted_inputs, some_columns_alike
 from pymc_gpep.structure.double_precision import whole
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP, is_process, without_jitter
@@ -135,16 +135,20 @@ class _Columns:
         leaves = sorted(found, key=lambda leaf: (not isinstance(leaf, SharedVariable), -_width(leaf)))
         if not leaves:
             raise CannotSplitError("depends on no data")
+        known: dict[Variable, tuple[int, ...] | None] = {}
         if not isinstance(leaves[0], SharedVariable):
             noted = noted_inputs(leaves[0])
-            if noted is None and _width(leaves[0]) > 1:
+            # A constant with a name was data: PyMC gives constants their place in freeze_dims_and_data.
+            if noted is None and leaves[0].name is None and _width(leaves[0]) > 1:
                 raise CannotSplitError(
                     f"has the inputs as an array of {_width(leaves[0])} columns, in an order that the model may have "
                     "changed: the array was not given to the prior method of a pm.gp.Latent after pymc_gpep was "
                     "imported"
                 )
-            if noted is not None and not np.array_equal(noted, _data(leaves[0])):
-                leaves = [pt.constant(noted, name="X"), *leaves]
+            if noted is not None:
+                known = _columns_noted(leaves, noted.array)
+                if not (_is_in_order(noted) and np.array_equal(noted.array, _data(leaves[0]))):
+                    leaves = [pt.constant(noted.array, name="X"), *leaves]
         base, *others = leaves
         self._of: dict[Variable, list[int]] = {}
         if others:
@@ -152,9 +156,18 @@ class _Columns:
             for number, column in enumerate(_values(base).T):
                 place.setdefault(column.tobytes(), []).append(number)
             for leaf in others:
+                columns = known.get(leaf)
+                if columns is not None:
+                    self._of[leaf] = list(columns)
+                    continue
                 places = [place.get(column.tobytes(), []) for column in _values(leaf).T]
-                if not all(len(where) == 1 for where in places):
+                if not all(places):
                     raise CannotSplitError(f"depends on {named(leaf)} besides {named(base)}")
+                if not all(len(where) == 1 for where in places):
+                    raise CannotSplitError(
+                        f"has columns of {named(base)} that are the same at all points, so that which of them it takes "
+                        "is not known"
+                    )
                 self._of[leaf] = [number for (number,) in places]
         self._base = base
         self._all = list(range(_width(base)))
@@ -249,6 +262,19 @@ def _refuse_other_inputs(processes: GPModel, latent: LatentGP, gp: pm.gp.Latent)
         f"The inputs of {latent.f.name!r} are computed within the model from {named}, and gp has them after that. "
         f"Leave gp out, and give new inputs in the form of {named}, as in predict(Xnew)."
     )
+
+
+def _is_in_order(noted: NotedInputs) -> bool:
+    """Whether what has the values of all inputs has their columns in order too."""
+    if noted.columns is None:
+        return not some_columns_alike(noted.array)
+    return noted.columns == tuple(range(noted.array.shape[1]))
+
+
+def _columns_noted(leaves: Iterable[Variable], array: Array) -> dict[Variable, tuple[int, ...] | None]:
+    """Which columns of the inputs `array` data in the graph have, where that was noted of these inputs."""
+    noted = {leaf: noted_inputs(leaf) for leaf in leaves}
+    return {leaf: own.columns for leaf, own in noted.items() if own is not None and np.array_equal(own.array, array)}
 
 
 def _width(leaf: Variable) -> int:

@@ -244,9 +244,12 @@ class GPInference(Inference):
         seconds, compiling = run.seconds()
         fit = fit_of(log_posterior, trace, hyper_posterior=hyper, seconds=seconds, compile_seconds=compiling)
         if not trace.interrupted or search.settles:  # a user who interrupts does not wait for another solve
-            _ = fit.solution
-            seconds, compiling = run.seconds()
-            fit.seconds, fit.compile_seconds = seconds, compiling
+            try:
+                _ = fit.solution
+                fit.seconds, fit.compile_seconds = run.seconds()
+            except KeyboardInterrupt:
+                trace = trace.broken_off("the search ended, and was interrupted in a last solve")
+                fit = fit_of(log_posterior, trace, seconds=seconds, compile_seconds=compiling)
         run.finish(fit)
         return fit
 
@@ -274,7 +277,7 @@ class GPInference(Inference):
         self._fit, self.hist = fit, fit.hist
         _log.info("%s", fit.message if fit.trace.unit == "step" else fit)
         assert self._search is not None
-        if not fit.converged and self._search.alarming(n):
+        if self._search.alarming(fit, n):
             warn(fit.message, RuntimeWarning)
         if fit.converged and (why := self._plan.doubt(fit)):
             warn(why)

@@ -88,3 +88,17 @@ def test_a_count_whose_mean_is_a_number_and_its_square_is_not_has_an_infinite_va
     mean, variance = Prediction(np.empty((2, 0)), np.zeros(2), np.zeros((2, 1)), outcome=outcome).moments
     assert_allclose(mean, np.exp(v / 2))
     assert_allclose(variance, [np.exp(1.0) + np.exp(4.0) - np.exp(2.0), np.inf])
+
+
+@pytest.mark.parametrize("variance", [1e2, 1e4, 1e6])
+def test_ep_of_large_counts_under_a_wide_prior_converges_or_says_that_digits_end(variance):
+    """A = I + π^½ K π^½ has a trace of up to 1e14, and the means are right to rounding all the same."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=20)
+    y = rng.poisson(1e6 * np.exp(np.sin(x)))
+    k = variance * (np.exp(-0.5 * (x[:, None] - x) ** 2) + 1e-6 * np.eye(20))
+    likelihood = PoissonLikelihood().given(np.zeros((1, 20)))
+    solution = approximator("ep", likelihood, {}).solve(k[None], np.zeros((1, 20)), y, likelihood=likelihood)
+    mode, _ = laplace_of_counts(k, np.zeros(20), y)
+    assert_allclose(solution.mean[0], mode, atol=1e-5)
+    assert solution.convergence.converged or "limit of rounding" in str(solution.convergence)

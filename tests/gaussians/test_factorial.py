@@ -82,3 +82,60 @@ def test_derivatives():
     assert_allclose(of_mean, B)
     with pytest.raises(TypeError, match="not of single points"):
         POSTERIOR.site_blocks()
+
+
+# ---- points of which nothing was observed ----------------------------------------------------------------------
+
+HAS = np.array([True, False, True, True, False, True])
+PART = make_posterior(PRIOR, SiteForm.FACTORIAL, V * HAS, B * HAS)
+
+
+def joint():
+    """Mean and covariance of independent values at four points, and of the prior given them at the others."""
+    mean, cov = PRIOR.mean[0] + K @ (B[0] * HAS), np.zeros((N, N))
+    slope = K[:, HAS] @ np.linalg.inv(K[np.ix_(HAS, HAS)])
+    cov = K - slope @ K[HAS] + slope @ np.diag(V[0, HAS]) @ slope.T
+    return mean, cov
+
+
+def test_they_follow_the_prior_given_the_others():
+    mean, cov = joint()
+    found_mean, found = PART.marginals()
+    assert_allclose(found_mean[0], mean, atol=1e-10)
+    assert_allclose(found[:, 0, 0], cov.diagonal(), atol=1e-10)
+    assert_allclose(PART.joint_covariance(PRIOR.k, PRIOR.k)[0, :, 0], cov, atol=1e-10)
+    draws = PART.draw(np.random.default_rng(1), 100_000)[:, 0]
+    assert_allclose(draws.mean(axis=0), mean, atol=0.03)
+    assert_allclose(np.cov(draws.T), cov, atol=0.05)
+
+
+def test_sites_and_divergence_are_those_of_the_others_alone():
+    mean, cov = joint()
+    f = np.random.default_rng(0).normal(size=(5, 1, N))
+    prior = multivariate_normal(PRIOR.mean[0], K).logpdf(f[:, 0])
+    q = multivariate_normal(mean, cov).logpdf(f[:, 0])
+    assert_allclose(prior + PART.site_log_density(f) - q, PART.log_normaliser, atol=1e-7)
+    shift = mean - PRIOR.mean[0]
+    ratio = np.linalg.solve(K, cov)
+    expected = 0.5 * (np.trace(ratio) - N + shift @ np.linalg.solve(K, shift) - np.linalg.slogdet(ratio)[1])
+    assert PART.divergence == pytest.approx(expected, abs=1e-8)
+    again = posterior_of(PRIOR, PART.sites)
+    assert_allclose(again.weights, B * HAS, atol=1e-9)
+    assert_allclose(again.mean[0], mean, atol=1e-9)
+
+
+def test_cavities_are_those_of_the_others_alone():
+    mean, cov = joint()
+    found_mean, found = PART.cavities(*PART.marginals())
+    assert_allclose(found[~HAS, 0, 0], cov.diagonal()[~HAS], atol=1e-10)
+    assert_allclose(found_mean[~HAS, 0], mean[~HAS], atol=1e-10)
+    alone = make_posterior(
+        DensePrior(K[None][:, HAS][:, :, HAS], PRIOR.mean[:, HAS]), SiteForm.FACTORIAL, V[:, HAS], B[:, HAS]
+    )
+    right_mean, right = alone.cavities(*alone.marginals())
+    assert_allclose(found[HAS], right, atol=1e-10)
+    assert_allclose(found_mean[HAS], right_mean, atol=1e-10)
+    of_k, of_mean = PART.derivatives()
+    assert_allclose(of_k[0][np.ix_(HAS, HAS)], alone.derivatives()[0][0], atol=1e-10)
+    assert not of_k[0][~HAS].any()
+    assert not of_mean[0, ~HAS].any()

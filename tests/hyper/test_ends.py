@@ -9,6 +9,8 @@ import pytest
 import xarray as xr
 
 import pymc_gpep as gpep
+from pymc_gpep.hyper.ends import ran_away
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from tests import models
 
 X = np.random.default_rng(3).normal(size=(40, 3))
@@ -54,6 +56,36 @@ def test_a_scale_of_priors_that_runs_to_0_is_said(method, options):
         fit = pm.fit(method=method, progressbar=False, **options)
     assert not fit.converged
     assert "NOT converged" in str(fit)
+
+
+def test_a_fit_by_batches_says_that_a_scale_of_priors_runs_to_0():
+    with pooled(), pytest.warns(RuntimeWarning, match=r"^Ended \('tau' ran to .* has no bound.* after 150 steps"):
+        fit = pm.fit(
+            150, method="sparse_ep", inducing=5, batch_size=20, learn_inducing=False, random_seed=1,
+            obj_optimizer=pm.adam(learning_rate=0.1), progressbar=False,
+        )  # fmt: skip
+    assert fit.hyperparameters.tau < 0.1
+    assert "'tau' ran to" in str(fit)
+
+
+@pytest.mark.parametrize(
+    ("options", "unbounded"),
+    [
+        ({}, True),
+        ({"scale": lambda: pm.HalfCauchy("tau", 1)}, True),
+        ({"scale": lambda: pm.InverseGamma("tau", 3, 1)}, False),
+        ({"scale": lambda: pm.LogNormal("tau", 0, 1)}, False),
+        ({"centred": False}, False),
+    ],
+    ids=["half normal", "half Cauchy", "inverse gamma", "log normal", "normals"],
+)
+def test_which_priors_have_no_bound_as_a_scale_goes_to_0(options, unbounded):
+    """Three log scales within tau of their mean have a density of 1 / tau³, times that of tau."""
+    space = Hyperparameters(gpep.read_classifier(pooled(**options)))
+    first = space.initial_point()
+    for size, says in ((1.0, False), (2.5, unbounded), (5.0, unbounded)):
+        there = first - size * (np.array(space.owners) == "tau")
+        assert bool(ran_away(space, first, there)) == says
 
 
 @pytest.mark.parametrize(

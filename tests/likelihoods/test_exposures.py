@@ -52,7 +52,7 @@ def fit(made, method="laplace"):
 
 
 @pytest.mark.parametrize(
-    ("method", "written"), [("ep", as_data), ("kl", as_data), *(("laplace", each) for each in WRITTEN)]
+    ("method", "written"), [("ep", as_data), ("kl", as_data), ("fv", as_data), *(("laplace", each) for each in WRITTEN)]
 )
 def test_a_row_without_exposure_is_as_if_left_out(method, written):
     all_rows, gp = model(slice(None), written=written)
@@ -69,6 +69,28 @@ def test_a_row_without_exposure_is_as_if_left_out(method, written):
         assert_allclose(
             found.predict(gp, OTHERS, **at).y_mean, expected.predict(other_gp, OTHERS, **at).y_mean, rtol=1e-6
         )
+
+
+@pytest.mark.parametrize("method", ["ep", "fv"])
+def test_rows_without_exposure_follow_the_prior_given_the_others(method):
+    """The moments there are those of a prediction by the fit of the other rows, but for the jitter."""
+    all_rows, _ = model(slice(None))
+    without, gp = model(REST)
+    found, others = fit(all_rows, method), fit(without, method)
+    predicted = others.predict(gp, X[EMPTY], data={"hours": 1.0})
+    for name in ("mean", "variance"):
+        assert_allclose(found.latent[name][EMPTY], predicted[name], atol=1e-5)
+        assert_allclose(found.latent[name][REST], others.latent[name], atol=1e-6)
+    assert_allclose(found.solution.lower_bound, others.solution.lower_bound, rtol=1e-6)
+    draws = found.sample(4000, random_seed=1)["posterior"]["f"].values[0]
+    assert_allclose(draws.mean(axis=0), found.latent["mean"], atol=5 * np.sqrt(found.latent["variance"].max() / 4000))
+    assert_allclose(draws.var(axis=0), found.latent["variance"], rtol=0.15)
+
+
+def test_nothing_is_learned_without_any_exposure():
+    nothing, _ = model(slice(None), hours=np.zeros(12), counts=np.zeros(12, dtype=int))
+    found = fit(nothing, "fv")
+    assert_allclose(found.log_evidence, 0.0, atol=1e-12)
 
 
 def test_nothing_is_counted_without_exposure():

@@ -195,6 +195,21 @@ def test_rates_however_they_are_written(rate):
     assert_allclose(found.parameters.eval(), np.log(EXPOSURE)[None], atol=1e-12)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float16", "float32", "list"])
+@pytest.mark.parametrize("declared", [np.array([-1, 1]), np.tile([-1, 1], (12, 1))], ids=["for all", "for each"])
+@pytest.mark.parametrize("distribution", [pm.OrderedProbit, pm.OrderedLogistic])
+def test_cutpoints_of_any_type_of_numbers(distribution, declared, dtype):
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1)).prior("f", X=X)
+        cutpoints = declared.tolist() if dtype == "list" else declared.astype(dtype)
+        distribution("y", eta=f, cutpoints=cutpoints, observed=COUNTS % 3)
+    found = gpep.read_classifier(model)
+    assert found.kind in ("ordered_probit", "ordered_logit")
+    parameters = found.parameters.eval()
+    assert parameters.dtype == np.float64
+    assert_allclose(np.broadcast_to(parameters, (2, 12)), np.tile([[-1.0], [1.0]], 12))
+
+
 @pytest.mark.parametrize("name", ["ordered_probit", "ordered_logit"])
 def test_cutpoints_that_cross_give_no_number_for_any_class(name):
     """They are −∞ to PyMC, also where the class between them does not occur."""

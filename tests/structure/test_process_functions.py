@@ -200,6 +200,38 @@ def test_columns_of_an_array_are_in_the_order_in_which_the_prior_was_given_them(
     assert_allclose(*evaluate([functions.inputs]), THREE)
 
 
+ALIKE = np.column_stack([THREE[:, 0], THREE[:, 0], THREE[:, 1]])
+
+
+@pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
+@pytest.mark.parametrize("as_data", [False, True])
+@pytest.mark.parametrize("dtype", ["float64", "int8", "bool"])
+@pytest.mark.parametrize("dims", [[1, 0, 2], [1, 2, 0], [0, 1, 2], [1], [2, 1]])
+def test_columns_that_are_the_same_at_all_points_are_told_apart(dims, dtype, as_data):
+    """New points have others there; the right value is PyMC's covariance at these."""
+    covariance = cov.ExpQuad(3, ls=np.arange(1.0, 4.0)[: len(dims)], active_dims=dims)
+    functions = made(covariance, MEANS[0], (3 * ALIKE).astype(dtype), as_data)
+    a, b = RNG.normal(size=(2, 4, 3))
+    found = evaluate([functions.covariance(pt.constant(a), pt.constant(b)), functions.inputs])
+    assert_allclose(found[0], covariance(a, b).eval(), rtol=1e-12)
+    assert_allclose(found[1], (3 * ALIKE).astype(dtype))
+
+
+@pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
+def test_columns_that_cannot_be_told_apart_are_refused():
+    one, other = cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[0, 1]), cov.ExpQuad(3, ls=[1.0, 2.0], active_dims=[1, 0])
+    with pytest.raises(StructureError, match=r"columns of 'X' that are the same at all points.*Give gp="):
+        made(one + other, MEANS[0], ALIKE, as_data=False)
+
+    class Stubborn(cov.ExpQuad):
+        def full(self, X, Xs=None):
+            assert np.array_equal(X, ALIKE)
+            return super().full(X, Xs)
+
+    with pytest.raises(StructureError, match=r"columns of 'X' that are the same at all points"):
+        made(Stubborn(3, ls=1.0), MEANS[0], ALIKE, as_data=False)
+
+
 def test_an_array_that_changes_afterwards_is_taken_as_it_was():
     x = THREE.copy()
     with pm.Model() as model:

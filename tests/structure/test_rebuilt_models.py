@@ -5,9 +5,11 @@ import copy
 import cloudpickle
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 from pymc.model.fgraph import clone_model
+from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_gpep as gpep
 from pymc_gpep.structure import read_classifier, read_processes
@@ -82,6 +84,18 @@ def test_they_are_read_as_the_model_that_they_are_of(name, way):
     inputs = [process_functions(each, None)[0].inputs for each in (second, first)]
     assert_allclose(*evaluate(inputs))
     assert len(read_processes(second.model).latents) == len(first.latents)
+
+
+def test_data_that_became_constants_have_their_columns_in_the_order_of_the_data():
+    covariance = 2 * pm.gp.cov.ExpQuad(2, ls=[1.0, 3.0], active_dims=[1, 0])
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=covariance).prior("f", X=pm.Data("X", X))
+        pm.Bernoulli("y", logit_p=f, observed=Y == 2)
+    (functions,) = process_functions(read_classifier(freeze_dims_and_data(model)), None)
+    a, b = np.random.default_rng(0).normal(size=(2, 3, 2))
+    found = evaluate([functions.covariance(pt.constant(a), pt.constant(b)), functions.inputs])
+    assert_allclose(found[0], covariance(a, b).eval(), rtol=1e-12)
+    assert_allclose(found[1], X)
 
 
 def test_a_hyperparameter_that_is_held_is_that_number():

@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytest
 
+from pymc_gpep.hyper import ends
 from pymc_gpep.variational.compilation import compilation
 from pymc_gpep.variational.fit_progress import FitProgress
 from tests import models
@@ -73,6 +74,61 @@ def test_an_interrupt_in_a_solve_keeps_the_best_point(interrupt):
     history = stopped.history.log_posterior.values
     assert 1 < history.size <= whole.history.sizes["iteration"]
     assert stopped.trace.best.log_posterior == history.max()
+    assert np.isfinite(stopped.log_evidence)
+
+
+def sparse_fit(model, **options):
+    with model:
+        return pm.fit(method="sparse_ep", inducing=5, random_seed=1, progressbar=False, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"learn_inducing": True, "n": 6}, {"update": "inner", "n": 40}], ids=str)
+@pytest.mark.filterwarnings("ignore:Hyperparameters and inducing inputs did not converge:RuntimeWarning")
+def test_an_interrupt_in_a_sweep_over_rows_keeps_the_best_point(interrupt, options):
+    model, _ = models.probit()
+    interrupt(0)
+    first = sparse_fit(model, **options).history.log_posterior.values[0]
+    seen = interrupt(35)
+    with pytest.warns(RuntimeWarning, match="Interrupted"):
+        stopped = sparse_fit(model, **options)
+    assert len(seen) == 35  # nothing is solved that nobody has asked for
+    assert not stopped.converged
+    history = stopped.history.log_posterior.values
+    assert stopped.optimum.best.log_posterior == history.max() >= first
+    p = stopped.predict(models.data()[0][:3], progressbar=False).p
+    np.testing.assert_allclose(p.sum(p.dims[1]), 1.0)
+
+
+@pytest.mark.parametrize("made", [fit, sparse_fit])
+def test_an_interrupt_in_the_last_solve_keeps_what_was_found(interrupt, made):
+    model, _ = models.probit()
+    seen = interrupt(0)
+    whole = made(model)
+    last = len(seen)
+    seen = interrupt(last)
+    with pytest.warns(RuntimeWarning, match="the search ended, and was interrupted in a last solve"):
+        stopped = made(model)
+    assert len(seen) == last
+    assert not stopped.converged
+    assert stopped.log_evidence == pytest.approx(whole.log_evidence, abs=1e-6)
+    assert float(stopped.hyperparameters.ls) == pytest.approx(float(whole.hyperparameters.ls), rel=1e-6)
+
+
+def test_an_interrupt_where_a_search_ended_keeps_what_was_found(monkeypatch):
+    """The border of the prior's support is looked at beyond the end, where the log posterior still rises."""
+    X, y = models.data()
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pm.Model():
+        eta = pm.Uniform("eta", 0.1, 0.5, default_transform=None)
+        f = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X)
+        pm.Bernoulli("y", logit_p=f, observed=y == 2)
+        monkeypatch.setattr(ends, "_at_a_border", stop)
+        with pytest.warns(RuntimeWarning, match="the search ended, and was interrupted while its end was looked at"):
+            stopped = pm.fit(method="laplace", progressbar=False)
+    assert float(stopped.hyperparameters.eta) == pytest.approx(0.5, rel=0.01)
     assert np.isfinite(stopped.log_evidence)
 
 

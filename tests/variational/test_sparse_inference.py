@@ -347,6 +347,32 @@ def test_no_matrix_has_two_axes_over_points():
     assert peak < n * n * 8 / 2
 
 
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_jitter_that_is_noise_is_told_to_be_a_term_of_the_covariance(rotated):
+    """What is advised has the evidence of all rows with that jitter, where rows are the inducing inputs."""
+
+    def model(noise, **given):
+        with pm.Model() as made:
+            cov = 3 * pm.gp.cov.ExpQuad(2, ls=1.0)
+            gp = pm.gp.Latent(cov_func=cov + pm.gp.cov.WhiteNoise(noise) if noise else cov)
+            pm.Bernoulli("y", logit_p=gp.prior("f", X=X, reparameterize=rotated, **given), observed=Y == 2)
+        return made
+
+    options = {"inducing": X, "jitter": 1e-10, "progressbar": False}
+    with model(0.0, jitter=0.5), pytest.warns(UserWarning, match=r"'f' has a jitter of 0.5, .*WhiteNoise\(0.707\)"):
+        pm.fit(method="sparse_ep", **options)
+    with model(0.0, jitter=0.5):
+        whole = pm.fit(method="ep", progressbar=False)
+    with model(0.5**0.5):
+        told = pm.fit(method="sparse_ep", **options)
+    assert_allclose(told.log_evidence, whole.log_evidence, atol=1e-3)
+    with pm.Model() as learned:
+        gp = pm.gp.Latent(cov_func=3 * pm.gp.cov.ExpQuad(2, ls=1.0))
+        pm.Bernoulli("y", logit_p=gp.prior("f", X=X, jitter=pm.HalfNormal("jitter")), observed=Y == 2)
+    with learned, pytest.raises(gpep.StructureError, match="The jitter of 'f' is not a number"):
+        pm.fit(method="sparse_ep", **options)
+
+
 OVER_FITTED = "is not to be compared with that of inducing inputs that stay or of all rows"
 
 

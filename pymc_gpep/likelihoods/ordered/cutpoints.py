@@ -39,7 +39,7 @@ def read_cutpoints(
     """
     for latent, cut in _differences(p, latents):
         if _gives(p, latent, cut, distribution):
-            return Reading(cast(TensorVariable, latent.owner.inputs[0]), cut.T)
+            return Reading(cast(TensorVariable, latent.owner.inputs[0]), cut.T.astype("float64"))
     return None
 
 
@@ -68,10 +68,7 @@ def _gives(
     """Whether p are the probabilities of latent values with cutpoints."""
     known = cut.type.shape[1] or 2
     cuts = np.arange(known) - 0.5 * known + 0.3
-    inputs = [
-        pt.tensor("latent", dtype=latent.dtype, shape=(None, 1)),
-        pt.tensor("cut", dtype=cut.dtype, shape=(1, None)),
-    ]
+    inputs = [pt.tensor("latent", dtype="float64", shape=(None, 1)), pt.tensor("cut", dtype="float64", shape=(1, None))]
     outputs = clone_replace([p], dict(zip((latent, cut), inputs, strict=True)), rebuild_strict=False)
     below = distribution(cuts - _GRID[:, None])
     expected = np.diff(below, axis=1, prepend=0.0, append=1.0)

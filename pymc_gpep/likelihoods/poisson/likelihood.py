@@ -91,6 +91,9 @@ class PoissonLikelihood(OneFunction):
                 "the exposure right, or leave those rows out, of the latent function's inputs as well."
             )
 
+    def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+        return np.asarray(self.parameters[0] <= poisson.NO_EXPOSURE)
+
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         variance = cov[:, 0, 0]
         log_rate = mean[:, 0] + self.parameters[0] + 0.5 * variance

@@ -8,6 +8,7 @@ from pymc_gpep.approximations.ivm import IVM, ActiveSolution
 from pymc_gpep.approximations.registry import check_fits, with_options
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.active_log_posterior import ActiveLogPosterior, HeldActive
 from pymc_gpep.hyper.ends import looked_at
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -95,9 +96,9 @@ class _Rounds(Climb):
         self.log_posterior = self._ending(best, self._solutions[best.theta.tobytes()])
         return looked_at(found, self._given.space)
 
-    def alarming(self, n: int) -> bool:
+    def alarming(self, fit: Fit, n: int) -> bool:
         """See `Search`."""
-        return bool(self._majors and n)
+        return bool(self._majors and n) and super().alarming(fit, n)
 
     def _ending(self, best: Evaluation, solution: ActiveSolution) -> ActiveLogPosterior:
         log_posterior: ActiveLogPosterior = self.log_posterior

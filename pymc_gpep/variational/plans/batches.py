@@ -14,6 +14,7 @@ from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.hyper.ends import ran_away
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import why_stopped
@@ -40,6 +41,7 @@ from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.jitter_left_out import warn_of_jitter
 from pymc_gpep.variational.plans.contract import Given, Plan, Search
 from pymc_gpep.variational.single_class import warn_of_single_count
 from pymc_gpep.variational.symmetric_start import off_symmetry
@@ -152,6 +154,7 @@ class Batches(Plan):
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, rows=given.rows)
         first = given.first if given.left_off is not None else off_symmetry(given.space, blocks, given.first)
         warn_of_free_magnitude(given.space, blocks, first)
+        warn_of_jitter(given.space, blocks, first)
         made = {"mode": INTERPRETED} | kwargs
         return _Stepping(self, given, self._rule(given), blocks, first, optimiser or adam(learning_rate=1e-3), made)
 
@@ -172,6 +175,7 @@ class _Stepping(Search):
         self._plan, self._given, self._rule, self._blocks = plan, given, rule, blocks
         self._first, self._optimiser, self._kwargs = first, optimiser, kwargs
         self._found: BatchLogPosterior | None = None
+        self._alarming = False
 
     @property
     def log_posterior(self) -> BatchLogPosterior:  # type: ignore[override]  # known at the end
@@ -184,9 +188,9 @@ class _Stepping(Search):
         """See `Search`."""
         return self.log_posterior.steps
 
-    def alarming(self, n: int) -> bool:
-        """See `Search`: steps that were given up, and no others."""
-        return self.trace.ended.startswith("Given up")
+    def alarming(self, fit: Fit, n: int) -> bool:
+        """See `Search`: steps that were given up, or led away, and no others."""
+        return self._alarming
 
     def run(self, n: int, run: FitRun, fit_of: Callable[[LogPosterior, Trace], Fit], begin: Fit | None) -> None:
         """See `Search`."""
@@ -250,8 +254,10 @@ class _Stepping(Search):
         except (StopIteration, KeyboardInterrupt) as stopped:
             ended, interrupted = why_stopped(stopped).rstrip("."), isinstance(stopped, KeyboardInterrupt)
         except FloatingPointError as error:
-            ended = f"Given up ({str(error).rstrip('.')})"
+            ended, self._alarming = f"Given up ({str(error).rstrip('.')})", True
         values = state.held()
+        if not self._alarming and (ran := ran_away(self._given.space, self._first, values["theta"])):
+            ended, self._alarming = f"{ended} ({ran})", True
         self._found = now(ended, lambda: values, interrupted)
 
     def _settings(self, batches: BatchOrder) -> dict[str, Any]:

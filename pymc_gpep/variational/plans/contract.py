@@ -89,9 +89,9 @@ class Search(ABC):
     def trace(self) -> Trace:
         """How hyperparameters were found."""
 
-    def alarming(self, n: int) -> bool:
-        """Whether a fit of at most n iterations that did not converge is worth a warning."""
-        return True
+    def alarming(self, fit: Fit, n: int) -> bool:
+        """Whether a fit of at most n iterations is worth a warning with its message."""
+        return not fit.converged
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.jitter_left_out import warn_of_jitter
 from pymc_gpep.variational.plans.climb import Climb, Report
 from pymc_gpep.variational.plans.contract import Given, Plan
 from pymc_gpep.variational.single_class import warn_of_single_class
@@ -102,6 +103,7 @@ class InducingInputs(Plan):
         classifier = given.classifier
         blocks = InducingBlocks(classifier, given.gps, given.space.data, kwargs, given.rows)
         warn_of_free_magnitude(given.space, blocks, given.first)
+        warn_of_jitter(given.space, blocks, given.first)
         inducing = initial_inducing(self.inducing, blocks.rows, blocks.n_functions, self.shared_inducing, given.seed)
         of_model = classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
         approximator = given.approximator.named(*of_model)
