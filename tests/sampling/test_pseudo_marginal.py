@@ -8,6 +8,7 @@ import pymc_gpep as gpep
 from pymc_gpep.gaussians.registry import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites
 from pymc_gpep.gaussians.whitening import PriorWhitening
+from pymc_gpep.sampling.pseudo_marginal import Estimate
 from tests import models
 from tests.reference.exact import orthant_evidence
 from tests.sampling.exactness import PROBLEMS, assert_exact, build
@@ -110,6 +111,22 @@ def test_extrapolated_sites_replace_those_that_do_not_converge(three_points, mon
     found = step.sites(step.site_model, prior, point)
     np.testing.assert_array_equal(found.precision, extrapolated.precision)
     np.testing.assert_array_equal(found.location, extrapolated.location)
+
+
+def test_each_move_is_held_against_the_prior_where_the_last_one_ended(three_points, monkeypatch):
+    """The first of two moves is accepted, and the second ends at half the density that the first has reached."""
+    step, point, prior = three_points
+    whitening = PriorWhitening(prior)
+    log_priors = {0.0: 0.0, 1.0: 5.0, 2.0: 5.0 - np.log(2.0)}
+    proposals = iter([1.0, 2.0])
+    z = np.zeros((step.particles, *whitening.shape))
+    monkeypatch.setattr(step, "tune", False)
+    monkeypatch.setattr(step, "estimate", lambda *_: Estimate(0.0, np.zeros(len(z)), z))
+    monkeypatch.setattr(step, "log_prior", lambda at: log_priors[float(at["eta_log__"])])
+    monkeypatch.setattr(step, "propose", lambda _: ({"eta_log__": np.array(next(proposals))}, whitening))
+    f = whitening.latent(z[0])
+    *_, statistics = step.move_hyperparameters({"eta_log__": np.array(0.0)}, whitening, f)
+    assert statistics["pseudo_marginal_acceptance"] == pytest.approx(0.75)
 
 
 OPTIONS = {

@@ -6,9 +6,11 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
+import pymc_gpep as gpep
 from pymc_gpep.structure import StructureError, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.prior_functions import CrossCovariance
 from pymc_gpep.structure.process_functions import process_functions
 
 cov = pm.gp.cov
@@ -99,6 +101,23 @@ def test_a_prior_at_other_inputs_is_that_of_its_functions(name, as_data):
     assert_allclose(found[0], expected[0], rtol=1e-14, atol=1e-15)
     assert_allclose(found[1], expected[1], rtol=2e-6 if name in ROUGH else 1e-10)
     assert_allclose(found[2] if found[2].ndim == 1 else found[2][1], expected[2], rtol=1e-6)  # PyMC's is float32
+
+
+@pytest.mark.parametrize("with_gps", [False, True])
+def test_moments_at_other_inputs_are_in_the_order_of_the_classes(with_gps):
+    """One prior has the classes 0 and 2, another the class 1."""
+    with pm.Model() as model:
+        wide = pm.gp.Latent(cov_func=4.0 * cov.ExpQuad(2, ls=2.0), mean_func=pm.gp.mean.Constant(1.0))
+        narrow = pm.gp.Latent(cov_func=9.0 * cov.ExpQuad(2, ls=0.5), mean_func=pm.gp.mean.Constant(-1.0))
+        f, g = wide.prior("f", X=X, n_outputs=2), narrow.prior("g", X=X)
+        gpep.MultinomialProbit("y", pt.stack([f[0], g, f[1]]).T, observed=np.arange(7) % 3)
+    crossing = CrossCovariance(read_classifier(model), (wide, narrow) if with_gps else None, {})
+    cross, variance, mean = crossing({}, A)
+    squared = ((A[:, None] - X) ** 2).sum(-1)
+    scales = np.array([[4.0, 2.0], [9.0, 0.5], [4.0, 2.0]])
+    assert_allclose(cross, [eta2 * np.exp(-0.5 * squared / ls**2) for eta2, ls in scales], rtol=1e-10)
+    assert_allclose(variance, np.repeat(scales[:, :1], 4, axis=1))
+    assert_allclose(mean, np.repeat([[1.0], [-1.0], [1.0]], 4, axis=1))
 
 
 def test_between_different_points_there_is_no_noise():
