@@ -35,6 +35,12 @@ _process = psutil.Process()
 _kept = _process.memory_info().rss
 
 
+def pytest_collection_finish():
+    """What is imported stays to the end: collections of garbage need not go over it, again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
     """Tests of clusters, of commands and of examples have a target of their own."""
