@@ -19,12 +19,12 @@ def sample(model, draws=1500, tune=500, chains=2, cores=1, step=None, **options)
 
 
 def check_mean(draws, expected):
-    """Compare the mean of draws (chains, draws, ...) with what it should be, by means of 40 batches."""
+    """Compare the mean of draws (chains, draws, ...) with what it should be, by means of 20 batches."""
     chains, length = draws.shape[:2]
-    batches = draws.reshape(40, chains * length // 40, *draws.shape[2:]).mean(axis=1)
+    batches = draws.reshape(20, chains * length // 20, *draws.shape[2:]).mean(axis=1)
     error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
     np.testing.assert_array_less(np.abs(batches.mean(axis=0) - expected), 4 * error)
-    assert (error < 0.15).all()
+    assert (error < 0.3).all()
 
 
 def test_bernoulli_posterior():
@@ -32,7 +32,7 @@ def test_bernoulli_posterior():
         return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
 
     total, *expected = small.integrate(moments, np.full(2, small.MEAN), small.covariance(ETA))
-    f = sample(small.bernoulli(ETA), draws=700, tune=200).posterior["f"].values
+    f = sample(small.bernoulli(ETA), draws=400, tune=100).posterior["f"].values
     check_mean(np.concatenate([f, f**2], axis=-1), np.array(expected) / total)
 
 
@@ -49,7 +49,7 @@ def test_softmax_posterior_with_a_prior_for_each_class():
         return likelihood[:, None] * np.column_stack([np.ones(len(f)), f])
 
     total, *expected = small.integrate(moments, mean.ravel(), k.reshape(6, 6))
-    posterior = sample(small.fixed_softmax(ETA), draws=700, tune=200).posterior
+    posterior = sample(small.fixed_softmax(ETA), draws=300, tune=100).posterior
     f = np.concatenate([posterior[f"f_{a}"].values for a in range(3)], axis=-1)
     check_mean(f, np.array(expected) / total)
 
