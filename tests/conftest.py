@@ -24,6 +24,9 @@ from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
 pytensor.config.mode = INTERPRETED
+# Nor does PyTensor link graphs within such graphs by C, which takes a second for each operation; see `c_compiler`.
+_CXX = pytensor.config.cxx
+pytensor.config.cxx = ""
 
 # A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -75,6 +78,15 @@ def hardly_rewritten():
 def machine_code():
     """Graphs are compiled as PyMC compiles them for its users."""
     with pytensor.config.change_flags(mode="NUMBA"):
+        yield
+
+
+@pytest.fixture
+def c_compiler():
+    """PyTensor finds a C compiler, if there is one."""
+    if not _CXX:
+        pytest.skip("there is no C compiler")
+    with pytensor.config.change_flags(cxx=_CXX):
         yield
 
 
