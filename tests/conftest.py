@@ -10,8 +10,7 @@ import pytensor
 import pytest
 
 from pymc_gpep.structure.interpreted import INTERPRETED
-from tests import models
-from tests.graphs import HARDLY_REWRITTEN
+from tests import graphs, models
 from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
     pytest_addoption,
     pytest_runtest_logreport,
@@ -69,8 +68,8 @@ def memory_given_back():
 
 @pytest.fixture(scope="module")
 def hardly_rewritten():
-    """Steps of fits batch by batch are made in a third of the time, where their numbers are not what is tested."""
-    with pytensor.config.change_flags(mode=HARDLY_REWRITTEN):
+    """Steps of fits batch by batch are made in an eighth of the time, where their numbers are not what is tested."""
+    with graphs.hardly_rewritten():
         yield
 
 
