@@ -98,6 +98,41 @@ def test_hyperparameters_can_be_left_to_others(model):
     assert np.ptp(idata.posterior["eta"].values) > 0
 
 
+def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
+    """They change it by the square of their length, so that hardly a proposal is refused."""
+    model, _ = models.fixed()
+    with model:
+        step = gpep.GuidedHMC(rng=1)
+    monkeypatch.setattr(step.step_size, "current", lambda tune: 0.05)
+    point, rates = model.initial_point(0), []
+    for _ in range(10):
+        point, (statistics,) = step.step(point)
+        assert statistics["n_leapfrog"] > 20
+        rates.append(statistics["acceptance_rate"])
+    assert min(rates) > 0.95
+
+
+def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
+    """Directions are draws from its Gaussian, less its mean."""
+    model, _ = models.fixed()
+    with model:
+        step = gpep.EllipticalSlice(rng=1)
+    point = model.initial_point(0)
+    directions = []
+
+    def kept(x, direction, log_ratio, current, rng):
+        directions.append(direction)
+        return x, current, 1
+
+    monkeypatch.setattr("pymc_gpep.sampling.elliptical_slice.elliptical_slice", kept)
+    for _ in range(300):
+        step.step(point)
+    whitening = step.whitening(step.prior(point), point)
+    assert np.abs(whitening.centre).max() > 1.0
+    scale = np.std(directions, axis=0) / np.sqrt(len(directions))
+    assert (np.abs(np.mean(directions, axis=0)) < 4.5 * scale).all()
+
+
 def test_no_hyperparameters_to_move(model):
     fixed, _ = models.fixed()
     with fixed:

@@ -80,6 +80,20 @@ def test_scale_is_at_most_one_where_the_likelihood_says_little():
     assert (posterior.sample_stats["metropolis_acceptance"] > 0.9).all()
 
 
+def test_proposals_keep_the_prior():
+    """Where the likelihood says next to nothing, however long the steps are."""
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(1, ls=0.1)).prior("f", X=small.X)
+        pm.Normal("y", f, 1e4, observed=[0.0, 1.0])
+        step = gpep.ScaledMetropolis(scale=0.6, updates=5, rng=1)
+    step.stop_tuning()
+    point, drawn = model.initial_point(), []
+    for _ in range(400):
+        point, _ = step.step(point)
+        drawn.append(step.current(point)[1][0])
+    assert np.var(drawn) == pytest.approx(4.0, rel=0.2)
+
+
 @pytest.mark.parametrize("vars_of", [lambda model: None, lambda model: [model["f"]]], ids=["all", "f"])
 def test_leaves_hyperparameters_to_nuts(vars_of):
     model = small.bernoulli()
