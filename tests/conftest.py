@@ -10,8 +10,7 @@ import pytensor
 import pytest
 
 from pymc_gpep.structure.interpreted import INTERPRETED
-from tests import models
-from tests.graphs import HARDLY_REWRITTEN
+from tests import graphs, models
 from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
     pytest_addoption,
     pytest_runtest_logreport,
@@ -24,6 +23,9 @@ from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
 # Machine code takes ten seconds to make for a graph that a test evaluates a few times. Tests of compiled graphs ask for
 # `machine_code`, or name their mode.
 pytensor.config.mode = INTERPRETED
+# Nor does PyTensor link graphs within such graphs by C, which takes a second for each operation; see `c_compiler`.
+_CXX = pytensor.config.cxx
+pytensor.config.cxx = ""
 
 # A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -33,6 +35,13 @@ _EXTRA = {"cluster", "benchmarks", "test_examples.py"}
 _GARBAGE = 150e6  # bytes
 _process = psutil.Process()
 _kept = _process.memory_info().rss
+
+
+def pytest_collection_finish():
+    """What is imported stays to the end: collections of garbage need not go over it, again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -59,8 +68,8 @@ def memory_given_back():
 
 @pytest.fixture(scope="module")
 def hardly_rewritten():
-    """Steps of fits batch by batch are made in a third of the time, where their numbers are not what is tested."""
-    with pytensor.config.change_flags(mode=HARDLY_REWRITTEN):
+    """Steps of fits batch by batch are made in an eighth of the time, where their numbers are not what is tested."""
+    with graphs.hardly_rewritten():
         yield
 
 
@@ -68,6 +77,15 @@ def hardly_rewritten():
 def machine_code():
     """Graphs are compiled as PyMC compiles them for its users."""
     with pytensor.config.change_flags(mode="NUMBA"):
+        yield
+
+
+@pytest.fixture
+def c_compiler():
+    """PyTensor finds a C compiler, if there is one."""
+    if not _CXX:
+        pytest.skip("there is no C compiler")
+    with pytensor.config.change_flags(cxx=_CXX):
         yield
 
 

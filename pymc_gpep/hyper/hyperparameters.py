@@ -136,9 +136,12 @@ class Hyperparameters:
 
     def log_prior(self, theta: Array) -> float:
         """Log priors, log Jacobians and the model's other terms at one point: the log posterior less the evidence."""
-        model, point = self.classifier.model, self.point(theta)
-        function = graph_function(model, self.value_vars, self.prior)
-        return float(function(*(point[v.name] for v in self.value_vars)))
+        point = self.point(theta)
+        return float(self._log_prior(*(point[v.name] for v in self.value_vars)))
+
+    @cached_property
+    def _log_prior(self) -> Callable[..., Any]:
+        return graph_function(self.classifier.model, self.value_vars, self.prior)
 
     def log_prior_and_slope(self, theta: Array) -> tuple[float, Array]:
         """The same with its derivatives, flat."""

@@ -24,7 +24,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import StructureError, describe, listing
-from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, refuse_draws
+from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, refuse_draws, without_c_compiler
 from pymc_gpep.structure.latent import LatentGP, read_latent
 from pymc_gpep.structure.refused_arguments import why_not
 
@@ -111,7 +111,8 @@ def evaluate(
     A StructureError is raised if they depend on random variables that are not given.
     """
     given = given or {}
-    function = pytensor.function(list(given), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
+    with without_c_compiler():
+        function = pytensor.function(list(given), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
     refuse_draws(function)
     return [np.asarray(value) for value in GraphFunction(function)(*given.values())]
 

@@ -7,10 +7,12 @@ compiled, as PyMC does it.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
@@ -20,7 +22,7 @@ from pytensor.tensor.random.type import RandomType
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.numpy_rewrites import NUMPY_REWRITES
 
-__all__ = ["INTERPRETED", "GraphFunction", "graph_function", "refuse_draws"]
+__all__ = ["INTERPRETED", "GraphFunction", "graph_function", "refuse_draws", "without_c_compiler"]
 
 
 INTERPRETED = Mode(
@@ -29,6 +31,15 @@ INTERPRETED = Mode(
     # would gain nothing here, and an operation in place is one that makes an array and copies it.
     RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=["fusion", "BlasOpt", "inplace"]),
 ).register(*NUMPY_REWRITES)
+
+
+def without_c_compiler() -> Any:
+    """Keep PyTensor from C while an interpreted graph is made.
+
+    PyTensor would link graphs within the graph, which distributions have, by C, and the compiler takes a second for
+    each operation.
+    """
+    return pytensor.config.change_flags(cxx="")
 
 
 class GraphFunction:
@@ -79,7 +90,8 @@ def graph_function(
         If a random variable would be drawn, and may not be.
     """
     settings = {"mode": INTERPRETED, "on_unused_input": "ignore"} | kwargs
-    function = model.compile_fn(outputs, inputs=inputs, point_fn=False, **settings)
+    with without_c_compiler() if settings["mode"] is INTERPRETED else nullcontext():
+        function = model.compile_fn(outputs, inputs=inputs, point_fn=False, **settings)
     if not draws:
         refuse_draws(function)
     function.trust_input = trust_input

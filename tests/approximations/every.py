@@ -1,6 +1,6 @@
 """Every approximation on every likelihood that it fits, for tests of what holds whatever they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
-__all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_one_function"]
+__all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_one_function", "with_one_of"]
 
 VARIANTS = [QEP(full=True)]
 """Those whose options make other approximations of them."""
@@ -81,6 +81,21 @@ EVERY = [
     if approximator.approximates(likelihood) and not likelihood.has_parameters
 ]
 approximations = pytest.mark.parametrize("approximation", EVERY, ids=str)
+
+
+def with_one_of(name: str, values: Sequence[Any], ids: Iterable[str] | None = None) -> pytest.MarkDecorator:
+    """Every approximation with one of the values, in turn: where what they are checked by is common to all.
+
+    Approximations are taken in steps, so that each value meets likelihoods and methods of several kinds.
+    """
+    names = list(map(str, values)) if ids is None else list(ids)
+    places = [(5 * i % len(EVERY), i % len(values)) for i in range(max(len(EVERY), len(values)))]
+    return pytest.mark.parametrize(
+        ("approximation", name),
+        [pytest.param(EVERY[a], values[v], id=f"{EVERY[a]}-{names[v]}") for a, v in places],
+    )
+
+
 of_functions_per_class = pytest.mark.parametrize(
     "approximation", [case for case in EVERY if case.likelihood.function_axis], ids=str
 )

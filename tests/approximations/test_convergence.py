@@ -9,8 +9,8 @@ from tests.reference.data import iris, squared_exponential, wine
 EP = NestedEP()
 
 
-def check(data, log_variances, log_lengthscales):
-    X, y = data()
+def check(data, log_variances, log_lengthscales, every=1):
+    X, y = (x[::every] for x in data())
     n, c = y.size, y.max() + 1
     mean = np.zeros((c, n))
     order = np.random.default_rng(0).permutation(n)
@@ -30,7 +30,7 @@ def check(data, log_variances, log_lengthscales):
 
 @pytest.mark.parametrize("data", [iris, wine])
 def test_from_anywhere(data):
-    check(data, (-2, 4, 12), (-2, 1, 5))
+    check(data, (-2, 4, 12), (-2, 1, 5), every=2)
 
 
 @pytest.mark.slow

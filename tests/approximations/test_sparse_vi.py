@@ -77,7 +77,7 @@ def test_it_is_a_bound(likelihood):
     """Of the model with all its latent values, by draws from their prior."""
     problem = problem_for(likelihood, 3, 5, 3)
     likelihood = bound_to(likelihood, 5)
-    draws, rng = 100_000, np.random.default_rng(1)
+    draws, rng = 20_000, np.random.default_rng(1)
     k = problem.k(problem.x, problem.x, 0) + 0.1 * np.eye(5)
     f = problem.mean + rng.normal(size=(draws, len(problem.mean), 5)) @ np.linalg.cholesky(k).T
     density = np.exp(likelihood.log_density(f, problem.y))
@@ -176,7 +176,7 @@ def test_averages_have_their_derivatives_and_are_no_more_than_averages(likelihoo
         h = 1e-5 * (np.arange(c) == k)
         assert_allclose((terms(h)[0] - terms(-h)[0]) / 2e-5, of_mean[:, k], rtol=1e-6, atol=1e-9)
         assert_allclose((terms(0.0, h)[0] - terms(0.0, -h)[0]) / 2e-5, of_variance[:, k], rtol=1e-6, atol=1e-9)
-    f = mean.T + np.sqrt(variance.T) * rng.normal(size=(40_000, c, n))
+    f = mean.T + np.sqrt(variance.T) * rng.normal(size=(20_000, c, n))
     for i in range(n):
         logs = likelihood.at([i]).log_density(f[..., [i]], y[[i]])
         error = 4 * logs.std() / np.sqrt(len(logs))

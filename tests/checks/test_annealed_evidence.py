@@ -12,8 +12,8 @@ from tests.sampling import small
 ETA = 1.5
 
 STARTS = [
-    ("multinomial_probit", "nested_ep", 400),
-    ("softmax", "prior", 600),
+    ("multinomial_probit", "nested_ep", 200),
+    ("softmax", "prior", 250),
     *(
         pytest.param(kind, start, 1000, marks=pytest.mark.slow)
         for kind, start in (
@@ -41,8 +41,8 @@ def test_agrees_with_quadrature(kind, start, runs):
     exact = small.classifier_evidence(kind, ETA)
     assert abs(result.log_evidence - exact) < 4 * result.standard_error
     assert abs(result.thermodynamic - exact) < 4 * result.thermodynamic_error
-    assert 0 < result.standard_error < 0.015
-    assert 0 < result.thermodynamic_error < 0.015
+    assert 0 < result.standard_error < 0.45 / np.sqrt(runs)
+    assert 0 < result.thermodynamic_error < 0.45 / np.sqrt(runs)
     assert result.start == start
     assert len(result.temperatures) == 15
     assert result.log_weights.shape == (runs,)
@@ -51,10 +51,10 @@ def test_agrees_with_quadrature(kind, start, runs):
 
 @pytest.mark.parametrize("rotated", [True, False])
 def test_takes_any_likelihood_from_the_prior(rotated):
-    result = estimate(small.bernoulli(rotated=rotated), {"eta": ETA}, runs=400, temperatures=15)
+    result = estimate(small.bernoulli(rotated=rotated), {"eta": ETA}, runs=150, temperatures=15)
     exact = small.bernoulli_evidence(ETA)
-    assert abs(result.log_evidence - exact) < 4 * result.standard_error < 0.06
-    assert abs(result.thermodynamic - exact) < 4 * result.thermodynamic_error < 0.06
+    assert abs(result.log_evidence - exact) < 4 * result.standard_error < 0.1
+    assert abs(result.thermodynamic - exact) < 4 * result.thermodynamic_error < 0.1
 
 
 def test_an_approximation_needs_fewer_temperatures_than_the_prior():

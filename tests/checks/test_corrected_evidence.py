@@ -71,9 +71,10 @@ def test_factors_are_those_of_flat_ep(c):
     assert_allclose(factors.fourth, fourth, atol=1e-5)
 
 
-@pytest.mark.parametrize("per_class", [False, True])
-@pytest.mark.parametrize(("n", "c"), [(4, 2), (3, 3), (2, 4)])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("n", "c", "seed", "per_class"),
+    [(4, 2, 0, True), (4, 2, 1, False), (3, 3, 0, False), (3, 3, 1, True), (2, 4, 0, True)],
+)
 def test_nearer_to_the_exact_evidence(seed, n, c, per_class):
     problem = random_problem(seed, n, c, variance=8.0, per_class=per_class, with_mean=True)
     solution = TIGHT.solve(problem.K, problem.m, problem.y)
@@ -136,7 +137,7 @@ def test_what_is_no_ep_is_refused(case):
 
 
 @pytest.mark.parametrize("variance", [1.0, 100.0, 1e4])
-@pytest.mark.parametrize("copies", [2, 5, 20, 60])
+@pytest.mark.parametrize("copies", [2, 5, 30])
 def test_error_covers_the_truth_for_copies_of_a_point(copies, variance):
     """One latent value, and labels that agree: all that is not normal in the posterior adds up."""
     y = np.zeros(copies, dtype=np.int64)

@@ -12,7 +12,7 @@ from tests import models
 XNEW = np.array([[-1.2, -1.0], [-0.4, 0.1], [0.5, 0.6], [2.5, -2.0]])
 
 
-@pytest.mark.parametrize("n", [1000, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("n", [400, pytest.param(3000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["shared", "centred", "per_class", "fixed"])
 def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
     fitted = request.getfixturevalue(name)
@@ -32,11 +32,11 @@ def test_softmax():
     model, gp = models.softmax()
     with model:
         fit = pm.fit(method="laplace", progressbar=False)
-        draws = fit.sample(1000, random_seed=1)
-        found = gpep.predict_draws(draws, gp, XNEW, draws=1000, progressbar=False)
-        without = gpep.predict_draws(draws, None, XNEW, draws=1000, progressbar=False)
+        draws = fit.sample(400, random_seed=1)
+        found = gpep.predict_draws(draws, gp, XNEW, draws=400, progressbar=False)
+        without = gpep.predict_draws(draws, None, XNEW, draws=400, progressbar=False)
     assert_allclose(without["p"], found["p"], rtol=1e-6)
-    assert_allclose(found["p"], fit.predict(gp, XNEW)["p"], atol=5 * 0.5 / np.sqrt(1000))
+    assert_allclose(found["p"], fit.predict(gp, XNEW)["p"], atol=5 * 0.5 / np.sqrt(400))
 
 
 def test_hyperparameters_are_those_of_each_draw(shared):

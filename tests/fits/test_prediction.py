@@ -35,7 +35,7 @@ def dense(fitted, x):
     return mean.T, np.einsum("aibi->iab", cov.reshape(3, m, 3, m))
 
 
-@fits
+@pytest.mark.parametrize("name", ["shared", "per_class"])
 def test_latent_functions(fitted):
     x = np.random.default_rng(0).normal(size=(7, 2))
     mean, cov = dense(fitted, x)

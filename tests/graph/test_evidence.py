@@ -110,9 +110,8 @@ def test_gradient_through_a_compiled_graph(covariances):
     assert_gradient(k, mean, values, symbols, NUMBA, np.eye(sum(x.size for x in values.values())))
 
 
+@pytest.mark.usefixtures("c_compiler")
 def test_gradient_in_the_c_linker():
-    if not pytensor.config.cxx:
-        pytest.skip("there is no C compiler")
     arguments = dense_inputs()
     expected = compiled()(*arguments)
     for found, value in zip(compiled(mode=Mode(linker="cvm"))(*arguments), expected, strict=True):

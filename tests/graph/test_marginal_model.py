@@ -209,7 +209,7 @@ def test_moments_of_recovered_latent_values(build):
     classifier = read_classifier(model)
     rng = np.random.default_rng(3)
     values = {rv.name: rng.uniform(0.8, 2.0, size=rv.eval().shape) for rv in classifier.hyperparameters}
-    posterior = gpep.recover(at(values, 2, 1000), marginal, random_seed=4, progressbar=False).posterior
+    posterior = gpep.recover(at(values, 2, 300), marginal, random_seed=4, progressbar=False).posterior
     f = [posterior[latent.f.name].stack(s=("chain", "draw")).values for latent in classifier.latents]
     f = np.stack(f) if len(f) > 1 else f[0]  # (class, point, draw)
     given = {model[name]: value for name, value in values.items()}
@@ -217,9 +217,9 @@ def test_moments_of_recovered_latent_values(build):
     solution = gpep.NestedEP().solve(k, mean, models.data()[1])
     spread = np.sqrt(solution.cov.diagonal(axis1=1, axis2=2)).T
     f = (f - solution.mean[..., None]) / spread[..., None]
-    assert_allclose(f.mean(-1), 0, atol=4.5 / np.sqrt(2000))
+    assert_allclose(f.mean(-1), 0, atol=4.5 / np.sqrt(600))
     correlation = solution.cov / (spread.T[:, :, None] * spread.T[:, None, :])
-    assert_allclose(np.einsum("ais,bis->iab", f, f) / 2000, correlation, atol=5 * np.sqrt(2 / 2000))
+    assert_allclose(np.einsum("ais,bis->iab", f, f) / 600, correlation, atol=5 * np.sqrt(2 / 600))
 
 
 def test_deterministics_follow_the_recovered_draws(marginal):

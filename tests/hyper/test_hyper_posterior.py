@@ -8,7 +8,6 @@ import pymc as pm
 import pytest
 import xarray as xr
 from numpy.testing import assert_allclose
-from pymc_gpep.variational.approximation import GPApproximation
 from scipy.special import logsumexp
 
 import pymc_gpep as gpep
@@ -565,8 +564,8 @@ def test_says_what_it_is(single):
 def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
     """Against fits without each label on the grid: log of Σ p(θ) Z_-i(θ) p(y_i | y_-i, θ) over Σ p(θ) Z_-i(θ)."""
     grid = single.fit("grid")
-    wanted = []
-    for i in range(grid.solution.labels.size):
+    wanted, chosen = [], np.arange(0, grid.solution.labels.size, 3)
+    for i in chosen:
         logs = []
         for node, (_, solution) in zip(grid.hyper_posterior.nodes, grid.hyper_posterior.solutions(), strict=True):
             others = np.delete(np.arange(solution.labels.size), i)
@@ -579,12 +578,13 @@ def test_leave_one_out_leaves_the_label_out_of_the_hyperparameters(single):
             logs.append((prior + rest.evidence + density, prior + rest.evidence))
         wanted.append(np.subtract(*logsumexp(logs, axis=0)))
     refitted = grid.loo(refit_above=-np.inf)
-    assert refitted.n_refitted == len(wanted)
+    assert refitted.n_refitted == grid.solution.labels.size
     # EP's evidences of all labels and of all but one do not differ by exactly its density of that one.
-    assert_allclose(refitted.elpd_i, wanted, atol=0.03)
+    assert_allclose(refitted.elpd_i[chosen], wanted, atol=0.03)
     assert_allclose(single.fit("ccd").loo(refit_above=-np.inf).elpd_i, refitted.elpd_i, atol=0.01)
     at_maximum = single.fit("map").loo(refit_above=-np.inf)
-    assert np.abs(at_maximum.elpd_i - wanted).max() > 2 * np.abs(refitted.elpd_i - wanted).max()
+    off, error = (np.abs(each.elpd_i.values[chosen] - wanted).max() for each in (at_maximum, refitted))
+    assert off > 2 * error
 
 
 def test_no_more_solutions_are_kept_than_there_is_memory_for(pair, monkeypatch):

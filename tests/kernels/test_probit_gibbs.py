@@ -68,7 +68,7 @@ def test_precisions_of_what_is_no_covariance(count):
 @pytest.mark.parametrize("shifted", [False, True])
 @shared_or_not
 def test_law_of_one_draw_of_latent_values(per_class, shifted):
-    n, c, draws = 3, 2, 60_000
+    n, c, draws = 3, 2, 20_000
     k, mean, _ = problem(n, c, per_class)
     roots, precisions, total = prepared(k)
     rng = np.random.default_rng(3)
@@ -101,7 +101,7 @@ def test_law_of_one_draw_of_latent_values(per_class, shifted):
 @shared_or_not
 def test_posterior_of_few_points(per_class):
     k, mean, labels = problem(3, 2, per_class, seed=4)
-    f = chain(k, mean, labels, 40_000)
+    f = chain(k, mean, labels, 15_000)
     exact = quadrature_posterior(k if per_class else k[0], labels, mean, c=2)
     assert (abs(f.mean(axis=0) - exact.mean) < 4.5 * batch_error(f)).all()
     deviations = (f - exact.mean).reshape(len(f), -1)
@@ -112,8 +112,8 @@ def test_posterior_of_few_points(per_class):
 @shared_or_not
 def test_moments_as_the_reference(per_class):
     k, mean, labels = problem(20, 3, per_class, seed=5)
-    f = chain(k, mean, labels, 20_000)
-    reference = gibbs(k if per_class else k[0], labels, mean, sweeps=1500, burn=100)
+    f = chain(k, mean, labels, 8_000)
+    reference = gibbs(k if per_class else k[0], labels, mean, sweeps=700, burn=100)
     error = np.hypot(batch_error(f), reference.mean_error)
     assert (abs(f.mean(axis=0) - reference.mean) < 4.5 * error).all()
     squares = (f - f.mean(axis=0)) ** 2

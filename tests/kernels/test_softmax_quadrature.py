@@ -23,9 +23,8 @@ def moments(mean, covariance, most=2000):
     [(2, 1e-6, 1e-9), (2, 1.0, 1e-9), (2, 1000.0, 1e-9), (3, 1e-6, 1e-9), (3, 1.0, 1e-9), (3, 10.0, 1e-8),
      (3, 100.0, 1e-4), (3, 1000.0, 3e-3), (4, 1.0, 1e-8), (4, 10.0, 1e-6)],
 )  # fmt: skip
-@pytest.mark.parametrize("seed", [0, 1])
-def test_equal_brute_force(c, variance, error, seed):
-    mean, covariance = cavity(seed, c, variance)
+def test_equal_brute_force(c, variance, error):
+    mean, covariance = cavity(int(variance) % 2, c, variance)
     expected = softmax_tilted(mean, covariance, points={2: 4001, 3: 801, 4: 101}[c])
     log_z, factor, gradient, loss = moments(mean, covariance)
     sd = np.sqrt(covariance.diagonal())
@@ -97,7 +96,7 @@ def test_what_labels_of_many_classes_tell_is_right_to_a_few_per_cent(c, variance
     mean = rng.normal(size=c)
     root = np.sqrt(variance / c) * rng.normal(size=(c, c))
     cov = root @ root.T
-    f = mean + rng.normal(size=(400_000, c)) @ root.T
+    f = mean + rng.normal(size=(100_000, c)) @ root.T
     labels = np.array([np.argmax(mean), np.argmin(mean)])
     log_z, information = np.empty((2, 2))
     rough_information(np.repeat(mean[:, None], 2, axis=1), np.stack([cov, cov]), labels, log_z, information)

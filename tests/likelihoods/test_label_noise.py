@@ -56,7 +56,7 @@ def model_of(likelihood, epsilon=EPSILON, f=None):
 
 @both
 def test_log_probabilities(make, likelihood, without):
-    log_p = np.stack([pm.logp(make(F), k).eval() for k in range(-1, C + 1)], axis=1)
+    log_p = pm.logp(make(F[:, None]), np.arange(-1, C + 1)).eval()
     expected = (1 - EPSILON) * without + EPSILON / C
     assert_allclose(np.exp(log_p[:, 1:-1]), expected, rtol=1e-12)
     assert np.isneginf(log_p[:, [0, -1]]).all()
@@ -174,9 +174,9 @@ def test_samplers_that_need_no_approximation(make, likelihood, without):
     model, _ = model_of(likelihood)
     with model:
         draws = pm.sample(
-            20, tune=20, chains=1, step=gpep.EllipticalSlice(), random_seed=1, progressbar=False,
+            10, tune=5, chains=1, step=gpep.EllipticalSlice(), random_seed=1, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     f = draws.posterior["f"].values[0]
     assert np.isfinite(f).all()
-    assert len(np.unique(f[:, 0, 0])) > 15
+    assert len(np.unique(f[:, 0, 0])) > 7

@@ -19,18 +19,17 @@ def posterior(m, c, scale, seed=0):
 
 @pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
 @pytest.mark.parametrize(
-    ("c", "accuracy", "genz"), [(2, 1e-14, 1e-14), (3, 1e-13, 1e-13), (4, 1e-6, 1e-7), (6, 1e-4, 1e-6)]
+    ("c", "accuracy", "genz"), [(2, 1e-14, 1e-14), (3, 1e-13, 1e-13), (4, 1e-6, 1e-7), (6, 1e-4, 1e-5)]
 )
 def test_against_genz(c, accuracy, genz, scale):
-    mean, cov = posterior(4, c, scale)
+    mean, cov = posterior(4 if c < 6 else 2, c, scale)
     p, error = class_probabilities(mean, cov)
     expected = [orthant_probabilities(*point, genz) for point in zip(mean, cov + np.eye(c), strict=True)]
     np.testing.assert_allclose(p, expected, rtol=0, atol=accuracy)
     assert np.all(error < max(accuracy, 1e-10))
 
 
-@pytest.mark.parametrize("c", [3, 4, 5, 10])
-@pytest.mark.parametrize("scale", [0.5, 5.0])
+@pytest.mark.parametrize(("c", "scale"), [(3, 5.0), (4, 0.5), (5, 5.0), (10, 0.5)])
 def test_against_averaging(c, scale):
     mean, cov = posterior(2, c, scale, seed=1)
     p, error = class_probabilities(mean, cov, tolerance=1e-4)
@@ -193,8 +192,7 @@ def test_wrong_arguments(mean, cov, options, message):
 
 
 @pytest.mark.parametrize("c", [3, 4, 6])
-@pytest.mark.parametrize("scale", [0.0, 1.0, 30.0])
-@pytest.mark.parametrize("unequal", [1.0, 1000.0])
+@pytest.mark.parametrize(("scale", "unequal"), [(0.0, 1.0), (1.0, 1000.0), (30.0, 1.0), (30.0, 1000.0)])
 def test_small_probabilities_are_right_relative_to_themselves(c, scale, unequal):
     """By quadrature over the utility of the class, given which the others are below it independently."""
     rng = np.random.default_rng(5)
@@ -209,7 +207,7 @@ def test_small_probabilities_are_right_relative_to_themselves(c, scale, unequal)
         def log_density(u, m=m, sd=sd):
             return norm.logpdf(u, m[0], sd[0]) + norm.logcdf(u[:, None], m[1:], sd[1:]).sum(axis=1)
 
-        at = np.linspace(m[0] - 15.0 * sd[0], m[1:].max() + 15.0 * sd.max(), 400_001)
+        at = np.linspace(m[0] - 15.0 * sd[0], m[1:].max() + 15.0 * sd.max(), 60_001)
         expected = np.exp(log_density(at)).sum() * (at[1] - at[0])
         assert expected > 0.0
         np.testing.assert_allclose(found, expected, rtol=1e-8 if c == 3 else 1e-6)

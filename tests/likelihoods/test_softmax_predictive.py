@@ -33,7 +33,7 @@ def by_products(mean, cov, points=401):
     return weights @ softmax(mean + grid @ np.linalg.cholesky(cov).T, axis=1)
 
 
-def by_averaging(mean, cov, shifts=8, log2_points=15):
+def by_averaging(mean, cov, shifts=8, log2_points=13):
     """Averages over scrambled Sobol sequences, and their standard errors."""
     values, vectors = np.linalg.eigh(cov)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -44,7 +44,7 @@ def by_averaging(mean, cov, shifts=8, log2_points=15):
     return np.mean(averages, 0), np.std(averages, 0) / np.sqrt(shifts - 1)
 
 
-@pytest.mark.parametrize(("c", "points"), [(2, 401), (3, 121)])
+@pytest.mark.parametrize(("c", "points"), [(2, 301), (3, 81)])
 @pytest.mark.parametrize("scale", [0.3, 1.0, 2.0])
 def test_against_product_quadrature(c, points, scale):
     mean, cov = posterior(3, c, scale)
@@ -59,7 +59,7 @@ def test_against_product_quadrature(c, points, scale):
 def test_against_averaging(c, scale):
     mean, cov = posterior(3, c, scale, seed=1)
     p, error = softmax_probabilities(mean, cov)
-    for i in range(3):
+    for i in range(2):
         expected, standard_error = by_averaging(mean[i], cov[i])
         assert np.all(np.abs(p[i] - expected) < error[i] + 6 * standard_error + 1e-12)
     assert error.max() < 3e-3

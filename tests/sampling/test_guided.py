@@ -8,13 +8,14 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep.sampling.guided import _guided_classifier
 from tests import models
 from tests.sampling.exactness import PROBLEMS, build
 
 STEPS = [gpep.GuidedHMC, gpep.EllipticalSlice, gpep.PseudoMarginal]
 
 
-def draw(model, step, draws=12, tune=8, **options):
+def draw(model, step, draws=5, tune=3, **options):
     with model:
         return pm.sample(
             draws, tune=tune, step=step, random_seed=3, progressbar=False, compute_convergence_checks=False, **options
@@ -71,7 +72,7 @@ def test_pickles(model, step):
 
 
 def test_nothing_is_learned_after_tuning(model, step):
-    statistics = draw(model, step, draws=10, tune=10, chains=1, cores=1).sample_stats
+    statistics = draw(model, step, draws=5, tune=5, chains=1, cores=1).sample_stats
     assert np.ptp(statistics["hyper_scale"].values) == 0
     step.setup_chain(np.random.default_rng(0), 2, 10)
     point = model.initial_point()
@@ -97,6 +98,41 @@ def test_hyperparameters_can_be_left_to_others(model):
     assert np.ptp(idata.posterior["eta"].values) > 0
 
 
+def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
+    """They change it by the square of their length, so that hardly a proposal is refused."""
+    model, _ = models.fixed()
+    with model:
+        step = gpep.GuidedHMC(rng=1)
+    monkeypatch.setattr(step.step_size, "current", lambda tune: 0.05)
+    point, rates = model.initial_point(0), []
+    for _ in range(10):
+        point, (statistics,) = step.step(point)
+        assert statistics["n_leapfrog"] > 20
+        rates.append(statistics["acceptance_rate"])
+    assert min(rates) > 0.95
+
+
+def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):
+    """Directions are draws from its Gaussian, less its mean."""
+    model, _ = models.fixed()
+    with model:
+        step = gpep.EllipticalSlice(rng=1)
+    point = model.initial_point(0)
+    directions = []
+
+    def kept(x, direction, log_ratio, current, rng):
+        directions.append(direction)
+        return x, current, 1
+
+    monkeypatch.setattr("pymc_gpep.sampling.elliptical_slice.elliptical_slice", kept)
+    for _ in range(300):
+        step.step(point)
+    whitening = step.whitening(step.prior(point), point)
+    assert np.abs(whitening.centre).max() > 1.0
+    scale = np.std(directions, axis=0) / np.sqrt(len(directions))
+    assert (np.abs(np.mean(directions, axis=0)) < 4.5 * scale).all()
+
+
 def test_no_hyperparameters_to_move(model):
     fixed, _ = models.fixed()
     with fixed:
@@ -108,13 +144,16 @@ def test_no_hyperparameters_to_move(model):
 
 def test_guide_is_chosen_by_the_likelihood():
     for name, guide in (("probit", "nested_ep"), ("softmax", "laplace"), ("bernoulli", "ep")):
-        with build(PROBLEMS[name]):
-            assert gpep.EllipticalSlice().guide == guide
+        _, chosen = _guided_classifier(build(PROBLEMS[name]), None, None)
+        assert chosen == guide
+    model, _ = models.fixed()
+    with model:
+        assert gpep.EllipticalSlice().guide == "nested_ep"
 
 
 def test_what_is_waited_for_is_said_where_pymc_speaks(caplog):
     """Once, before the guide is fitted; who silences `pm.sample` hears nothing."""
-    with models.probit()[0]:
+    with models.fixed()[0]:
         with caplog.at_level("INFO", logger="pymc"):
             gpep.EllipticalSlice()
             gpep.EllipticalSlice(guide="prior")

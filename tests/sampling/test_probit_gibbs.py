@@ -96,10 +96,10 @@ def test_latent_values_given_hyperparameters(build):
     latents = [v for v in model.deterministics + model.free_RVs if v.name in ("f", *(f"f_{s}" for s in models.SPECIES))]
     step = step_of(model, latents, sweeps=3)
     assert step.hyperparameters == []
-    drawn = chain(step, model, 3000, tune=50)
+    drawn = chain(step, model, 1000, tune=50)
     prior = step.prior(model.initial_point(0))
     labels = models.data()[1]
-    reference = gibbs(prior.k if len(prior.k) > 1 else prior.k[0], labels, prior.mean, sweeps=800, burn=100)
+    reference = gibbs(prior.k if len(prior.k) > 1 else prior.k[0], labels, prior.mean, sweeps=400, burn=100)
     estimate, error = average(drawn["f"])
     assert (abs(estimate - reference.mean) < 4.5 * np.hypot(error, reference.mean_error)).all()
     assert drawn.keys() == {*model.initial_point(0), "f", "draw_time"}
@@ -146,13 +146,17 @@ def test_models_with_a_covariance_per_class_and_of_one_function(hyper, build):
 def sampled(model, step, cores, **options):
     with model:
         return pm.sample(
-            15, tune=15, chains=2, cores=cores, step=step, random_seed=3, progressbar=False,
+            5, tune=5, chains=2, cores=cores, step=step, random_seed=3, progressbar=False,
             compute_convergence_checks=False, **options,
         )  # fmt: skip
 
 
-def test_cores_change_nothing():
-    model, _ = models.shared()
+@pytest.fixture(scope="module")
+def model():
+    return models.shared()[0]
+
+
+def test_cores_change_nothing(model):
     with model:
         one, two = (sampled(model, gpep.ProbitGibbs(), cores) for cores in (1, 2))
     for name in ("eta", "ls", "f", "f_of_virginica"):
@@ -162,12 +166,11 @@ def test_cores_change_nothing():
     stats = one["sample_stats"]
     assert {"diverging", "step_size", "n_steps", "acceptance_rate", "tree_depth", "draw_time"} <= set(stats.data_vars)
     assert not {"lp", "energy"} & set(stats.data_vars)
-    assert stats["diverging"].shape == (2, 15)
+    assert stats["diverging"].shape == (2, 5)
     assert np.ptp(stats["step_size"].values, axis=1).max() == 0.0  # adapted in tuning only
 
 
-def test_beside_other_steps():
-    model, _ = models.shared()
+def test_beside_other_steps(model):
     with model:
         idata = sampled(model, gpep.ProbitGibbs([model["f"], model["eta"]]), 1)
     for name in ("eta", "ls", "f"):
@@ -176,8 +179,7 @@ def test_beside_other_steps():
         assert np.ptp(values, axis=1).min() > 0.0
 
 
-def test_progress_bar():
-    model, _ = models.shared()
+def test_progress_bar(model):
     headers = [
         [column.get_table_column().header for column in step_of(model, *vars)._progressbar_config(2)[0]]
         for vars in ((), ([model["f"]],))
@@ -262,7 +264,7 @@ def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
         return found
 
     step.prior = watched
-    drawn = chain(step, model, 200, tune=100)
+    drawn = chain(step, model, 60, tune=60)
     assert (drawn["scale"] > -1e-6).all()
     assert np.isfinite(drawn["f"]).all()
     # Only collapsed, with its K + I, has a density where K is no covariance.

@@ -8,6 +8,7 @@ import pymc_gpep as gpep
 from pymc_gpep.gaussians.registry import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites
 from pymc_gpep.gaussians.whitening import PriorWhitening
+from pymc_gpep.sampling.pseudo_marginal import Estimate
 from tests import models
 from tests.reference.exact import orthant_evidence
 from tests.sampling.exactness import PROBLEMS, assert_exact, build
@@ -15,7 +16,7 @@ from tests.sampling.exactness import PROBLEMS, assert_exact, build
 QUICK = {"progressbar": False, "compute_convergence_checks": False}
 
 
-def draw(model, step, draws=12, tune=8, **options):
+def draw(model, step, draws=6, tune=3, **options):
     return pm.sample(draws, tune=tune, model=model, step=step, random_seed=3, **QUICK, **options)
 
 
@@ -62,9 +63,9 @@ def whitenings(step, point, prior):
 def test_estimate_is_unbiased(three_points, guide):
     step, point, prior = three_points
     whitening = whitenings(*three_points)[guide]
-    estimate = step.estimate(point, whitening, np.random.default_rng(0).standard_normal((8000, *whitening.shape)))
+    estimate = step.estimate(point, whitening, np.random.default_rng(0).standard_normal((4000, *whitening.shape)))
     exact = orthant_evidence(prior.k[0], [2, 0, 1], maxpts=200_000)
-    assert 0.0 < estimate.standard_error < 0.08
+    assert 0.0 < estimate.standard_error < 0.12
     assert abs(np.expm1(estimate.log_evidence - exact)) < 4.0 * estimate.standard_error
 
 
@@ -110,6 +111,22 @@ def test_extrapolated_sites_replace_those_that_do_not_converge(three_points, mon
     found = step.sites(step.site_model, prior, point)
     np.testing.assert_array_equal(found.precision, extrapolated.precision)
     np.testing.assert_array_equal(found.location, extrapolated.location)
+
+
+def test_each_move_is_held_against_the_prior_where_the_last_one_ended(three_points, monkeypatch):
+    """The first of two moves is accepted, and the second ends at half the density that the first has reached."""
+    step, _, prior = three_points
+    whitening = PriorWhitening(prior)
+    log_priors = {0.0: 0.0, 1.0: 5.0, 2.0: 5.0 - np.log(2.0)}
+    proposals = iter([1.0, 2.0])
+    z = np.zeros((step.particles, *whitening.shape))
+    monkeypatch.setattr(step, "tune", False)
+    monkeypatch.setattr(step, "estimate", lambda *_: Estimate(0.0, np.zeros(len(z)), z))
+    monkeypatch.setattr(step, "log_prior", lambda at: log_priors[float(at["eta_log__"])])
+    monkeypatch.setattr(step, "propose", lambda _: ({"eta_log__": np.array(next(proposals))}, whitening))
+    f = whitening.latent(z[0])
+    *_, statistics = step.move_hyperparameters({"eta_log__": np.array(0.0)}, whitening, f)
+    assert statistics["pseudo_marginal_acceptance"] == pytest.approx(0.75)
 
 
 OPTIONS = {
@@ -177,7 +194,7 @@ def test_state_has_the_latent_values_of_a_marginal_model(marginal, step):
 
 def test_draws_from_a_marginal_model_can_be_recovered(marginal, step):
     idata = gpep.recover(draw(marginal, step, chains=1, cores=1), marginal, random_seed=0, progressbar=False)
-    assert idata.posterior["f"].shape == (1, 12, 3, 30)
+    assert idata.posterior["f"].shape == (1, 6, 3, 30)
 
 
 def test_hyperparameters_of_a_marginal_model_are_moved_together(marginal):

@@ -19,12 +19,12 @@ def sample(model, draws=1500, tune=500, chains=2, cores=1, step=None, **options)
 
 
 def check_mean(draws, expected):
-    """Compare the mean of draws (chains, draws, ...) with what it should be, by means of 40 batches."""
+    """Compare the mean of draws (chains, draws, ...) with what it should be, by means of 20 batches."""
     chains, length = draws.shape[:2]
-    batches = draws.reshape(40, chains * length // 40, *draws.shape[2:]).mean(axis=1)
+    batches = draws.reshape(20, chains * length // 20, *draws.shape[2:]).mean(axis=1)
     error = batches.std(axis=0, ddof=1) / np.sqrt(len(batches))
     np.testing.assert_array_less(np.abs(batches.mean(axis=0) - expected), 4 * error)
-    assert (error < 0.15).all()
+    assert (error < 0.3).all()
 
 
 def test_bernoulli_posterior():
@@ -32,7 +32,7 @@ def test_bernoulli_posterior():
         return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
 
     total, *expected = small.integrate(moments, np.full(2, small.MEAN), small.covariance(ETA))
-    f = sample(small.bernoulli(ETA), draws=700, tune=200).posterior["f"].values
+    f = sample(small.bernoulli(ETA), draws=400, tune=100).posterior["f"].values
     check_mean(np.concatenate([f, f**2], axis=-1), np.array(expected) / total)
 
 
@@ -49,7 +49,7 @@ def test_softmax_posterior_with_a_prior_for_each_class():
         return likelihood[:, None] * np.column_stack([np.ones(len(f)), f])
 
     total, *expected = small.integrate(moments, mean.ravel(), k.reshape(6, 6))
-    posterior = sample(small.fixed_softmax(ETA), draws=700, tune=200).posterior
+    posterior = sample(small.fixed_softmax(ETA), draws=300, tune=100).posterior
     f = np.concatenate([posterior[f"f_{a}"].values for a in range(3)], axis=-1)
     check_mean(f, np.array(expected) / total)
 
@@ -78,6 +78,20 @@ def test_scale_is_at_most_one_where_the_likelihood_says_little():
     posterior = sample(model, draws=50, tune=50)
     assert (posterior.sample_stats["metropolis_scale"] == 1).all()
     assert (posterior.sample_stats["metropolis_acceptance"] > 0.9).all()
+
+
+def test_proposals_keep_the_prior():
+    """Where the likelihood says next to nothing, however long the steps are."""
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(1, ls=0.1)).prior("f", X=small.X)
+        pm.Normal("y", f, 1e4, observed=[0.0, 1.0])
+        step = gpep.ScaledMetropolis(scale=0.6, updates=5, rng=1)
+    step.stop_tuning()
+    point, drawn = model.initial_point(), []
+    for _ in range(400):
+        point, _ = step.step(point)
+        drawn.append(step.current(point)[1][0])
+    assert np.var(drawn) == pytest.approx(4.0, rel=0.2)
 
 
 @pytest.mark.parametrize("vars_of", [lambda model: None, lambda model: [model["f"]]], ids=["all", "f"])

@@ -170,7 +170,7 @@ def test_refused():
 @models.interpreted_sampler
 def test_samplers_of_pymc_run_on_it():
     sparse = gpep.sparsify(*named(), inducing=3, shared_inducing=True)
-    quick = {"tune": 20, "draws": 20, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
+    quick = {"tune": 5, "draws": 5, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
     idata = pm.sample(model=sparse, random_seed=1, **quick)
     assert idata.posterior["u"].dims == ("chain", "draw", "species", "inducing")
     assert (idata.posterior["u"].std("draw") > 0).all()

@@ -6,9 +6,11 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
+import pymc_gpep as gpep
 from pymc_gpep.structure import StructureError, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.prior_functions import CrossCovariance
 from pymc_gpep.structure.process_functions import process_functions
 
 cov = pm.gp.cov
@@ -81,8 +83,10 @@ def made(covariance, mean, X, as_data, rotated=True, outputs=1):
     return functions
 
 
-@pytest.mark.parametrize("as_data", [False, True])
-@pytest.mark.parametrize("name", COVARIANCES)
+@pytest.mark.parametrize(
+    ("name", "as_data"),
+    [*((name, i % 2 == 0) for i, name in enumerate(COVARIANCES)), ("ExpQuad", False), ("matrix products", True)],
+)
 def test_a_prior_at_other_inputs_is_that_of_its_functions(name, as_data):
     covariance, mean = COVARIANCES[name], MEANS[list(COVARIANCES).index(name) % 3]
     x, a, b = X, A, B
@@ -99,6 +103,23 @@ def test_a_prior_at_other_inputs_is_that_of_its_functions(name, as_data):
     assert_allclose(found[0], expected[0], rtol=1e-14, atol=1e-15)
     assert_allclose(found[1], expected[1], rtol=2e-6 if name in ROUGH else 1e-10)
     assert_allclose(found[2] if found[2].ndim == 1 else found[2][1], expected[2], rtol=1e-6)  # PyMC's is float32
+
+
+@pytest.mark.parametrize("with_gps", [False, True])
+def test_moments_at_other_inputs_are_in_the_order_of_the_classes(with_gps):
+    """One prior has the classes 0 and 2, another the class 1."""
+    with pm.Model() as model:
+        wide = pm.gp.Latent(cov_func=4.0 * cov.ExpQuad(2, ls=2.0), mean_func=pm.gp.mean.Constant(1.0))
+        narrow = pm.gp.Latent(cov_func=9.0 * cov.ExpQuad(2, ls=0.5), mean_func=pm.gp.mean.Constant(-1.0))
+        f, g = wide.prior("f", X=X, n_outputs=2), narrow.prior("g", X=X)
+        gpep.MultinomialProbit("y", pt.stack([f[0], g, f[1]]).T, observed=np.arange(7) % 3)
+    crossing = CrossCovariance(read_classifier(model), (wide, narrow) if with_gps else None, {})
+    cross, variance, mean = crossing({}, A)
+    squared = ((A[:, None] - X) ** 2).sum(-1)
+    scales = np.array([[4.0, 2.0], [9.0, 0.5], [4.0, 2.0]])
+    assert_allclose(cross, [eta2 * np.exp(-0.5 * squared / ls**2) for eta2, ls in scales], rtol=1e-10)
+    assert_allclose(variance, np.repeat(scales[:, :1], 4, axis=1))
+    assert_allclose(mean, np.repeat([[1.0], [-1.0], [1.0]], 4, axis=1))
 
 
 def test_between_different_points_there_is_no_noise():
@@ -189,8 +210,7 @@ THREE = RNG.normal(size=(7, 3))
 
 
 @pytest.mark.filterwarnings("ignore:Only . column:UserWarning")
-@pytest.mark.parametrize("rotated", [False, True])
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(("name", "rotated"), [(name, i % 2 == 0) for i, name in enumerate(COLUMNS)])
 def test_columns_of_an_array_are_in_the_order_in_which_the_prior_was_given_them(name, rotated):
     functions = made(COLUMNS[name], MEANS[0], THREE, as_data=False, rotated=rotated)
     a, b = RNG.normal(size=(2, 4, 3))
@@ -261,8 +281,9 @@ LEARNED = {
 }
 
 
-@pytest.mark.parametrize("as_data", [False, True])
-@pytest.mark.parametrize(("covariance", "variance"), LEARNED.values(), ids=LEARNED)
+@pytest.mark.parametrize(
+    ("covariance", "variance", "as_data"), [(*each, i % 2 == 0) for i, each in enumerate(LEARNED.values())], ids=LEARNED
+)
 def test_hyperparameters_in_a_prior_variance_are_those_of_the_model(covariance, variance, as_data):
     """With a parent and a Deterministic between; the right value is written beside the covariance."""
     with pm.Model() as model:
@@ -334,8 +355,12 @@ WHOLE = ["int8", "uint8", "int16", "int64"]
 GIVEN = [(name, dtype) for name in ("numbers", "own") for dtype in [*WHOLE, "bool", "float16", "float32", "float64"]]
 
 
-@pytest.mark.parametrize("as_data", [False, True])
-@pytest.mark.parametrize(("name", "dtype"), [*GIVEN, *(("table", dtype) for dtype in WHOLE)])
+EACH_TYPE = [*GIVEN, *(("table", dtype) for dtype in WHOLE)]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "as_data"), [(*each, i % 2 == i // 8 % 2) for i, each in enumerate(EACH_TYPE)]
+)
 def test_inputs_of_any_type_are_numbers_in_double_precision(name, dtype, as_data):
     covariance, x, right = TYPES[name]
     x = x.astype(dtype)

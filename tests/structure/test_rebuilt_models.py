@@ -70,8 +70,14 @@ def of_softmax():
     return model, None
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", MODELS)
+# Each model in two of the ways, and each way of a plain model.
+PAIRS = [
+    *(("shared", way) for way in WAYS),
+    *((name, list(WAYS)[(2 * i + j) % len(WAYS)]) for i, name in enumerate(MODELS) for j in (0, 3) if i),
+]
+
+
+@pytest.mark.parametrize(("name", "way"), PAIRS)
 def test_they_are_read_as_the_model_that_they_are_of(name, way):
     model, _ = MODELS[name]()
     first, second = read_classifier(model), read_classifier(WAYS[way](model))

@@ -42,7 +42,7 @@ def test_is_an_approximation_that_says_how_it_went(fitted):
     assert (np.diff(fit.history["log_posterior"]) > -1e-6).all()
 
 
-@fits
+@pytest.mark.parametrize("name", ["shared", "per_class"])
 def test_solution_is_that_of_the_model_at_the_hyperparameters(fitted):
     """Prior moments as PyMC evaluates them, handed to the dense reference."""
     fit = fitted.fit

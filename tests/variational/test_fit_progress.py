@@ -94,7 +94,7 @@ def test_an_interrupt_in_a_sweep_over_rows_keeps_the_best_point(interrupt, optio
     assert len(seen) == 35  # nothing is solved that nobody has asked for
     assert not stopped.converged
     history = stopped.history.log_posterior.values
-    assert stopped.optimum.best.log_posterior == history.max() >= first
+    assert stopped.trace.best.log_posterior == history.max() >= first
     p = stopped.predict(models.data()[0][:3], progressbar=False).p
     np.testing.assert_allclose(p.sum(p.dims[1]), 1.0)
 

@@ -215,6 +215,7 @@ def test_progress_is_shown(shared, capsys):
 
 
 @pytest.mark.filterwarnings("ignore:PyTensor could not link to a BLAS")
+@pytest.mark.usefixtures("c_compiler")
 def test_any_backend(fixed):
     with fixed.model:
         fit = pm.fit(method="nested_ep", backend="c", progressbar=False)

@@ -49,8 +49,7 @@ def parquet(folder, **more):
     return folder / "flowers.parquet", "species"
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-@pytest.mark.parametrize("data", [stored, parquet], ids=lambda data: data.__name__)
+@pytest.mark.parametrize(("rows", "data"), [(1, stored), (3, parquet)], ids=["1, stored", "3, parquet"])
 def test_a_model_may_be_declared_on_few_rows(rows, data, of_model, tmp_path):
     model, gp = declared(rows)
     with model, pytest.warns(RuntimeWarning, match="did not converge after 3 iterations"):

@@ -214,6 +214,21 @@ def test_another_process_goes_on_to_the_last_digit(tmp_path):
         xr.testing.assert_identical(ends[0][name].to_dataset(), ends[2][name].to_dataset())
 
 
+class ReachedError(Exception):
+    """Raised where steps would begin."""
+
+
+def test_decay_and_warmup_reach_the_steps(monkeypatch):
+    def run(step, state, batches, schedule, warmup, done):
+        raise ReachedError(schedule.decay, schedule.per_epoch, warmup)
+
+    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", lambda *_: None)
+    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.Run", run)
+    with pytest.raises(ReachedError) as reached:
+        fit(1, decay=0.5, warmup=2)
+    assert reached.value.args == (0.5, 3, 6)
+
+
 @pytest.mark.parametrize(("memory", "ending"), [("stateless", "zarr"), ("sites", "nc")])
 def test_a_run_that_was_cut_in_two_is_the_same_to_the_last_digit(memory, ending, tmp_path):
     pytest.importorskip("zarr" if ending == "zarr" else "h5netcdf")

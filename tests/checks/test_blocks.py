@@ -1,0 +1,26 @@
+"""Blocks of points that move together, on draws whose weights have moments in closed form."""
+
+import numpy as np
+import pytest
+
+from pymc_gpep.checks.blocks import block_check
+
+
+@pytest.mark.parametrize("signs", [(-1, -1), (1, 1), (1, -1)], ids=str)
+def test_points_that_move_oppositely_are_near_as_well(signs):
+    """Of 20 points two move together, up to a sign for each function, and the likelihood of one weighs the other.
+
+    The first function has the likelihoods, exp(0.3 x) at both points: with a correlation r the weighted mean of the
+    first point's is exp(0.045 + 0.09 r).
+    """
+    correlation = 0.9 * np.array(signs)
+    x = np.random.default_rng(0).standard_normal((4000, 2, 20))
+    x[:, :, 1] = correlation * x[:, :, 0] + np.sqrt(1.0 - correlation**2) * x[:, :, 1]
+    log_likelihood, log_sites = np.zeros((2, 4000, 20))
+    log_likelihood[:, :2] = 0.3 * x[:, 0, :2]
+    log_sites[:, 0] = log_likelihood[:, 0]
+    check = block_check(log_likelihood, log_sites, x)
+    assert (check.size == 16).all()
+    expected = np.exp(0.045) * (np.exp(0.09 * correlation[0]) - 1.0)
+    assert check.shift[0] == pytest.approx(expected, abs=4.0 * check.standard_error[0])
+    assert abs(check.shift[0]) > 6.0 * check.standard_error[0]

@@ -1,0 +1,28 @@
+"""Interpreted graphs take no compiler."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from pytensor.link.c.basic import CLinker
+
+import pymc_gpep as gpep
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import graph_function
+
+
+@pytest.mark.usefixtures("c_compiler")
+def test_graphs_within_graphs_are_not_compiled_by_c(monkeypatch):
+    """A distribution with label noise is a graph of its own, drawn and looked up in turn."""
+
+    def compiled(*_, **__):
+        raise AssertionError("the C compiler was called")
+
+    monkeypatch.setattr(CLinker, "compile_cmodule", compiled)
+    with pm.Model() as model:
+        f = pm.Normal("f", shape=(4, 3))
+        gpep.MultinomialProbit("y", f, epsilon=0.25, observed=[0, 1, 2, 0])
+    log_p = model.logp(vars=model["y"])
+    (found,) = graph_function(model, model.value_vars, [log_p])(np.zeros((4, 3)))
+    assert found == pytest.approx(4 * np.log(1 / 3))
+    constant = pm.logp(gpep.MultinomialProbit.dist(np.zeros((4, 3)), epsilon=0.25), [0, 1, 2, 0])
+    np.testing.assert_allclose(*evaluate([constant]), np.log(1 / 3))
