@@ -74,9 +74,7 @@ class Case:
         self._fits["grid"] = self._updated(grid)
 
     def _updated(self, hyper_posterior):
-        fit = GPApproximation(model=self.model, random_seed=1)
-        fit.show(Fit(self.log_posterior, self.optimum, hyper_posterior))
-        return fit
+        return Fit(self.log_posterior, self.optimum, hyper_posterior, seed=1)
 
     def fit(self, kind):
         if kind not in self._fits:
