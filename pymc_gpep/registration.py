@@ -63,7 +63,7 @@ def _register_methods() -> None:
             return original(*args, **kwargs)
         # Not before they are wanted: they bring numba along.
         from pymc_gpep.approximations.suggestion import did_you_mean
-        from pymc_gpep.variational.callback_checks import check_callbacks
+        from pymc_gpep.fits.callback import check_callbacks
         from pymc_gpep.variational.inference import GPInference
         from pymc_gpep.variational.plans.registry import ALL_METHODS, plan_for
 

@@ -21,7 +21,7 @@ from pymc_gpep.selection.contract import Places, RowPrior, Selection
 from pymc_gpep.selection.greedy import choose_rows, include_rows
 from pymc_gpep.selection.scores import RANDOM, SCORE_NAMES
 from pymc_gpep.selection.site_rules.contract import SiteRule
-from pymc_gpep.selection.site_rules.registry import RULE_NAMES, rows_can_be_chosen, selection_rule
+from pymc_gpep.selection.site_rules.rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 

@@ -28,7 +28,7 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import plain
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.selection.site_rules.registry import rows_can_be_chosen
+from pymc_gpep.selection.site_rules.rules import rows_can_be_chosen
 
 if TYPE_CHECKING:
     from pymc_gpep.approximations.ivm import IVM

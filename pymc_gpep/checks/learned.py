@@ -5,7 +5,7 @@ import numpy as np
 from pymc_gpep.approximations import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.prior_view import PriorView, pairs_by_kind, roles, view
+from pymc_gpep.hyper.starts import PriorView, pairs_by_kind, roles, view
 
 __all__ = ["nothing_learned"]
 

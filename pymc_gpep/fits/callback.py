@@ -1,4 +1,4 @@
-"""What callbacks of `pm.fit` may be that are more than a function, and how all of them are called."""
+"""Callbacks of `pm.fit`: those that are more than a function, checks before any work, and how all are called."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Any
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Callback", "call", "finish"]
+__all__ = ["Callback", "call", "check_callbacks", "finish"]
 
 
 class Callback(ABC):
@@ -51,3 +51,29 @@ def finish(callbacks: Sequence[Any] | None, fit: Any) -> None:
 def _hand_over(error: Exception, fit: Any, what: str) -> None:
     vars(error)["fit"] = fit
     error.add_note(f"A callback of pm.fit failed. The attribute fit of this error is {what}.")
+
+
+def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
+    """Raise a TypeError unless callbacks are functions, and fit the fit; tell each `Callback` that this begins.
+
+    Parameters
+    ----------
+    callbacks : list of functions of (fit, losses, iteration), or None
+    method : str
+        Of the fit.
+    batches : bool
+        Whether it goes batch by batch.
+    """
+    if callbacks is None:
+        return
+    if not isinstance(callbacks, list | tuple):
+        what = f"the class {callbacks.__name__}" if isinstance(callbacks, type) else f"a {type(callbacks).__name__}"
+        raise TypeError(
+            f"callbacks must be a list of functions of (fit, losses, iteration), but is {what}. Put it into a list."
+        )
+    for each in callbacks:
+        if isinstance(each, type) or not callable(each):
+            what = f"the class {each.__name__}" if isinstance(each, type) else repr(each)
+            raise TypeError(f"callbacks has {what}, and needs functions of (fit, losses, iteration).")
+        if isinstance(each, Callback):
+            each.begin(method, batches)

@@ -56,8 +56,11 @@ def to_datatree(
         Time that the fit took, and that compiling took.
     """
     classifier, best = log_posterior.classifier, trace.best
+    posterior = log_posterior.stored(best.theta, solution)
+    # Starts are as long as the data: a posterior that is in the file need not be solved again.
+    kept = [np.empty(0) if posterior.data_vars else node.start for node in (best, *hyper.nodes)]
     nodes = evaluation_table(hyper.nodes, "node").assign(
-        start=(("node", "site"), np.array([node.start for node in hyper.nodes]).reshape(len(hyper), -1)),
+        start=(("node", "site"), np.array(kept[1:]).reshape(len(hyper), -1)),
         weight=("node", hyper.weights),
         log_evidence=hyper.log_evidence,
     )
@@ -65,11 +68,11 @@ def to_datatree(
     groups = {
         "hyperparameters": natural,
         "history": trace.stored(),
-        "best": evaluation_table([best], "at").assign(start=("site", best.start)),
+        "best": evaluation_table([best], "at").assign(start=("site", kept[0])),
         "starts": evaluation_table(trace.ends, "start"),
         "nodes": nodes.assign(_weighing(hyper)),
         "observed_data": _observed(log_posterior),
-        "posterior": log_posterior.stored(best.theta, solution),
+        "posterior": posterior,
     }
     if latent is not None:
         groups["latent"] = latent

@@ -2,7 +2,6 @@
 
 from pymc_gpep.hyper.contract import HyperMethod
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
-from pymc_gpep.hyper.maximum import Maximum
-from pymc_gpep.hyper.registry import HYPER, hyper_method
+from pymc_gpep.hyper.registry import HYPER, Maximum, hyper_method
 
 __all__ = ["HYPER", "HyperMethod", "HyperPosterior", "Maximum", "hyper_method"]

@@ -1,18 +1,36 @@
-"""The treatments of hyperparameters by name."""
+"""The treatments of hyperparameters by name; the default keeps them at their maximum."""
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
 
 from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.contract import HyperMethod
 from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
+from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.importance import ImportanceSampling
+from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.markov_chain import MarkovChain
-from pymc_gpep.hyper.maximum import Maximum
 from pymc_gpep.hyper.mean_field import MeanField
+from pymc_gpep.hyper.optimum import Optimum
 
-__all__ = ["HYPER", "hyper_method"]
+__all__ = ["HYPER", "Maximum", "hyper_method"]
+
+
+@dataclass(frozen=True)
+class Maximum(HyperMethod):
+    """One node, at the maximum (type-II maximum a posteriori)."""
+
+    name: ClassVar[str] = "map"
+
+    def integrate(
+        self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
+    ) -> HyperPosterior:
+        """One node with all the weight."""
+        return HyperPosterior(self.name, log_posterior, [optimum.best], np.ones(1))
+
 
 HYPER: dict[str, type[HyperMethod]] = {
     method.name: method

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.far_rows import unreached, warn_of_far_rows
+from pymc_gpep.fits.prediction import unreached, warn_of_far_rows
 
 cov = pm.gp.cov
 

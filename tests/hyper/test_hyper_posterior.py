@@ -59,13 +59,13 @@ class Case:
         self.log_posterior, self.optimum = fit.log_posterior, fit.trace
         self._fits = {"map": fit}
         self.gaussian = gaussian_at(self.log_posterior, self.optimum)
-        d = self.trace.best.theta.size
+        d = self.optimum.best.theta.size
         axis = np.linspace(-5, 7, 49 if d == 1 else 25)
         z = np.stack(np.meshgrid(*[axis] * d, indexing="ij"), axis=-1).reshape(-1, d)
         nodes = []
         for theta in self.gaussian.at(z):
-            evaluation = self.log_posterior(theta, self.trace.best.start)
-            if evaluation.log_posterior > self.trace.best.log_posterior - 12:
+            evaluation = self.log_posterior(theta, self.optimum.best.start)
+            if evaluation.log_posterior > self.optimum.best.log_posterior - 12:
                 nodes.append(evaluation)
         logs = np.array([node.log_posterior for node in nodes])
         cell = d * np.log(axis[1] - axis[0]) + np.linalg.slogdet(self.gaussian.root)[1]

@@ -8,8 +8,7 @@ from scipy.spatial.distance import cdist
 
 import pymc_gpep as gpep
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.hyper.prior_view import pairs_by_kind, view
-from pymc_gpep.hyper.starts import starting_points
+from pymc_gpep.hyper.starts import pairs_by_kind, starting_points, view
 from pymc_gpep.structure import read_classifier
 from tests import models
 

@@ -9,7 +9,7 @@ from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.selection.contract import DenseRows
 from pymc_gpep.selection.site_rules.contract import SiteRule
-from pymc_gpep.selection.site_rules.registry import RULES
+from pymc_gpep.selection.site_rules.rules import RULES
 from tests.reference.data import Problem, random_problem
 
 __all__ = ["CASES", "Case"]

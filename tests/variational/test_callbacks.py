@@ -8,8 +8,7 @@ import pytest
 from numpy.testing import assert_array_equal
 
 import pymc_gpep as gpep
-from pymc_gpep.fits.callback import Callback, call, finish
-from pymc_gpep.variational.callback_checks import check_callbacks
+from pymc_gpep.fits.callback import Callback, call, check_callbacks, finish
 from tests import models
 
 

@@ -16,7 +16,7 @@ from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import as_gps
-from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
+from pymc_gpep.variational.model_warnings import warn_of_free_magnitude
 from tests import models
 
 X, Y = models.data()

@@ -11,7 +11,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser
 from pymc_gpep.selection.site_rules.contract import Matched, Told
-from pymc_gpep.selection.site_rules.information import independent_information, rough_normalisers
+from pymc_gpep.selection.site_rules.rules import independent_information, rough_normalisers
 from pymc_gpep.solvers.sparse_ep import site_of
 
 __all__ = ["OneFunction", "PointMoments"]

@@ -8,9 +8,9 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
+from pymc_gpep.streaming.graph_functions import repeat
 from pymc_gpep.streaming.memories.averages import Averages, BatchSites
 from pymc_gpep.streaming.memories.contract import Marginals, log_site_normalisers, site_of
-from pymc_gpep.streaming.repeat import repeat
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 
 __all__ = ["Stateless"]

@@ -12,7 +12,7 @@ from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.streaming.normal import hazard, log_ndtr
+from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 from pymc_gpep.streaming.rules.log_concave import window
 

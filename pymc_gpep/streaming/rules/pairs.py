@@ -12,7 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
-from pymc_gpep.streaming.normal import hazard, log_ndtr
+from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 
 __all__ = ["ExpectedLogPairs", "PairNormalisers", "StepPairNormalisers"]

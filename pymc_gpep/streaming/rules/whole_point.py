@@ -10,7 +10,7 @@ from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.streaming.normal import hazard, log_ndtr
+from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 from pymc_gpep.streaming.rules.log_concave import window
 

@@ -19,9 +19,9 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb, Report
 from pymc_gpep.variational.plans.contract import Given, Plan
-from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["ACTIVE_METHODS", "ActiveRows"]
 

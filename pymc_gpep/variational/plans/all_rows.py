@@ -12,9 +12,9 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.variational.fit_run import FitRun
+from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
 from pymc_gpep.variational.plans.contract import Given, Plan
-from pymc_gpep.variational.single_class import warn_of_single_class
 
 __all__ = ["AllRows"]
 

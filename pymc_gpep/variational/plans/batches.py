@@ -40,11 +40,13 @@ from pymc_gpep.structure.interpreted import INTERPRETED
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.free_magnitude import warn_of_free_magnitude
-from pymc_gpep.variational.jitter_left_out import warn_of_jitter
+from pymc_gpep.variational.model_warnings import (
+    off_symmetry,
+    warn_of_free_magnitude,
+    warn_of_jitter,
+    warn_of_single_count,
+)
 from pymc_gpep.variational.plans.contract import Given, Plan, Search
-from pymc_gpep.variational.single_class import warn_of_single_count
-from pymc_gpep.variational.symmetric_start import off_symmetry
 
 __all__ = ["Batches"]
 

@@ -1,0 +1,194 @@
+"""How a row gets its site: by inner EP, by projection, or for utilities; and which rule is meant."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.sites import SiteForm
+from pymc_gpep.kernels.moments.coupled_sites import site_parameters
+from pymc_gpep.likelihoods.class_nodes import class_nodes
+from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.local_computations import (
+    BlockCurvature,
+    CoupledQuadrature,
+    DifferenceFactors,
+    RoughNormaliser,
+    SiteInformation,
+    UtilityBound,
+)
+from pymc_gpep.selection.average_log_density import has_averages
+from pymc_gpep.selection.site_rules.contract import Matched, SiteRule, Told
+from pymc_gpep.selection.site_rules.moments import OneFunction, PointMoments
+
+__all__ = [
+    "RULES",
+    "RULE_NAMES",
+    "InnerEP",
+    "Projection",
+    "Utilities",
+    "coupled_told",
+    "independent_information",
+    "rough_normalisers",
+    "rows_can_be_chosen",
+    "selection_rule",
+]
+
+
+def coupled_told(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+    """Of a likelihood that has `SiteInformation`."""
+    found = Told(*np.empty((2, len(labels))))
+    given = np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels
+    likelihood.computation(SiteInformation).terms(*given, *found)
+    return found
+
+
+def independent_information(sites: Matched, mean: Array, variance: Array) -> Array:
+    """Of sites, means and variances (c, p)."""
+    stretch = 1.0 + sites.precision * variance
+    slope = (sites.location - sites.precision * mean) / stretch
+    return np.asarray(0.5 * (np.log(stretch) + 1.0 / stretch - 1.0 + slope * slope * variance).sum(axis=0))
+
+
+def rough_normalisers(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+    """Of a likelihood that has `RoughNormaliser`, under independent functions."""
+    log_z = np.empty(len(labels))
+    variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2))
+    given = np.ascontiguousarray(mean.T), variance, labels, likelihood.parameters
+    likelihood.computation(RoughNormaliser).log_normalisers(*given, log_z)
+    return log_z
+
+
+_SWEEPS, _TOLERANCE = 200, 1e-10
+
+
+class InnerEP:
+    """Of Riihimäki, Jylänki and Vehtari (2013, appendix A): in the form on which Seeger and Jordan (2004) project."""
+
+    name = "coupled"
+    method = "nested_ep"
+    form = SiteForm.COUPLED
+    shares = False
+    from_cavity = True
+
+    def fits(self, likelihood: Likelihood) -> bool:
+        """Whether it has factors of differences."""
+        return likelihood.offers(DifferenceFactors) and likelihood.offers(SiteInformation)
+
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """See `SiteRule`."""
+        c, p = mean.shape
+        nothing, sites, scale = np.zeros((2, p, c - 1)), np.empty((2, p, c - 1)), np.empty((p, c - 1))
+        likelihood.computation(DifferenceFactors).coupled_update(
+            np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, *nothing, _SWEEPS, _TOLERANCE, *sites, scale
+        )
+        found = Matched(np.empty((c, p)), np.empty((c, p)))
+        site_parameters(labels, *sites, *found)
+        return found
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        return coupled_told(likelihood, labels, mean, cov)
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `SiteRule`."""
+        return self.told(likelihood, labels, mean, cov).log_z
+
+
+_NODES = 2000
+_NOTHING = 1e-14  # precision of a site that is none, in units of the variance
+
+
+class Projection:
+    """Of section 4.3: exact where a coupling has the form of these sites, and as near as they can be elsewhere."""
+
+    name = "coupled"
+    method = "qep"
+    form = SiteForm.COUPLED
+    shares = False
+    from_cavity = True
+
+    def fits(self, likelihood: Likelihood) -> bool:
+        """Whether it has such a projection."""
+        return likelihood.offers(CoupledQuadrature) and likelihood.offers(SiteInformation)
+
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """See `SiteRule`."""
+        c, p = mean.shape
+        nodes = class_nodes(c - 1, _NODES)
+        scale = cov.trace(axis1=1, axis2=2) / c
+        none = np.ascontiguousarray(np.broadcast_to(_NOTHING / np.maximum(scale, _NOTHING), (c, p)))
+        sites, target, room = np.zeros((2, p, c)), np.empty((2, p, c)), np.empty((p, c))
+        likelihood.computation(CoupledQuadrature).update(
+            *nodes, np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, none, sites, target, room
+        )
+        return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        return coupled_told(likelihood, labels, mean, cov)
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `SiteRule`; by the formula for tails, to about a percent."""
+        return likelihood.log_tail(np.ascontiguousarray(mean.T), np.ascontiguousarray(cov), labels)
+
+
+class Utilities:
+    """One online step of variational Bayes (equations 5.1 to 5.4): the mean utilities, seen with unit noise.
+
+    These are taken at the mean of the latent values, whose variance does not enter.
+    """
+
+    name = "utility"
+    method = "vb"
+    form = SiteForm.INDEPENDENT
+    shares = True
+    from_cavity = False
+
+    def fits(self, likelihood: Likelihood) -> bool:
+        """Whether it has utilities."""
+        return likelihood.offers(UtilityBound) and likelihood.offers(RoughNormaliser)
+
+    def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
+        """See `SiteRule`."""
+        at, slope = np.ascontiguousarray(mean), np.empty(mean.shape)
+        likelihood.computation(BlockCurvature).log_density(at, labels, slope)
+        return Matched(np.ones(mean.shape), at + slope)
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `SiteRule`."""
+        sites = self.match(likelihood, labels, mean, cov)
+        information = independent_information(sites, mean, np.diagonal(cov, axis1=1, axis2=2).T)
+        return Told(self.log_normalisers(likelihood, labels, mean, cov), information)
+
+    def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+        """See `SiteRule`."""
+        return rough_normalisers(likelihood, labels, mean, cov)
+
+
+RULES: tuple[SiteRule, ...] = (InnerEP(), Projection(), PointMoments(), OneFunction(), Utilities())
+"""All there are; those of one name are for different likelihoods, and the first that fits is the default."""
+
+RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
+
+
+def rows_can_be_chosen(likelihood: Likelihood) -> bool:
+    """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
+    return has_averages(likelihood) and any(rule.fits(likelihood) for rule in RULES)
+
+
+def selection_rule(name: str | None, likelihood: Likelihood) -> SiteRule:
+    """The rule of a name for a likelihood, the first that fits if there is no name.
+
+    Raises
+    ------
+    ValueError
+        If there is none.
+    """
+    fitting = [rule for rule in RULES if rule.fits(likelihood)]
+    for rule in fitting:
+        if name in (None, rule.name):
+            return rule
+    known = " or ".join(f"sites={rule.name!r}" for rule in fitting)
+    what = "sites" if name is None else f"{name!r} sites"
+    instead = f"there is {known}" if known else f"take another method, such as {likelihood.method!r}"
+    raise ValueError(f"Rows of a {likelihood.name} likelihood have no {what} by which they could be chosen; {instead}.")
