@@ -22,6 +22,6 @@ def hardly_rewritten() -> Iterator[None]:
     """Steps of fits batch by batch, and what PyTensor makes without a mode, are left as they were written."""
     with (
         pytensor.config.change_flags(mode=HARDLY_REWRITTEN),
-        patch("pymc_gpep.variational.streaming_inference.INTERPRETED", HARDLY_REWRITTEN),
+        patch("pymc_gpep.variational.plans.batches.INTERPRETED", HARDLY_REWRITTEN),
     ):
         yield

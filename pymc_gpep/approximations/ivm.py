@@ -103,7 +103,7 @@ class IVM:
     rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
 
     `pm.fit` has more options than these, `majors`, `gp` and `data`: see "Options" on the page "Fit many rows" of the
-    documentation, or `pymc_gpep.variational.active_inference`.
+    documentation, or `pymc_gpep.variational.plans.active_rows`.
 
     Parameters
     ----------
