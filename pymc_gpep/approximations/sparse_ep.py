@@ -39,7 +39,7 @@ class SparseEP(SparseApproximation):
 
     `pm.fit` has more options than these, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`
     and `client`, and with `batch_size` others: see "Options" on the page "Fit many rows" of the documentation, or
-    `pymc_gpep.variational.sparse_inference` and `streaming_inference`.
+    `pymc_gpep.variational.plans.inducing_inputs` and `batches`.
 
     Parameters
     ----------

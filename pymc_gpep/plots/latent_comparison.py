@@ -37,7 +37,7 @@ def plot_latent_comparison(
 
     Parameters
     ----------
-    results : dict of str to GPApproximation or DataTree
+    results : dict of str to Fit or DataTree
         What `pm.fit` returned, and draws, for the same points and with as many latent functions.
     reference : str, optional
         Name of the result on the horizontal axis; the first draws if not given, or else the first fit.

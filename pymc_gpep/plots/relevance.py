@@ -38,7 +38,7 @@ def plot_relevance(
 
     Parameters
     ----------
-    results : GPApproximation or DataTree, or dict of str to them
+    results : Fit or DataTree, or dict of str to them
         What `pm.fit` returned, and draws.
     var_name : str
         Name of the length scales, a vector of hyperparameters.
