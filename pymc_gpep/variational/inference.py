@@ -14,6 +14,7 @@ from pymc.variational.inference import Inference
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
@@ -204,25 +205,30 @@ class GPInference(Inference):
             fit = self._run(run, self._search, n, include_transformed, progressbar)
         return self._reported(fit, n)
 
-    def refine(
+    def refine(self, n: int, progressbar: bool = True, progressbar_theme: Any = default_progress_theme) -> Fit:
+        """Go on from the latest fit for at most `n` more iterations or steps; see `Fit.refine`.
+
+        Raises
+        ------
+        TypeError
+            If `n` is not a whole number.
+        ValueError
+            If there was no fit yet.
+        """
+        if self._fit is None:
+            raise ValueError("There is no fit yet: call fit() first.")
+        return self._refined(self._fit, n, None, progressbar, progressbar_theme)
+
+    def _refined(
         self,
-        fit: Fit | int,
-        n: int | None = None,
-        callbacks: Sequence[Any] | None = None,
-        progressbar: bool = True,
+        fit: Fit,
+        n: int,
+        callbacks: Sequence[Any] | None,
+        progressbar: bool,
         progressbar_theme: Any = default_progress_theme,
     ) -> Fit:
-        """Go on from a fit of this inference, the latest one if none is given, for at most `n` more iterations.
-
-        See `Fit.refine`.
-        """
-        if not isinstance(fit, Fit):
-            n = fit if n is None else n
-            if self._fit is None:
-                raise ValueError("There is no fit yet: call fit() first.")
-            fit = self._fit
         check_whole(f"n, {self._plan.limit}", n)
-        assert n is not None
+        check_callbacks(callbacks, self._given.method, self._plan.by_steps)
         assert self._search is not None
         with FitRun(self._given.method, callbacks, progressbar, progressbar_theme) as run:
             refined = self._run(run, self._search, n, fit.include_transformed, progressbar, fit)
@@ -234,7 +240,7 @@ class GPInference(Inference):
         """Search from the first point, or from an earlier fit."""
 
         def fit_of(log_posterior: LogPosterior, trace: Trace, **parts: Any) -> Fit:
-            fit = Fit(log_posterior, trace, seed=self._given.seed, again=self.refine, **parts)
+            fit = Fit(log_posterior, trace, seed=self._given.seed, again=self._refined, **parts)
             fit.include_transformed = transformed
             return fit
 

@@ -9,12 +9,11 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser, SiteInformation
 from pymc_gpep.selection.site_rules.contract import Matched, Told
-from pymc_gpep.selection.site_rules.rules import independent_information, rough_normalisers
 from pymc_gpep.solvers.sparse_ep import site_of
 
-__all__ = ["OneFunction", "PointMoments"]
+__all__ = ["OneFunction", "PointMoments", "coupled_told", "independent_information", "rough_normalisers"]
 
 
 class _Derivatives(NamedTuple):
@@ -97,3 +96,27 @@ class OneFunction(_Moments):
         given = np.ascontiguousarray(mean[0]), variance, labels, likelihood.parameters
         likelihood.computation(GaussianAverage).terms(*given, found)
         return _Derivatives(found[0], found[1][None], -found[2][None])
+
+
+def coupled_told(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+    """Of a likelihood that has `SiteInformation`."""
+    found = Told(*np.empty((2, len(labels))))
+    given = np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels
+    likelihood.computation(SiteInformation).terms(*given, *found)
+    return found
+
+
+def independent_information(sites: Matched, mean: Array, variance: Array) -> Array:
+    """Of sites, means and variances (c, p)."""
+    stretch = 1.0 + sites.precision * variance
+    slope = (sites.location - sites.precision * mean) / stretch
+    return np.asarray(0.5 * (np.log(stretch) + 1.0 / stretch - 1.0 + slope * slope * variance).sum(axis=0))
+
+
+def rough_normalisers(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+    """Of a likelihood that has `RoughNormaliser`, under independent functions."""
+    log_z = np.empty(len(labels))
+    variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2))
+    given = np.ascontiguousarray(mean.T), variance, labels, likelihood.parameters
+    likelihood.computation(RoughNormaliser).log_normalisers(*given, log_z)
+    return log_z
