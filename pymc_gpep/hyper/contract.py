@@ -41,11 +41,11 @@ class HyperMethod(ABC):
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def check(self, approximator: Any) -> None:
-        """Raise a ValueError if this is not for an approximation."""
+    def check(self, approximator: Any, method: str) -> None:
+        """Raise a ValueError if this is not for an approximation, which `pm.fit` calls `method`."""
         if not isinstance(approximator, self.only_for[0]):
             raise ValueError(
-                f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={approximator.name!r} as it "
+                f"hyper={self.name!r} is only for {self.only_for[1]}, and not for method={method!r} as it "
                 "is here. Take that, or hyper='importance', which is for every method."
             )
 

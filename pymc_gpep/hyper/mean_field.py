@@ -77,7 +77,7 @@ class MeanField(HyperMethod):
         self, log_posterior: LogPosterior, optimum: Optimum, random_seed: int = 0, progressbar: bool = False
     ) -> HyperPosterior:
         """The last step's draws that weigh anything, and the bound of log p(y) given the parents."""
-        self.check(log_posterior.approximator)
+        self.check(log_posterior.approximator, log_posterior.name)
         bounds: list[float] = []
         rises = True
         steps = mean_field_steps(

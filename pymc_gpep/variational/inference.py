@@ -115,7 +115,7 @@ class GPInference(Inference):
         self._hyper = hyper_method(hyper, hyper_options)
         classifier = read_classifier(pm.modelcontext(model), likelihood)
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
-        self._hyper.check(approximator)
+        self._hyper.check(approximator, method)
         space = Hyperparameters(classifier)
         gps, rows = as_gps(gp), None if data is None else rows_of(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
