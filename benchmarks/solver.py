@@ -32,7 +32,7 @@ from pymc_gpep.approximations import (
     ScalarLaplace,
 )
 from pymc_gpep.kernels.moments.inner_ep import inner_ep_update
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 SMALL = [(178, 3), (400, 3)]
 LARGE = [(178, 3), (1157, 3), (2000, 10)]

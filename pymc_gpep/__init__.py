@@ -55,14 +55,14 @@ if TYPE_CHECKING:
     from pymc_gpep.likelihoods.robust_max.distribution import RobustMax
     from pymc_gpep.priors import default_priors
     from pymc_gpep.rows.errors import RowError
-    from pymc_gpep.rows.registry import rows_of
+    from pymc_gpep.rows.open_rows import rows_of
     from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
     from pymc_gpep.sampling.guided_hmc import GuidedHMC
     from pymc_gpep.sampling.probit_gibbs import ProbitGibbs
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
-    from pymc_gpep.selection.contract import DenseRows
+    from pymc_gpep.selection.selection import DenseRows
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
@@ -72,7 +72,7 @@ _HOME = {
     "CavityELPD": "checks.left_out",
     "Checkpoint": "fits.checkpoint",
     "CorrectedEvidence": "checks.corrected_evidence",
-    "DenseRows": "selection.contract",
+    "DenseRows": "selection.selection",
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
     "FactorialVariational": "approximations",
@@ -124,7 +124,7 @@ _HOME = {
     "predict_draws": "comparison.draw_prediction",
     "read_classifier": "structure",
     "recover": "fits.recover",
-    "rows_of": "rows.registry",
+    "rows_of": "rows.open_rows",
     "sparsify": "sampling.sparse_model",
 }
 """Public name → the module that defines it, or that it is."""

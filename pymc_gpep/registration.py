@@ -65,7 +65,7 @@ def _register_methods() -> None:
         from pymc_gpep.approximations.suggestion import did_you_mean
         from pymc_gpep.fits.callback import check_callbacks
         from pymc_gpep.variational.inference import GPInference
-        from pymc_gpep.variational.plans.registry import ALL_METHODS, plan_for
+        from pymc_gpep.variational.plans.plans import ALL_METHODS, plan_for
 
         name = method.lower()
         if name not in ALL_METHODS:

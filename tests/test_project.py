@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))

@@ -11,8 +11,8 @@ import pymc_gpep as gpep
 from benchmarks.active_sets.toy import covariance
 from benchmarks.paper.data import Split
 from benchmarks.paper.fixed import JITTER, Prior, at_held_out, of_labels, probabilities
-from pymc_gpep.approximations.contract import Approximator
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.approximations.approximator import Approximator
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 Array = np.ndarray
 

@@ -13,7 +13,7 @@ from benchmarks.binary_paper.data import DRAWN, NOTE, TITLES, USPS, load
 from benchmarks.binary_paper.methods import LINKS
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import Split, subset
-from pymc_gpep.comparison.scores import information
+from pymc_gpep.comparison.held_out_scores import information
 
 METHODS = {
     "LA": "laplace",

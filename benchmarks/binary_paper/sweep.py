@@ -14,7 +14,7 @@ from benchmarks.binary_paper.paths import Path, Regressions, Solves
 from benchmarks.experiment import Arrays
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.evidence_grid import serpentine
-from pymc_gpep.comparison.scores import information
+from pymc_gpep.comparison.held_out_scores import information
 from pymc_gpep.likelihoods.two_classes import TwoClasses
 
 Array = np.ndarray

@@ -7,7 +7,7 @@ from scipy.spatial.distance import cdist
 
 from benchmarks.paper.data import Split
 from pymc_gpep.approximations import Solution
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 Array = np.ndarray
 

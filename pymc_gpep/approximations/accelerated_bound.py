@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pymc_gpep.approximations.accelerated_ep import sites_between
-from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.ep_ladder import SCHEMES

@@ -8,10 +8,10 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import ScalarCavities, TiltedFactors, tilted_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
-from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.scalar_ep import scalar_ep
 
 __all__ = ["EP"]

@@ -6,7 +6,7 @@ from typing import ClassVar
 from pymc_gpep.approximations.limits import one_of
 from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
 from pymc_gpep.approximations.sparse_ep import SparseEP
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 
 __all__ = ["GFITC"]
 

@@ -7,21 +7,21 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
-from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.selection.bound import ActiveBound
-from pymc_gpep.selection.contract import Places, RowPrior, Selection
 from pymc_gpep.selection.greedy import choose_rows, include_rows
 from pymc_gpep.selection.scores import RANDOM, SCORE_NAMES
-from pymc_gpep.selection.site_rules.contract import SiteRule
-from pymc_gpep.selection.site_rules.rules import RULE_NAMES, rows_can_be_chosen, selection_rule
+from pymc_gpep.selection.selection import Places, RowPrior, Selection
+from pymc_gpep.selection.site_rules.row_site_rule import RowSiteRule
+from pymc_gpep.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 
@@ -161,7 +161,7 @@ class IVM:
         """Whether rows of a likelihood have sites by which they can be chosen, and all rows a bound."""
         return rows_can_be_chosen(likelihood)
 
-    def rule(self, likelihood: Likelihood) -> SiteRule:
+    def rule(self, likelihood: Likelihood) -> RowSiteRule:
         """How rows get their sites; a ValueError if they cannot."""
         return selection_rule(self.sites, likelihood)
 
@@ -273,7 +273,7 @@ class IVM:
         return found.value
 
 
-def sites_of(rule: SiteRule, precision: Array, location: Array) -> Sites:
+def sites_of(rule: RowSiteRule, precision: Array, location: Array) -> Sites:
     """Sites in the form that a rule gives them, from π and ν (c, d)."""
     return _FORMS[rule.form](precision, location)
 

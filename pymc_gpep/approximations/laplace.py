@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pymc_gpep.approximations.contract import Approximator, Correction
+from pymc_gpep.approximations.approximator import Approximator, Correction
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.tierney_kadane import tierney_kadane_probabilities
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
-from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import laplace_coupled
+from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["Laplace"]
 

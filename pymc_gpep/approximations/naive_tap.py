@@ -3,15 +3,15 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["NaiveTAP"]
 

@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, PointAverage
-from pymc_gpep.solvers.contract import NO_PARAMETERS
-from pymc_gpep.solvers.sparse_vi import Averages
+from pymc_gpep.solvers.problem import NO_PARAMETERS
+from pymc_gpep.solvers.sparse_vi import PointAverages
 
 __all__ = ["has_point_averages", "point_averages"]
 
@@ -40,7 +40,7 @@ def has_point_averages(likelihood: Likelihood) -> bool:
     return _terms(likelihood) is not None
 
 
-def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> Averages:
+def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointAverages:
     """Those of all points of c functions.
 
     Raises
@@ -59,7 +59,7 @@ def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) ->
             f"A variational bound of a {likelihood.name} likelihood needs label noise, but epsilon is 0: the average "
             'logarithm of a step is −∞. Give it a small one, such as epsilon=1e-3, or use method="sparse_ep".'
         )
-    return Averages(
+    return PointAverages(
         np.tile(np.arange(c), (labels.size, 1)),
         lambda rows, mean, variance: terms(likelihood.at(rows), mean, variance, labels[rows]),
     )

@@ -12,10 +12,10 @@ from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
-from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
 
 __all__ = ["QEP", "Rule", "quadrature_rule"]

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 
 __all__ = ["Convergence", "Solution"]

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import fraction, one_of
 from pymc_gpep.approximations.number import Number
-from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.approximations.site_rules.latent_pairs import LatentPairs
-from pymc_gpep.approximations.site_rules.registry import RULE_NAMES, RULES, chosen_rule, site_rule
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.approximations.site_rules.site_rules import RULE_NAMES, RULES, chosen_rule, site_rule
 from pymc_gpep.approximations.sparse import Iterated, SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.accelerated_ep import Steps, Sweep, accelerated_ep
 from pymc_gpep.solvers.ep_ladder import SCHEMES, ep_ladder
 from pymc_gpep.solvers.history import History

@@ -13,7 +13,7 @@ from pymc_gpep.approximations.sparse import Iterated, SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.history import History

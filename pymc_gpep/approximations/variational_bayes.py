@@ -6,17 +6,17 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.linear_response import curvature_response
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature, UtilityBound
-from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.variational_bayes import variational_bayes
 
 __all__ = ["VariationalBayes"]

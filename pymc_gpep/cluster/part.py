@@ -12,12 +12,12 @@ import numpy as np
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations.accelerated_ep import sites_between
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.row_labels import checked_labels
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.common_shift import CommonShift
-from pymc_gpep.solvers.inducing import Block, RowFeatures, Whitening
+from pymc_gpep.solvers.inducing import Block, InducingWhitening, RowFeatures
 from pymc_gpep.solvers.site_space import SiteVector
 from pymc_gpep.solvers.sparse_contract import SiteSweeps
 from pymc_gpep.solvers.team import ALONE, one_blas_thread
@@ -47,7 +47,7 @@ class Begin(NamedTuple):
 
     point: PointType
     z: Array
-    whitening: Whitening
+    whitening: InducingWhitening
     start: Array
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.array_types import Array
-from pymc_gpep.comparison.scores import scores_at
+from pymc_gpep.comparison.held_out_scores import scores_at
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments

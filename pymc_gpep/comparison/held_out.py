@@ -12,12 +12,12 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result
-from pymc_gpep.comparison.scores import information
+from pymc_gpep.comparison.held_out_scores import information
 from pymc_gpep.fits.prediction import held_out
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.assembly import evaluate
 
-__all__ = ["HeldOut"]
+__all__ = ["HeldOutScores"]
 
 
 class _Predicted(NamedTuple):
@@ -32,7 +32,7 @@ class _Predicted(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class HeldOut:
+class HeldOutScores:
     """Points that were held out, with what was observed there and is known beforehand.
 
     Attributes

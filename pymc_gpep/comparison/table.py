@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from pymc_gpep.checks.importance import ImportanceCheck
 from pymc_gpep.comparison.fits_and_draws import Result, by_name, classifier_of, hyperparameter_draws, latent_moments
-from pymc_gpep.comparison.held_out import HeldOut
+from pymc_gpep.comparison.held_out import HeldOutScores
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier
 
@@ -112,7 +112,7 @@ def compare_methods(
     for name, row in _latent_differences(named, reference, classifier).items():
         rows[name] |= row
     if Xnew is not None or probabilities:
-        held_out = HeldOut(classifier, gp, Xnew, ynew, data, probabilities or {})
+        held_out = HeldOutScores(classifier, gp, Xnew, ynew, data, probabilities or {})
         for name, row in held_out.rows(named, reference, prob, random_seed).items():
             rows[name] |= row
     for name, check in (checks or {}).items():

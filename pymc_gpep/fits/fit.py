@@ -36,7 +36,7 @@ from pymc_gpep.hyper import HyperPosterior, Maximum
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier

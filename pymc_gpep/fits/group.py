@@ -12,10 +12,10 @@ from pymc.variational.opvi import Group
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.team import one_blas_thread
 
-__all__ = ["GPGroup", "Moments"]
+__all__ = ["GPGroup", "HasMoments"]
 
 
-class Moments(Protocol):
+class HasMoments(Protocol):
     """What a group asks of a fit."""
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
@@ -46,11 +46,11 @@ class GPGroup(Group):
                 "gp_mean": pytensor.shared(start, "gp_mean"),
                 "gp_std": pytensor.shared(np.zeros_like(start), "gp_std"),
             }
-        self._fit: Moments | None = None
+        self._fit: HasMoments | None = None
         self._settled = True
         self._finalize_init()
 
-    def show(self, fit: Moments) -> None:
+    def show(self, fit: HasMoments) -> None:
         """Let the moments be those of a fit."""
         self._fit, self._settled = fit, False
 

@@ -11,14 +11,14 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.approximations.contract import Correction
+from pymc_gpep.approximations.approximator import Correction
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure import GPClassifier

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.saving import FORMAT, named_classes
@@ -27,9 +27,9 @@ from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.hyper.weights import Estimate, Weighing
 from pymc_gpep.rows.fingerprint import FormerRows
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.streaming.log_posterior import BatchLogPosterior, Steps
+from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.methods import STREAMING_METHODS
-from pymc_gpep.streaming.rules.registry import rule_for
+from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
@@ -144,7 +144,7 @@ def _batches(
     tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
 ) -> tuple[LogPosterior, Trace]:
     attrs, name = tree.attrs, tree.attrs["approximation"]
-    steps = Steps.restored(tree, space)
+    steps = StepTrace.restored(tree, space)
     memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[attrs["memory"]](**json.loads(attrs["options"]))
     at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
     rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)

@@ -9,7 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
-from pymc_gpep.solvers.inducing import Block, Whitening
+from pymc_gpep.solvers.inducing import Block, InducingWhitening
 
 __all__ = ["ActivePosterior"]
 
@@ -44,4 +44,6 @@ class ActivePosterior:
         flat = cov.reshape(self.dense.mean.size, -1)
         root = cholesky(flat[::-1, ::-1], lower=True)[::-1, ::-1].T  # lower triangular, of Σ = Rᵀ R
         mean = prior.whitened_slope(self.dense.weights)
-        return InducingPosterior(Whitening(prior.roots, 0.0), CoupledWhitened(mean, np.ascontiguousarray(root), np.nan))
+        return InducingPosterior(
+            InducingWhitening(prior.roots, 0.0), CoupledWhitened(mean, np.ascontiguousarray(root), np.nan)
+        )

@@ -20,7 +20,7 @@ from pymc_gpep.kernels.gaussians.independent import (
     function_weights,
 )
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, solve_right_transposed
-from pymc_gpep.solvers.contract import own_matrix
+from pymc_gpep.solvers.problem import own_matrix
 
 __all__ = ["IndependentPosterior"]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.inducing import Block, Whitening
+from pymc_gpep.solvers.inducing import Block, InducingWhitening
 from pymc_gpep.solvers.whitened_posterior import Whitened
 
 __all__ = ["InducingPosterior"]
@@ -17,13 +17,13 @@ class InducingPosterior:
 
     Attributes
     ----------
-    whitening : Whitening
+    whitening : InducingWhitening
         Of the inducing values u = L v.
     whitened : Whitened
         Of v.
     """
 
-    whitening: Whitening
+    whitening: InducingWhitening
     whitened: Whitened
 
     @property

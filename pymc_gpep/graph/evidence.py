@@ -12,12 +12,12 @@ from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
-from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.graph.recent_solves import RecentSolves, place_of
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.solvers.contract import NO_PARAMETERS
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.relay import REFUSED, external
 from pymc_gpep.solvers.run import Outcome
 

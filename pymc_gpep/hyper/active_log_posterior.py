@@ -15,8 +15,8 @@ from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
+from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.gaussians.registry import posterior_of
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.hyper.block_log_posterior import FEW, BlockLogPosterior
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -25,11 +25,11 @@ from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.selection.bound import ActiveBound
-from pymc_gpep.selection.contract import Selection
+from pymc_gpep.selection.selection import Selection
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.inducing_blocks import InducingBlocks

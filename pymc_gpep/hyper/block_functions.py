@@ -11,12 +11,12 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
 from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
-__all__ = ["BlockFunctions", "BlockPosterior", "Given"]
+__all__ = ["AnchoredPosterior", "BlockFunctions", "FittedRows"]
 
 _SOME = 200  # fitted rows that are looked at for all
 _INDEPENDENT = (
@@ -26,7 +26,7 @@ _INDEPENDENT = (
 )
 
 
-class BlockPosterior(Protocol):
+class AnchoredPosterior(Protocol):
     """A posterior that is asked for blocks of points."""
 
     @property
@@ -41,7 +41,7 @@ class BlockPosterior(Protocol):
         """Means (c, m) and covariances (m, c, c) of the latent functions at m points, from their prior moments."""
 
 
-class Given(Protocol):
+class FittedRows(Protocol):
     """What a log posterior knows of the rows that were fitted, and computes where it is asked for."""
 
     @property
@@ -70,8 +70,8 @@ class BlockFunctions(LatentFunctions):
         What the prior is made by, on the rows that were fitted.
     model_inputs : callable
         Returns the inputs (n, d) of the model's own points.
-    posterior : BlockPosterior
-    given : Given
+    posterior : AnchoredPosterior
+    given : FittedRows
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class BlockFunctions(LatentFunctions):
         prior: PriorAt,
         blocks: InducingBlocks,
         model_inputs: Callable[[], Array],
-        posterior: BlockPosterior,
-        given: Given,
+        posterior: AnchoredPosterior,
+        given: FittedRows,
     ) -> None:
         self._prior, self._blocks, self._model_inputs = prior, blocks, model_inputs
         self._posterior, self._given = posterior, given

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.hyper.block_functions import BlockFunctions, BlockPosterior
+from pymc_gpep.hyper.block_functions import AnchoredPosterior, BlockFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
@@ -64,7 +64,7 @@ class BlockLogPosterior(LogPosterior):
         """Return the anchors (1 or c, M, d): one set for all functions, or one for each."""
 
     @abstractmethod
-    def posterior(self, solution: Any) -> BlockPosterior:
+    def posterior(self, solution: Any) -> AnchoredPosterior:
         """Return the posterior of a solution; a ValueError if there is none."""
 
     @abstractmethod
@@ -130,7 +130,7 @@ class BlockLogPosterior(LogPosterior):
 
 
 class _Given:
-    """See `pymc_gpep.hyper.block_functions.Given`."""
+    """See `pymc_gpep.hyper.block_functions.FittedRows`."""
 
     def __init__(self, log_posterior: BlockLogPosterior, x: Array, solution: Any, gps: Gps) -> None:
         self._log_posterior, self._x, self._solution, self._gps = log_posterior, x, solution, gps

@@ -8,9 +8,9 @@ import numpy as np
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
-from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
+from pymc_gpep.hyper.curvature import GaussianAtMaximum, gaussian_at
 from pymc_gpep.hyper.evaluation import Evaluation
+from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -85,7 +85,7 @@ class CentralComposite(HyperMethod):
         )
 
 
-def _spread(log_posterior: LogPosterior, gaussian: Gaussian, best: Evaluation) -> tuple[Array, Neighbours]:
+def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:
     """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
 
     That of a normal density that falls by as much as the posterior does over two of the Gaussian's standard deviations;

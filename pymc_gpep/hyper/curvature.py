@@ -10,7 +10,7 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 
-__all__ = ["Gaussian", "gaussian_at", "hessian", "second_derivatives"]
+__all__ = ["GaussianAtMaximum", "gaussian_at", "hessian", "second_derivatives"]
 
 
 _FIRST_STEP = 0.03  # in units of the unconstrained space, before its scale is known
@@ -19,7 +19,7 @@ _RANGE = 2.5  # factor by which a step may be off
 _CURVED = 1e-4  # smallest eigenvalue, relative to the diagonal, that counts as curvature
 
 
-class Gaussian(NamedTuple):
+class GaussianAtMaximum(NamedTuple):
     """N(mean, R Rᵀ), the columns of R along the principal axes."""
 
     mean: Array
@@ -78,7 +78,7 @@ def hessian(log_posterior: LogPosterior, centre: Evaluation) -> tuple[Array, tup
     return 0.5 * (rows + rows.T), tuple(evaluation for _, *both in found for evaluation in both)
 
 
-def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
+def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaximum:
     """Gaussian whose log density has the mode and the second derivatives of the log posterior.
 
     Raises
@@ -100,4 +100,4 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> Gaussian:
             "integrate with hyper='nuts'."
         )
     values, vectors = np.linalg.eigh(precision)
-    return Gaussian(theta, vectors / np.sqrt(values), (optimum.best, *around))
+    return GaussianAtMaximum(theta, vectors / np.sqrt(values), (optimum.best, *around))

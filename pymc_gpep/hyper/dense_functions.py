@@ -12,7 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.prior_functions import CrossCovariance

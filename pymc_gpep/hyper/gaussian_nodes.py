@@ -9,8 +9,8 @@ from scipy.stats import qmc
 
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.curvature import gaussian_at
+from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum

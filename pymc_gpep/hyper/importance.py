@@ -9,8 +9,8 @@ from scipy.stats import chi2, qmc
 
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
-from pymc_gpep.hyper.curvature import Gaussian, gaussian_at
+from pymc_gpep.hyper.curvature import GaussianAtMaximum, gaussian_at
+from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -87,7 +87,7 @@ class ImportanceSampling(HyperMethod):
         z = ndtri(u[:, :d]) * np.sqrt(self.dof / chi2.ppf(u[:, d:], self.dof))
         return np.asarray(z[np.argsort((z**2).sum(axis=1), kind="stable")])
 
-    def _log_density(self, z: Array, gaussian: Gaussian) -> Array:
+    def _log_density(self, z: Array, gaussian: GaussianAtMaximum) -> Array:
         """Of the proposal at hyperparameters that are z (s, d), standardised."""
         d, dof = z.shape[1], self.dof
         constant = gammaln(0.5 * (dof + d)) - gammaln(0.5 * dof) - 0.5 * d * np.log(dof * np.pi)

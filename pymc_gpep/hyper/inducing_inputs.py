@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import sample_inputs
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 
 __all__ = ["initial_inducing"]
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
 

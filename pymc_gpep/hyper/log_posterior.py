@@ -18,7 +18,7 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.structure import GPClassifier
 
 __all__ = ["Gps", "LogPosterior"]

@@ -10,7 +10,7 @@ from rich.console import Console
 from pymc_gpep.approximations.limits import at_least, one_of
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
-from pymc_gpep.hyper.contract import HyperMethod, evaluate_nodes, failures
+from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.mean_field_steps import Step, mean_field_steps

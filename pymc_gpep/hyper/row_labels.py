@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.errors import RowError
+from pymc_gpep.rows.rows import Rows
 
 __all__ = ["checked_chunks", "checked_labels"]
 

@@ -22,11 +22,11 @@ from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.chunks import column_deviations
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
-from pymc_gpep.solvers.inducing import Block, Whitening
+from pymc_gpep.solvers.inducing import Block, InducingWhitening
 from pymc_gpep.solvers.run import from_start_or_cold
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
@@ -194,7 +194,7 @@ class SparseLogPosterior(BlockLogPosterior):
             evidence=float(attrs["value"]),
             number=self.approximator.number(likelihood, *table["mean"].shape),
             posterior=InducingPosterior(
-                Whitening(table["factor"].values, float(attrs["jitter"])),
+                InducingWhitening(table["factor"].values, float(attrs["jitter"])),
                 whitened(table["mean"].values, table["root"].values, float(attrs["log_normaliser"])),
             ),
             labels=self.labels if self._rows is None else np.empty(0, np.int64),

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ScalarDensity
 from pymc_gpep.likelihoods.observed_classes import one_for_each_point
 

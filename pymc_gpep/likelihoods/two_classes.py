@@ -11,7 +11,7 @@ from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.link import argument_of, behind
 from pymc_gpep.likelihoods.observed_classes import recoding, some_of, without_marks
 from pymc_gpep.likelihoods.one_function import OneFunction

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 
 __all__ = ["chunks", "column_deviations", "inputs_at", "sample_inputs", "sample_numbers"]
 

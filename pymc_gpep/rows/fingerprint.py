@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 
 __all__ = ["FormerRows", "fingerprint"]
 

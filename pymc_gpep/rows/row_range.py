@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import Rows
 
 __all__ = ["RowRange", "rows_between"]
 

@@ -4,13 +4,13 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-__all__ = ["ENTRIES", "Stored", "StoredKind", "rows_together"]
+__all__ = ["ENTRIES", "StoredArrays", "StoredKind", "rows_together"]
 
 ENTRIES = 250_000
 """Numbers that are read together where nothing else says how many: 2 MB, of which batches hold some at a time."""
 
 
-class Stored(Protocol):
+class StoredArrays(Protocol):
     """An array (n,) or (n, d) that is read by slices of its rows.
 
     One file for each kind. A kind that says nothing of where it is read from in a pickle cannot be sent to others.
@@ -35,7 +35,7 @@ class Stored(Protocol):
 class StoredKind(Protocol):
     """A kind of arrays that are not in memory."""
 
-    def of(self, array: Any) -> Stored | None:
+    def of(self, array: Any) -> StoredArrays | None:
         """An array as one of this kind; None if it is none."""
 
 

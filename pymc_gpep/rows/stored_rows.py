@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.errors import RowError
-from pymc_gpep.rows.stored import ENTRIES, Stored, rows_together
+from pymc_gpep.rows.stored import ENTRIES, StoredArrays, rows_together
 
 __all__ = ["StoredRows"]
 
@@ -19,9 +19,9 @@ class StoredRows:
 
     Parameters
     ----------
-    inputs : Stored
+    inputs : StoredArrays
         Of shape (n, d).
-    labels : Stored
+    labels : StoredArrays
         Of shape (n,).
 
     Raises
@@ -31,7 +31,7 @@ class StoredRows:
         labels no whole numbers.
     """
 
-    def __init__(self, inputs: Stored, labels: Stored) -> None:
+    def __init__(self, inputs: StoredArrays, labels: StoredArrays) -> None:
         if len(inputs.shape) != 2 or labels.shape != inputs.shape[:1] or not inputs.shape[0]:
             raise ValueError(
                 "Inputs must be (n, d) and labels (n,) with n > 0, but these have the shapes "
@@ -85,7 +85,7 @@ class StoredRows:
 class _ByChunks:
     """Keeps the chunk that was read last: who reads in other steps would read it again and again."""
 
-    def __init__(self, stored: Stored) -> None:
+    def __init__(self, stored: StoredArrays) -> None:
         self.stored = stored
         self._step = stored.chunk
         self._last: tuple[int, NDArray[Any]] | None = None
@@ -107,7 +107,7 @@ class _ByChunks:
             self._last = last
         return last[1]
 
-    def __reduce__(self) -> tuple[Callable[..., "_ByChunks"], tuple[Stored]]:
+    def __reduce__(self) -> tuple[Callable[..., "_ByChunks"], tuple[StoredArrays]]:
         return type(self), (self.stored,)
 
 
@@ -115,7 +115,7 @@ def _is_whole(rows: slice, step: int, n: int) -> bool:
     return rows.start % step == 0 and (rows.stop % step == 0 or rows.stop == n)
 
 
-def _together(inputs: Stored, labels: Stored) -> int:
+def _together(inputs: StoredArrays, labels: StoredArrays) -> int:
     """Rows that both have in whole chunks; those of the inputs where that would be too many."""
     both = lcm(inputs.chunk, labels.chunk)
     return both if both * inputs.shape[1] <= ENTRIES else inputs.chunk

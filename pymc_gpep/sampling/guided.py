@@ -24,8 +24,8 @@ from pymc_gpep.approximations import APPROXIMATIONS, approximator
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posteriors import posterior_class, posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.gaussians.registry import posterior_class, posterior_of
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
 from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites

@@ -17,7 +17,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.structure import GPModel, LatentGP, StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function

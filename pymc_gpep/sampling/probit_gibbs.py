@@ -17,8 +17,8 @@ from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import Utilities
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.sampling.conditional_nuts import (
     centred,
     collapsed,

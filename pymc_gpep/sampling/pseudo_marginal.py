@@ -36,10 +36,10 @@ from pymc_gpep.sampling.guiding_sites import SiteModel, solution_sites
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.prior_functions import prior_moments
 
-__all__ = ["Estimate", "PseudoMarginal"]
+__all__ = ["EvidenceEstimate", "PseudoMarginal"]
 
 
-class Estimate(NamedTuple):
+class EvidenceEstimate(NamedTuple):
     """An unbiased estimate of the evidence by importance sampling."""
 
     log_evidence: float
@@ -191,13 +191,13 @@ class PseudoMarginal(EllipticalSlice):
         solved = solution_sites(solution)
         return super().sites(fitted, prior, point) if solved is None else solved
 
-    def estimate(self, point: PointType, whitening: Whitening, z: Array) -> Estimate:
+    def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
         """The estimate at a point that standard normals z make, an array of the whitening's shape for each particle."""
         f = np.stack([whitening.latent(each) for each in z])
         log_weights = np.array([self.log_ratio(point, whitening, each)[0] for each in f])
         log_weights[np.isnan(log_weights)] = -np.inf
         log_evidence = whitening.log_evidence + float(logsumexp(log_weights)) - float(np.log(len(z)))
-        return Estimate(log_evidence, log_weights, f)
+        return EvidenceEstimate(log_evidence, log_weights, f)
 
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
         after, statistics = super().advance({**point, **self.latent})

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature, RoughDensity
 
-__all__ = ["Averages", "average_log_density", "has_averages"]
+__all__ = ["RowAverages", "average_log_density", "has_averages"]
 
 _MOST = 81  # nodes of a product rule
 _FINEST, _COARSEST = 20, 3  # nodes in each of its dimensions
@@ -25,7 +25,7 @@ _SEED = 20_040_661
 _ROUNDING = 1e-13  # of a covariance that is singular
 
 
-class Averages(NamedTuple):
+class RowAverages(NamedTuple):
     """Of B rows."""
 
     value: float
@@ -41,13 +41,13 @@ def has_averages(likelihood: Likelihood) -> bool:
     return any(likelihood.offers(kind) for kind in (AverageLogDensity, BlockCurvature, CoupledCurvature))
 
 
-def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Averages:
+def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> RowAverages:
     """Average over N(mean_i, cov_i), from means (c, B) and covariances (B, c, c)."""
     if likelihood.offers(AverageLogDensity):
         found = np.empty((3, len(labels)))
         given = np.ascontiguousarray(mean[0]), np.ascontiguousarray(cov[:, 0, 0]), labels, likelihood.parameters
         likelihood.computation(AverageLogDensity).terms(*given, found)
-        return Averages(float(found[0].sum()), found[1][None], found[2][:, None, None])
+        return RowAverages(float(found[0].sum()), found[1][None], found[2][:, None, None])
     return _by_nodes(_log_density(likelihood), labels, mean, cov)
 
 
@@ -63,7 +63,7 @@ def _log_density(likelihood: Likelihood) -> Callable[[Array, NDArray[np.int64], 
 
 def _by_nodes(
     log_density: Callable[[Array, NDArray[np.int64], Array], float], labels: NDArray[np.int64], mean: Array, cov: Array
-) -> Averages:
+) -> RowAverages:
     c, rows = mean.shape
     d = c - 1
     away = _differences(c)[labels]  # (B, d, c)
@@ -89,7 +89,7 @@ def _by_nodes(
     inner[:, every, every] *= 0.5
     half = np.linalg.solve(lower.swapaxes(1, 2), inner + inner.swapaxes(1, 2))
     of_spread = 0.5 * np.linalg.solve(lower.swapaxes(1, 2), half.swapaxes(1, 2))
-    return Averages(float(value), np.einsum("bdc,bd->cb", away, slope), away.swapaxes(1, 2) @ of_spread @ away)
+    return RowAverages(float(value), np.einsum("bdc,bd->cb", away, slope), away.swapaxes(1, 2) @ of_spread @ away)
 
 
 @lru_cache(maxsize=8)

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.selection.average_log_density import average_log_density
-from pymc_gpep.solvers.contract import own_matrix
 from pymc_gpep.solvers.inducing import Block
+from pymc_gpep.solvers.problem import own_matrix
 
 __all__ = ["ActiveBound", "BoundSlopes"]
 

@@ -7,12 +7,12 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.selection.contract import DenseRows, Places, RowPrior, Selection
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.selection.growth import CoupledGrowth, Growth, IndependentGrowth
 from pymc_gpep.selection.liquid import LiquidGrowth
 from pymc_gpep.selection.scores import SCORES
-from pymc_gpep.selection.site_rules.contract import Matched, SiteRule
+from pymc_gpep.selection.selection import DenseRows, Places, RowPrior, Selection
+from pymc_gpep.selection.site_rules.row_site_rule import Matched, RowSiteRule
 
 __all__ = ["Candidates", "choose_rows", "include_rows"]
 
@@ -29,7 +29,7 @@ class Candidates:
     prior : RowPrior
     labels : array (n,)
     likelihood : Likelihood
-    rule : SiteRule
+    rule : RowSiteRule
     capacity : int
         Most active rows.
     rows : array (p,) of int
@@ -43,7 +43,7 @@ class Candidates:
     prior: RowPrior
     labels: NDArray[np.int64]
     likelihood: Likelihood
-    rule: SiteRule
+    rule: RowSiteRule
     capacity: int
     rows: Places
     liquid: int = 1
@@ -108,7 +108,7 @@ def include_rows(
     prior: RowPrior,
     labels: NDArray[np.int64],
     likelihood: Likelihood,
-    rule: SiteRule,
+    rule: RowSiteRule,
     rows: Places,
     liquid: int = 1,
     passes: int = 0,
@@ -124,7 +124,7 @@ def choose_rows(
     prior: RowPrior,
     labels: NDArray[np.int64],
     likelihood: Likelihood,
-    rule: SiteRule,
+    rule: RowSiteRule,
     *,
     active: int,
     score: str,
@@ -141,7 +141,7 @@ def choose_rows(
     prior : RowPrior
     labels : array (n,)
     likelihood : Likelihood
-    rule : SiteRule
+    rule : RowSiteRule
     active : int
         How many, d ≤ n.
     score : str

@@ -6,18 +6,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.selection.site_rules.contract import SiteRule
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.selection.site_rules.row_site_rule import RowSiteRule
 
 __all__ = ["RANDOM", "SCORES", "SCORE_NAMES", "expected_information", "information", "surprise"]
 
-type Score = Callable[[SiteRule, Likelihood, NDArray[np.int64], Array, Array], Array]
+type Score = Callable[[RowSiteRule, Likelihood, NDArray[np.int64], Array, Array], Array]
 
 RANDOM = "random"
 """No score: rows in a random order."""
 
 
-def information(rule: SiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+def information(rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
     """What a row would tell (p,): the divergence of the posterior with its site from that without.
 
     Of Seeger and Jordan (2004, equation 14) the largest is meant.
@@ -25,13 +25,13 @@ def information(rule: SiteRule, likelihood: Likelihood, labels: NDArray[np.int64
     return rule.told(likelihood, labels, mean, cov).information
 
 
-def surprise(rule: SiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
+def surprise(rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
     """Minus the log predictive probability of the labels (p,) (Girolami and Rogers 2006, equation 5.5)."""
     return -rule.log_normalisers(likelihood, labels, mean, cov)
 
 
 def expected_information(
-    rule: SiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
+    rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
 ) -> Array:
     """What a row would tell on average over the labels that it may have, as they are predicted (p,).
 

@@ -22,10 +22,10 @@ from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import MARGIN, begin, log_posterior, newton
+from pymc_gpep.solvers.problem import Problem
 
 __all__ = ["CavityAscent", "ascend", "sites_at_mode"]
 

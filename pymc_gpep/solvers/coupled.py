@@ -12,7 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import add_gradient, factorise_sum, function_moments, mirror, shared_moments
 from pymc_gpep.kernels.gaussians.independent import factorise_function
 from pymc_gpep.kernels.linalg.lapack import solve_right_transposed
-from pymc_gpep.solvers.contract import own_matrix
+from pymc_gpep.solvers.problem import own_matrix
 from pymc_gpep.solvers.team import ALONE, Team
 
 __all__ = ["Matrices", "evidence_gradient", "factorise", "marginal_moments"]

@@ -23,8 +23,8 @@ from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_symmetric
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 __all__ = ["fixed_cavity"]
 

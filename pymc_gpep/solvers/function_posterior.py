@@ -16,7 +16,7 @@ from pymc_gpep.kernels.gaussians.independent import (
     function_weights,
 )
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, multiply_symmetric
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 __all__ = ["FunctionPosterior"]
 

@@ -14,7 +14,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["Block", "Features", "InducedPrior", "RowFeatures", "Whitening", "row_blocks", "whitening"]
+__all__ = ["Block", "Features", "InducedPrior", "InducingWhitening", "RowFeatures", "row_blocks", "whitening"]
 
 _ENTRIES = 2_000_000  # of the features of a block: 16 MB
 _KEPT = 32_000_000  # entries of features that are kept between sweeps rather than computed again: 256 MB
@@ -57,7 +57,7 @@ class Features(NamedTuple):
     """m, (c, B)."""
 
 
-class Whitening(NamedTuple):
+class InducingWhitening(NamedTuple):
     """From inducing values to whitened ones, and so to features."""
 
     factor: Array
@@ -112,7 +112,7 @@ class Whitening(NamedTuple):
         )
 
 
-def whitening(k: Array, jitter: float) -> Whitening | None:
+def whitening(k: Array, jitter: float) -> InducingWhitening | None:
     """Factorise the covariance (q, M, M) of inducing values; None where it has no Cholesky factor.
 
     Where it has none with the `jitter`, which is relative to the mean of the diagonal, it gets more.
@@ -127,7 +127,7 @@ def whitening(k: Array, jitter: float) -> Whitening | None:
         except LinAlgError:
             jitter *= _ESCALATION
         else:
-            return Whitening(np.stack(factor), jitter)
+            return InducingWhitening(np.stack(factor), jitter)
     return None
 
 
@@ -137,10 +137,10 @@ class RowFeatures:
     Parameters
     ----------
     prior : InducedPrior
-    whitening : Whitening
+    whitening : InducingWhitening
     """
 
-    def __init__(self, prior: InducedPrior, whitening: Whitening) -> None:
+    def __init__(self, prior: InducedPrior, whitening: InducingWhitening) -> None:
         self.whitening = whitening
         self.owner = whitening.owner(prior.n_functions)
         self._prior = prior

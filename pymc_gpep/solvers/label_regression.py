@@ -20,9 +20,9 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding
 
 __all__ = ["label_regression"]
 

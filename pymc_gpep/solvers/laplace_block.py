@@ -19,9 +19,9 @@ from pymc_gpep.kernels.gaussians.block_sites import (
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS, TOO_LARGE
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import log_posterior, newton
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 __all__ = ["laplace_block"]
 

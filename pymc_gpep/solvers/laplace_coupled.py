@@ -12,10 +12,10 @@ from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import newton
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 __all__ = ["CoupledAscent", "laplace_coupled"]
 

@@ -14,8 +14,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Problem
 
 __all__ = ["MARGIN", "Ascent", "begin", "log_posterior", "newton"]
 

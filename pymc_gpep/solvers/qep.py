@@ -17,9 +17,9 @@ from pymc_gpep.kernels.gaussians.block_sites import (
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["full_qep", "qep"]

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
-from pymc_gpep.solvers.contract import NO_PARAMETERS, Derivatives, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
 __all__ = ["Outcome", "Solver", "from_start_or_cold", "run"]

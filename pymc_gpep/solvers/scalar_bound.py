@@ -25,9 +25,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.cavity_newton import sites_at_mode
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 
 __all__ = ["average_target", "bound_target", "scalar_bound"]
 

@@ -17,10 +17,10 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 
 __all__ = ["scalar_ep"]
 

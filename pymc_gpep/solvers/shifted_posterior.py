@@ -17,8 +17,8 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.independent import function_variance, function_weights
 from pymc_gpep.kernels.linalg.lapack import multiply_functions, solve_with_cholesky
-from pymc_gpep.solvers.contract import Problem, own_matrix
 from pymc_gpep.solvers.coupled import factorise
+from pymc_gpep.solvers.problem import Problem, own_matrix
 
 __all__ = ["ShiftedPosterior", "shifted_posterior", "shifted_posterior_space"]
 

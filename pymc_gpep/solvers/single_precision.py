@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from pymc_gpep.solvers.contract import Problem
+from pymc_gpep.solvers.problem import Problem
 
 __all__ = ["SinglePrecision"]
 

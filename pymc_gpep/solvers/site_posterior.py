@@ -7,8 +7,8 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
-from pymc_gpep.solvers.contract import Derivatives, Problem
 from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
+from pymc_gpep.solvers.problem import Derivatives, Problem
 
 __all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
 

@@ -9,10 +9,10 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.methods.softmax_qep import softmax_sites
 from pymc_gpep.kernels.moments.coupled_sites import relative_location
-from pymc_gpep.solvers.contract import Found, Problem
 from pymc_gpep.solvers.coupled import factorise, marginal_moments
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.site_posterior import SitePosterior, derivatives, site_posterior_space
 
 __all__ = ["Nodes", "softmax_qep"]

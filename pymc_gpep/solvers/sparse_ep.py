@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
+from pymc_gpep.solvers.sparse_sweeps import MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
@@ -95,15 +95,17 @@ class SparseEPSweeps(SparseSweeps):
         super().__init__(features, factors.functions, factors.shifts, team)
         self._factors = factors
 
-    def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
+    def _matched(
+        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
+    ) -> MatchedSites:
         at = self._cavities(rows, features, posterior, t, nu)
         if not (at.keep > 0.0).all():
-            return Matched(t, nu, at.variance, np.nan)
+            return MatchedSites(t, nu, at.variance, np.nan)
         rho, gamma = at.tilted.rho, at.tilted.gamma
         if self._factors.narrows:
             gamma = np.maximum(gamma, 0.0)
         terms = float(at.tilted.log_z.sum()) - site_terms(at.cavity_mean, at.cavity_variance, nu, t)
-        return Matched(*site_of(rho, gamma, at.cavity_mean, at.cavity_variance), at.variance, terms)
+        return MatchedSites(*site_of(rho, gamma, at.cavity_mean, at.cavity_variance), at.variance, terms)
 
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         at = self._cavities(rows, features, posterior, t, nu)

@@ -18,7 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.common_shift import SiteSums
 from pymc_gpep.solvers.inducing import Features, RowFeatures
 from pymc_gpep.solvers.sparse_ep import Factors, site_of, site_terms
-from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
+from pymc_gpep.solvers.sparse_sweeps import MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
@@ -73,12 +73,14 @@ class SparseLatentSweeps(SparseSweeps):
         stretch = 1.0 + sums.precision * self._rest(sums.features)
         return SiteSums(sums.features, sums.precision / stretch, sums.location / stretch)
 
-    def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
+    def _matched(
+        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
+    ) -> MatchedSites:
         values = self._values(rows, features, posterior, t, nu)
         mean, variance = self._by_site(rows, values.mean), self._by_site(rows, values.variance)
         keep = 1.0 - t * variance
         if not (keep > 0.0).all():
-            return Matched(t, nu, variance, np.nan)
+            return MatchedSites(t, nu, variance, np.nan)
         cavity_mean, cavity_variance = mean + variance * (t * mean - nu) / keep, variance / keep
         log_z, rho, gamma = self._factors.tilted(
             rows, self._by_site(rows, features.mean) + cavity_mean, cavity_variance
@@ -88,7 +90,7 @@ class SparseLatentSweeps(SparseSweeps):
         stretch = 1.0 + values.precision * rest
         numbers = 0.5 * float((values.location**2 * rest / stretch - np.log(stretch)).sum())
         terms = float(log_z.sum()) - site_terms(cavity_mean, cavity_variance, nu, t) + numbers
-        return Matched(*site_of(rho, gamma, cavity_mean, cavity_variance), variance, terms)
+        return MatchedSites(*site_of(rho, gamma, cavity_mean, cavity_variance), variance, terms)
 
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         mean, variance = self._marginals(features, posterior)

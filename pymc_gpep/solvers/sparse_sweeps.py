@@ -23,10 +23,10 @@ from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.triangular_products import weighted_gram
 from pymc_gpep.solvers.whitened_posterior import Whitened, WhitenedPosterior, whitened_posterior
 
-__all__ = ["Matched", "Slopes", "SparseSweeps"]
+__all__ = ["MatchedSites", "Slopes", "SparseSweeps"]
 
 
-class Matched(NamedTuple):
+class MatchedSites(NamedTuple):
     """What a sweep makes of the sites of B points."""
 
     precision: Array
@@ -70,7 +70,9 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         self._shifts = shifts
 
     @abstractmethod
-    def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
+    def _matched(
+        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
+    ) -> MatchedSites:
         """Where the sites of some rows are to go."""
 
     @abstractmethod

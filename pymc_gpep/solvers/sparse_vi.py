@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features, RowFeatures
-from pymc_gpep.solvers.sparse_sweeps import Matched, Slopes, SparseSweeps
+from pymc_gpep.solvers.sparse_sweeps import MatchedSites, Slopes, SparseSweeps
 from pymc_gpep.solvers.team import ALONE, Team
 from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
-__all__ = ["Averages", "SparseVISweeps"]
+__all__ = ["PointAverages", "SparseVISweeps"]
 
 
-class Averages(NamedTuple):
+class PointAverages(NamedTuple):
     """The likelihood by averages of its logarithm."""
 
     functions: NDArray[np.int64]
@@ -51,12 +51,12 @@ class SparseVISweeps(SparseSweeps):
     Parameters
     ----------
     features : RowFeatures
-    averages : Averages
+    averages : PointAverages
     team : Team
         Who works on it. Results do not depend on how many there are.
     """
 
-    def __init__(self, features: RowFeatures, averages: Averages, team: Team = ALONE) -> None:
+    def __init__(self, features: RowFeatures, averages: PointAverages, team: Team = ALONE) -> None:
         super().__init__(features, averages.functions, False, team)
         self._averages = averages
 
@@ -66,10 +66,12 @@ class SparseVISweeps(SparseSweeps):
         better[:] = natural
         return (True, bound, residual) if ok else (True, -np.inf, np.inf)
 
-    def _matched(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Matched:
+    def _matched(
+        self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array
+    ) -> MatchedSites:
         mean, variance, value, of_mean, of_variance = self._terms(rows, features, posterior)
         precision = -2.0 * of_variance
-        return Matched(precision, of_mean + precision * mean, variance, float(value.sum()))
+        return MatchedSites(precision, of_mean + precision * mean, variance, float(value.sum()))
 
     def _slopes(self, rows: slice, features: Features, posterior: WhitenedPosterior, t: Array, nu: Array) -> Slopes:
         *_, of_mean, of_variance = self._terms(rows, features, posterior)

@@ -7,10 +7,10 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import CoupledAscent
 from pymc_gpep.solvers.newton import newton
+from pymc_gpep.solvers.problem import Problem
 
 __all__ = ["evidences_with_new_point"]
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.rows.chunks import chunks
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 
 __all__ = ["Batch", "Batches"]
 

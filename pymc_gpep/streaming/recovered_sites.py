@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.approximations.point_averages import point_averages
-from pymc_gpep.approximations.site_rules.contract import ScalarSites
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.solvers.inducing import InducedPrior, RowFeatures, Whitening
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.inducing import InducedPrior, InducingWhitening, RowFeatures
 from pymc_gpep.solvers.sparse_ep import SparseEPSweeps, Tilted, site_of
 from pymc_gpep.solvers.sparse_sweeps import SparseSweeps
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
@@ -40,7 +40,7 @@ class Recovered(NamedTuple):
 
 def recovered(
     prior: InducedPrior,
-    whitening: Whitening,
+    whitening: InducingWhitening,
     posterior: WhitenedPosterior,
     rule: ScalarSites,
     likelihood: Likelihood,
@@ -52,7 +52,7 @@ def recovered(
     Parameters
     ----------
     prior : InducedPrior
-    whitening : Whitening
+    whitening : InducingWhitening
     posterior : WhitenedPosterior
         q(v).
     rule : ScalarSites
@@ -77,7 +77,7 @@ def recovered(
 
 def recovered_by_bound(
     prior: InducedPrior,
-    whitening: Whitening,
+    whitening: InducingWhitening,
     posterior: WhitenedPosterior,
     likelihood: Likelihood,
     labels: NDArray[np.int64],

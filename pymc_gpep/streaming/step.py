@@ -21,17 +21,17 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.features import batch_features, prior_blocks
-from pymc_gpep.streaming.memories.contract import Effect, Memory
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.memories.memory import Effect, Memory
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
 from pymc_gpep.structure.interpreted import refuse_draws
 
-__all__ = ["Problem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
+__all__ = ["BatchProblem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
 
 type Optimiser = Callable[[list[TensorVariable], list[SharedVariable]], dict[SharedVariable, TensorVariable]]
 
 
-class Problem(NamedTuple):
+class BatchProblem(NamedTuple):
     """What is fitted, and how."""
 
     space: Hyperparameters
@@ -76,7 +76,7 @@ class Taken(NamedTuple):
 type Step = Callable[[Array, NDArray[np.int64], Array, NDArray[np.int64], float, bool], Taken]
 
 
-def step_graph(problem: Problem, state: State) -> StepGraph:
+def step_graph(problem: BatchProblem, state: State) -> StepGraph:
     """The graph of a batch in terms of the state."""
     space, c = problem.space, problem.space.classifier.n_functions
     # Every shape is known: without that most of a graph would be about shapes.
@@ -118,7 +118,7 @@ def step_graph(problem: Problem, state: State) -> StepGraph:
     return StepGraph(x, labels, weights, beta, effect.value + log_prior, gradient, floored, effect)
 
 
-def make_step(problem: Problem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
+def make_step(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
     """Compile a step: a function of a batch (inputs, labels, weights, rows), β, and whether the optimiser moves.
 
     It changes the state and returns the log posterior, the share of floored points and whether all went well; where a

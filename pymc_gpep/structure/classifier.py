@@ -13,9 +13,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods.contract import Likelihood, Reading
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood, not_latent
 from pymc_gpep.structure.assembly import evaluate, read_assembly
 from pymc_gpep.structure.elementwise import is_elementwise

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from pymc_gpep.approximations.ivm import IVM
-from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.processes import GPModel
 

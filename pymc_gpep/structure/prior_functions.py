@@ -14,7 +14,7 @@ from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function

@@ -22,15 +22,15 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
 from pymc_gpep.structure.prior_functions import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.plans.contract import Given, Search
-from pymc_gpep.variational.plans.registry import PLANS, plan_for
+from pymc_gpep.variational.plans.plan import FitTask, Search
+from pymc_gpep.variational.plans.plans import PLANS, plan_for
 
 __all__ = ["GPInference", "taken"]
 
@@ -66,7 +66,7 @@ class GPInference(Inference):
     data : pair of arrays, path or Rows, optional
         Inputs and labels in place of those of the model, which is declared on a few of them, for methods with inducing
         inputs or active rows. They are read block by block, and need not fit in memory, but for active rows, which hold
-        the inputs. See `pymc_gpep.rows.registry.rows_of`.
+        the inputs. See `pymc_gpep.rows.open_rows.rows_of`.
     hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
         What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
         integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the Gaussian at the
@@ -121,7 +121,7 @@ class GPInference(Inference):
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
         first = space.initial_point(values, seed)
-        self._given = Given(method, space, approximator, gps, rows, seed, first, left_off, starts)
+        self._given = FitTask(method, space, approximator, gps, rows, seed, first, left_off, starts)
         self._plan.check(self._given)
         self._search: Search | None = None
         self._fit: Fit | None = None

@@ -16,8 +16,8 @@ from pymc_gpep.approximations import (
     QuadraticVB,
     ScalarLaplace,
 )
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from tests.reference.binary_links import LINKS, Link
 from tests.reference.data import squared_exponential
 

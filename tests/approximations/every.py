@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from pymc_gpep.approximations import APPROXIMATIONS, QEP, Approximator, FactorialVariational, Solution
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 
 __all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_one_function", "with_one_of"]
 

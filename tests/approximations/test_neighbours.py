@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep import IEP, KL, QEP, NestedEP, QuadraticVB
 from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from tests.reference.data import iris, squared_exponential
 
 C = 3

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.approximations.site_rules.contract import ScalarSites
 from pymc_gpep.approximations.site_rules.pairs import Pairs
-from pymc_gpep.approximations.site_rules.registry import RULES, chosen_rule
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
+from pymc_gpep.approximations.site_rules.site_rules import RULES, chosen_rule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from tests.reference.independent_ep import quadrature_moments
 

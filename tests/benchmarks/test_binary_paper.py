@@ -13,7 +13,7 @@ from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effecti
 from benchmarks.binary_paper.summary import below
 from benchmarks.binary_paper.sweep import gathered, grid, log_density, nested, sweep_split
 from benchmarks.paper.data import Split
-from pymc_gpep.comparison.scores import information
+from pymc_gpep.comparison.held_out_scores import information
 from pymc_gpep.structure.assembly import evaluate
 
 OF_PYMC = {

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
 
-from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.checks.annealing import (
     Base,
     anneal,

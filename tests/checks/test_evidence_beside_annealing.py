@@ -14,7 +14,7 @@ import pymc_gpep as gpep
 from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.annealing import anneal, importance_weights, posterior_base
 from pymc_gpep.hyper.weights import importance_estimate
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from tests.likelihoods.with_parameters import COUNTS, CUTS, EXPOSURE, ORDERED, model_of
 from tests.models import interpreted_sampler
 from tests.reference.elliptical_slices import slices

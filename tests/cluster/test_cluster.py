@@ -13,13 +13,13 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.cluster.log_posterior import ClusterLogPosterior, part_ends
+from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior, part_ends
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
-from pymc_gpep.rows.registry import rows_of
+from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks

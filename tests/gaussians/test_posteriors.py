@@ -9,8 +9,8 @@ from scipy.stats import multivariate_normal
 
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posteriors import make_posterior, posterior_class, posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.gaussians.registry import make_posterior, posterior_class, posterior_of
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SiteForm, Sites
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.dense_posterior import DenseGaussian, block_diagonal, dense_gaussian, site_blocks

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 
 __all__ = ["integral_and_derivatives", "integrate"]
 

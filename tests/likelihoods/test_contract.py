@@ -11,9 +11,9 @@ from numpy.testing import assert_allclose
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.registry import posterior_class
+from pymc_gpep.gaussians.posteriors import posterior_class
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.integrals import integrate
 
 N = 6

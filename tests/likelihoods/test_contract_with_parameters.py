@@ -8,8 +8,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes, ScalarDensity
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.with_parameters import CASES, COUNTS, ORDERED, model_of
 from tests.reference.dense_averages import normal_average
 

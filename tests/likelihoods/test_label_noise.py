@@ -11,10 +11,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
-from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 
 EPSILON, C, N = 0.1, 3, 5

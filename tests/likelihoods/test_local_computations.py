@@ -8,6 +8,7 @@ from numpy.testing import assert_allclose
 from scipy.special import log_ndtr
 
 from pymc_gpep.approximations.qep import quadrature_rule
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
@@ -30,7 +31,6 @@ from pymc_gpep.likelihoods.local_computations import (
     Utilities,
     UtilityBound,
 )
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from tests.likelihoods.integrals import integral_and_derivatives
 
 C, N = 3, 4

@@ -9,8 +9,8 @@ from scipy import stats
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
 from pymc_gpep.structure import StructureError
 from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EXPOSURE, ORDERED, X, model_of
 

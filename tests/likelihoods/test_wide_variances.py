@@ -7,7 +7,7 @@ from scipy import integrate, stats
 from scipy.special import ndtr
 
 from pymc_gpep.kernels.scalar import logit, poisson, probit
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 
 NAMED = {each.name: each for each in LIKELIHOODS}
 Z = np.array([-3.0, -1.0, 0.0, 0.5, 2.0])

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.in_memory import InMemory
+from pymc_gpep.rows.rows import Rows
 
 X = np.arange(10.0).reshape(5, 2)
 Y = np.array([0, 1, 2, 0, 1])

@@ -5,10 +5,10 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites
 from pymc_gpep.gaussians.whitening import PriorWhitening
-from pymc_gpep.sampling.pseudo_marginal import Estimate
+from pymc_gpep.sampling.pseudo_marginal import EvidenceEstimate
 from tests import models
 from tests.reference.exact import orthant_evidence
 from tests.sampling.exactness import PROBLEMS, assert_exact, build
@@ -121,7 +121,7 @@ def test_each_move_is_held_against_the_prior_where_the_last_one_ended(three_poin
     proposals = iter([1.0, 2.0])
     z = np.zeros((step.particles, *whitening.shape))
     monkeypatch.setattr(step, "tune", False)
-    monkeypatch.setattr(step, "estimate", lambda *_: Estimate(0.0, np.zeros(len(z)), z))
+    monkeypatch.setattr(step, "estimate", lambda *_: EvidenceEstimate(0.0, np.zeros(len(z)), z))
     monkeypatch.setattr(step, "log_prior", lambda at: log_priors[float(at["eta_log__"])])
     monkeypatch.setattr(step, "propose", lambda _: ({"eta_log__": np.array(next(proposals))}, whitening))
     f = whitening.latent(z[0])

@@ -5,11 +5,11 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.selection.contract import DenseRows
-from pymc_gpep.selection.site_rules.contract import SiteRule
-from pymc_gpep.selection.site_rules.rules import RULES
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.selection.selection import DenseRows
+from pymc_gpep.selection.site_rules.row_site_rule import RowSiteRule
+from pymc_gpep.selection.site_rules.row_site_rules import RULES
 from tests.reference.data import Problem, random_problem
 
 __all__ = ["CASES", "Case"]
@@ -19,7 +19,7 @@ class Case(NamedTuple):
     """A likelihood with sites."""
 
     likelihood: Likelihood
-    rule: SiteRule
+    rule: RowSiteRule
 
     def __str__(self) -> str:
         return f"{self.likelihood.name}-{self.rule.name}"

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import row_sample, sites_of
-from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.selection.bound import ActiveBound
 from pymc_gpep.selection.greedy import include_rows
 from pymc_gpep.solvers.inducing import Block

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import sites_of
-from pymc_gpep.gaussians.registry import posterior_of
+from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.selection.greedy import Candidates, include_rows
 from tests.reference.active_rows import MATCHES, adf
 from tests.selection.cases import CASES

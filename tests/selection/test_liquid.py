@@ -6,9 +6,9 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import IVM, approximator
 from pymc_gpep.approximations.ivm import sites_of
-from pymc_gpep.gaussians.registry import posterior_of
-from pymc_gpep.selection.contract import DenseRows
+from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.selection.greedy import Candidates, include_rows
+from pymc_gpep.selection.selection import DenseRows
 from tests.reference.data import random_problem
 from tests.selection.cases import CASES
 

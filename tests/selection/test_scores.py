@@ -5,9 +5,9 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from pymc_gpep.approximations import IVM
-from pymc_gpep.selection.contract import DenseRows
 from pymc_gpep.selection.greedy import Candidates
 from pymc_gpep.selection.scores import SCORES
+from pymc_gpep.selection.selection import DenseRows
 from tests.reference.active_rows import MATCHES, adf, divergence, label_probability
 from tests.reference.data import random_problem
 from tests.selection.cases import CASES

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.cavity_newton import CavityAscent
-from pymc_gpep.solvers.contract import Problem
+from pymc_gpep.solvers.problem import Problem
 from tests.approximations.binary import KINDS
 
 N = 24

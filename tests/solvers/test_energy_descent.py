@@ -7,9 +7,9 @@ from numpy.testing import assert_allclose
 from pymc_gpep import NestedEP
 from pymc_gpep.kernels.schemes.energy_descent import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.contract import Problem
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Problem
 from pymc_gpep.solvers.site_posterior import site_posterior_space
 from tests.reference import flat_energy
 from tests.reference.data import iris, random_problem, squared_exponential

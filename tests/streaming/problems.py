@@ -9,10 +9,10 @@ import pytensor
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.streaming.batches import Batch, Batches
-from pymc_gpep.streaming.memories.contract import Memory
-from pymc_gpep.streaming.rules.registry import rule_for
+from pymc_gpep.streaming.memories.memory import Memory
+from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import Problem, make_step, step_graph
+from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.prior_functions import as_gps
 from tests import models
@@ -22,7 +22,7 @@ __all__ = ["Small", "small"]
 
 
 class Small(NamedTuple):
-    problem: Problem
+    problem: BatchProblem
     state: State
     batches: Batches
 
@@ -75,5 +75,5 @@ def small(build: Any, memory: Memory, sites: str | None, batch_size: int, induci
     half = rng.normal(size=(c, inducing, inducing))
     state.precision.set_value(half @ half.swapaxes(1, 2))
     state.location.set_value(rng.normal(size=(c, inducing)))
-    problem = Problem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size, len(X))
+    problem = BatchProblem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size, len(X))
     return Small(problem, state, batches)

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
-from pymc_gpep.streaming.memories.stored import Stored
+from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.memories.variational import Variational
 from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import models
@@ -22,7 +22,7 @@ pytest.importorskip("jax")
         (Stateless(local_iterations=2), "quadrature"),
         (Stochastic(), "pairwise"),
         (Variational(), "pairwise"),
-        (Stored(), "pairwise"),
+        (StoredMemory(), "pairwise"),
     ],
     ids=["stateless", "stochastic", "variational", "stored"],
 )

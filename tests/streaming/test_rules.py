@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 from scipy.integrate import quad
 from scipy.special import log_expit, log_ndtr
 
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.streaming.rules.registry import RULES, rule_for
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
 CASES = [(kind, likelihood) for kind in RULES for likelihood in LIKELIHOODS if kind.fits(likelihood)]

@@ -8,7 +8,7 @@ from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
-from pymc_gpep.streaming.memories.stored import Stored
+from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.memories.variational import Variational
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.interpreted import INTERPRETED
@@ -20,7 +20,7 @@ MEMORIES = [Stateless(), Stochastic(), Variational()]
 
 @pytest.mark.parametrize(
     ("memory", "batch_size"),
-    [(Stateless(), 13), (Stochastic(), 10), (Variational(), 8), (Stored(), 8)],
+    [(Stateless(), 13), (Stochastic(), 10), (Variational(), 8), (StoredMemory(), 8)],
     ids=["stateless", "stochastic", "variational", "sites"],
 )
 def test_the_mean_over_an_epoch_is_what_all_rows_give(memory, batch_size):
@@ -68,7 +68,7 @@ def test_random_batches_scatter_about_what_all_rows_give():
 
 
 @pytest.mark.parametrize("build", [models.per_class, models.bernoulli_logit])
-@pytest.mark.parametrize("memory", [*MEMORIES[1:], Stored()], ids=lambda memory: memory.name)
+@pytest.mark.parametrize("memory", [*MEMORIES[1:], StoredMemory()], ids=lambda memory: memory.name)
 def test_gradients_are_those_of_the_objective(memory, build):
     """q is a constant, and so is all that a batch is taken with: nothing else changes with θ and Z."""
     problem = small(build, memory, None, 30)

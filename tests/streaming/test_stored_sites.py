@@ -9,7 +9,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
-from pymc_gpep.streaming.memories.stored import Stored
+from pymc_gpep.streaming.memories.stored import StoredMemory
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.schedule import ReplacingSchedule
 from pymc_gpep.streaming.step import Taken
@@ -21,7 +21,7 @@ from tests.streaming.problems import small
 
 def begun(build, sites, batch_size, warmup=0, **options):
     """From nothing; and its run, in which hyperparameters and inducing inputs move after so many steps."""
-    problem = small(build, Stored(), sites, batch_size)
+    problem = small(build, StoredMemory(), sites, batch_size)
     state = problem.state
     step = problem.step(**options)
     state.settle()

@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import SparseEP
-from pymc_gpep.approximations.registry import approximator
+from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.structure import StructureError, read_classifier, read_processes
 

@@ -8,7 +8,7 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.structure import StructureError, read_classifier
 
 N = 6

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from pymc_gpep.approximations import METHODS
-from pymc_gpep.approximations.registry import approximator
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
+from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.variational.inference import GPInference
 from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS

@@ -5,9 +5,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.approximations.site_rules.pairs import Pairs
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import PairFactors
 from pymc_gpep.solvers.sparse_latent_ep import LatentSites
 

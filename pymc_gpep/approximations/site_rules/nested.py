@@ -5,8 +5,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import NoisyDifferenceFactors
 from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 

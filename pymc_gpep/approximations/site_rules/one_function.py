@@ -5,11 +5,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.site_rules.contract import ScalarSites
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
-from pymc_gpep.solvers.contract import NO_PARAMETERS
+from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.sparse_ep import Tilted
 
 __all__ = ["OneFunctionSite"]

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 
 __all__ = ["LabelNoise"]

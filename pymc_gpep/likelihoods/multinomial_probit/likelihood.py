@@ -26,7 +26,7 @@ from pymc_gpep.kernels.moments.site_information import probit_information
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     DifferenceFactors,

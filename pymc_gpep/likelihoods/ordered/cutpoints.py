@@ -15,7 +15,7 @@ from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 
 __all__ = ["has_cutpoints", "read_cutpoints"]
 

@@ -13,7 +13,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import poisson
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,

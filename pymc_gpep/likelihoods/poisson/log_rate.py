@@ -13,7 +13,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 
 __all__ = ["read_log_rate"]
 

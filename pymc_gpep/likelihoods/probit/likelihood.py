@@ -14,7 +14,7 @@ from scipy.special import log_ndtr, ndtr
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sampling.sign import draw_by_sign
 from pymc_gpep.kernels.scalar import probit
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,

@@ -18,7 +18,7 @@ from scipy.special import log_softmax
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.likelihoods.softmax import along_line, curvature_slope, softmax
 from pymc_gpep.kernels.methods.softmax_qep import softmax_qep_update
-from pymc_gpep.likelihoods.contract import Reading
+from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints

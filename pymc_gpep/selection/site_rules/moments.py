@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser, SiteInformation
-from pymc_gpep.selection.site_rules.contract import Matched, Told
+from pymc_gpep.selection.site_rules.row_site_rule import Matched, Told
 from pymc_gpep.solvers.sparse_ep import site_of
 
-__all__ = ["OneFunction", "PointMoments", "coupled_told", "independent_information", "rough_normalisers"]
+__all__ = ["OneFunctionMoments", "PointMoments", "coupled_told", "independent_information", "rough_normalisers"]
 
 
 class _Derivatives(NamedTuple):
@@ -77,7 +77,7 @@ class PointMoments(_Moments):
         return _Derivatives(log_z, rho.T, gamma.T)
 
 
-class OneFunction(_Moments):
+class OneFunctionMoments(_Moments):
     """The same for a likelihood of one latent function."""
 
     method = "ep"

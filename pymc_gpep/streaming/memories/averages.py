@@ -10,12 +10,12 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.common_shift import common_terms, shifted
 from pymc_gpep.streaming.gaussian import Gaussian
-from pymc_gpep.streaming.memories.contract import Effect, Marginals, Memory
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.memories.memory import Effect, Marginals, Memory
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import AveragingSchedule, Schedule
 from pymc_gpep.streaming.state import State
 
-__all__ = ["Averages", "BatchSites"]
+__all__ = ["AveragesMemory", "BatchSites"]
 
 
 class BatchSites(NamedTuple):
@@ -38,7 +38,7 @@ class BatchSites(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Averages(Memory):
+class AveragesMemory(Memory):
     """A memory whose sites follow from a Gaussian that is the same for the whole batch."""
 
     decay: ClassVar[float] = 0.1

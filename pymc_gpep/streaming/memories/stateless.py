@@ -9,9 +9,9 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.limits import at_least
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.graph_functions import repeat
-from pymc_gpep.streaming.memories.averages import Averages, BatchSites
-from pymc_gpep.streaming.memories.contract import Marginals, log_site_normalisers, site_of
-from pymc_gpep.streaming.rules.contract import PointTerms, Rule
+from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
+from pymc_gpep.streaming.memories.memory import Marginals, log_site_normalisers, site_of
+from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["Stateless"]
 
@@ -19,7 +19,7 @@ _LEAST = 0.05  # of the precision of a marginal that a cavity keeps
 
 
 @dataclass(frozen=True)
-class Stateless(Averages):
+class Stateless(AveragesMemory):
     """A site is the solution of site = update(q / site), on scalars; iterated from zero.
 
     Parameters

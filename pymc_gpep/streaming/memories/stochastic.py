@@ -7,15 +7,15 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
-from pymc_gpep.streaming.memories.averages import Averages, BatchSites
-from pymc_gpep.streaming.memories.contract import Marginals, site_of
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
+from pymc_gpep.streaming.memories.memory import Marginals, site_of
+from pymc_gpep.streaming.rules.rule import Rule
 
 __all__ = ["Stochastic"]
 
 
 @dataclass(frozen=True)
-class Stochastic(Averages):
+class Stochastic(AveragesMemory):
     """Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
 
     The objective takes each point's factor under a cavity that still holds almost all of its own site, and so is larger

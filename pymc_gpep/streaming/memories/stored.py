@@ -8,16 +8,16 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.gaussian import gaussian
-from pymc_gpep.streaming.memories.contract import Effect, Memory, log_site_normalisers, site_of
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.memories.memory import Effect, Memory, log_site_normalisers, site_of
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import ReplacingSchedule, Schedule
 from pymc_gpep.streaming.state import State
 
-__all__ = ["Stored"]
+__all__ = ["StoredMemory"]
 
 
 @dataclass(frozen=True)
-class Stored(Memory):
+class StoredMemory(Memory):
     """Villacampa-Calvo and Hernández-Lobato (2017), section 2.3: EP with minibatches.
 
     A site acts on x′ = w′ᵀv, with the features w′ that its row had when it came last; it is taken out of q there, and

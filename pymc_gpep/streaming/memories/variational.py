@@ -7,15 +7,15 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
-from pymc_gpep.streaming.memories.averages import Averages, BatchSites
-from pymc_gpep.streaming.memories.contract import Marginals
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
+from pymc_gpep.streaming.memories.memory import Marginals
+from pymc_gpep.streaming.rules.rule import Rule
 
 __all__ = ["Variational"]
 
 
 @dataclass(frozen=True)
-class Variational(Averages):
+class Variational(AveragesMemory):
     """Hensman et al. (2013) in natural parameters (Khan and Lin 2017): no cavity is formed.
 
     The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)).

@@ -10,11 +10,11 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
-from pymc_gpep.likelihoods.contract import Likelihood
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.streaming.rules.contract import PointTerms, Rule
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 from pymc_gpep.streaming.rules.whole_point import log_largest
 
 __all__ = ["LabelNoiseNormaliser"]

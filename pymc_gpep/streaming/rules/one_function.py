@@ -7,14 +7,14 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
 from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
-from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 from pymc_gpep.streaming.rules.log_concave import window
+from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["ExpectedLogLogit", "ExpectedLogProbit", "LogitNormaliser", "ProbitNormaliser"]
 

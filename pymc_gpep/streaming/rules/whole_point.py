@@ -6,13 +6,13 @@ import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
-from pymc_gpep.streaming.rules.contract import PointTerms, Rule
 from pymc_gpep.streaming.rules.log_concave import window
+from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["WholePointNormaliser", "log_largest"]
 

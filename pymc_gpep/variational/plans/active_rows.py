@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution
-from pymc_gpep.approximations.registry import check_fits, with_options
+from pymc_gpep.approximations.methods import check_fits, with_options
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
@@ -21,7 +21,7 @@ from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb, Report
-from pymc_gpep.variational.plans.contract import Given, Plan
+from pymc_gpep.variational.plans.plan import FitTask, Plan
 
 __all__ = ["ACTIVE_METHODS", "ActiveRows"]
 
@@ -53,11 +53,11 @@ class ActiveRows(Plan):
         check_fits(method, made.approximates, classifier.likelihood_model)
         return made.named(classifier.likelihood_model)
 
-    def check(self, given: Given) -> None:
+    def check(self, given: FitTask) -> None:
         """See `Plan`."""
         functions_of(given.classifier, given.gps)
 
-    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
         """See `Plan`."""
         run.stage("making the graphs of the covariances")
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, kwargs, given.rows)
@@ -70,7 +70,7 @@ class ActiveRows(Plan):
 class _Rounds(Climb):
     """A search in rounds, at whose end the log posterior has active rows."""
 
-    def __init__(self, given: Given, log_posterior: ActiveLogPosterior, majors: int) -> None:
+    def __init__(self, given: FitTask, log_posterior: ActiveLogPosterior, majors: int) -> None:
         super().__init__(given, log_posterior, whole=self._one)
         self._majors = majors
         self._held: HeldActive | None = None

@@ -14,7 +14,7 @@ from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
-from pymc_gpep.variational.plans.contract import Given, Plan
+from pymc_gpep.variational.plans.plan import FitTask, Plan
 
 __all__ = ["AllRows"]
 
@@ -29,7 +29,7 @@ class AllRows(Plan):
         """See `Plan`."""
         return approximator(method, classifier.likelihood_model, options, self.besides(), others)
 
-    def check(self, given: Given) -> None:
+    def check(self, given: FitTask) -> None:
         """See `Plan`."""
         check_memory(given.classifier, f"method={given.method!r}", learned=True)
 
@@ -37,7 +37,7 @@ class AllRows(Plan):
         """See `Plan`."""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
-    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
         """See `Plan`."""
         warn_of_single_class(given.classifier, *evaluate([given.classifier.labels]))
         run.stage("making the graph of the log posterior")

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pymc.variational.updates import adam
 
-from pymc_gpep.approximations.registry import check_fits
+from pymc_gpep.approximations.methods import check_fits
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.argument_types import check_number, check_switches, check_whole, plain
 from pymc_gpep.array_types import Array
@@ -21,19 +21,19 @@ from pymc_gpep.hyper.optimum import why_stopped
 from pymc_gpep.hyper.row_labels import checked_chunks
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.chunks import column_deviations
-from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
+from pymc_gpep.rows.rows import Rows
+from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.batches import Batches as BatchOrder
 from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.streaming.log_posterior import BatchLogPosterior, Steps
-from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.memories.memory import Memory
 from pymc_gpep.streaming.methods import STREAMING_METHODS
-from pymc_gpep.streaming.rules.contract import Rule
-from pymc_gpep.streaming.rules.registry import RULES, rule_for
+from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import Problem, make_step
+from pymc_gpep.streaming.step import BatchProblem, make_step
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import INTERPRETED
@@ -46,15 +46,15 @@ from pymc_gpep.variational.model_warnings import (
     warn_of_jitter,
     warn_of_single_count,
 )
-from pymc_gpep.variational.plans.contract import Given, Plan, Search
+from pymc_gpep.variational.plans.plan import FitTask, Plan, Search
 
-__all__ = ["Batches"]
+__all__ = ["ByBatches"]
 
 _SMOOTHING = 0.98  # of the objective that progress shows
 
 
 @dataclass(frozen=True)
-class Batches(Plan):
+class ByBatches(Plan):
     """Options of `"sparse_ep"`, `"sparse_sep"` and `"sparse_vi"` by batches, besides those of the memory.
 
     Parameters
@@ -140,17 +140,19 @@ class Batches(Plan):
         check_fits(method, lambda each: any(rule.fits(each) for rule in RULES), classifier.likelihood_model)
         return memory
 
-    def check(self, given: Given) -> None:
+    def check(self, given: FitTask) -> None:
         """See `Plan`."""
         self._rule(given)
         functions_of(given.classifier, given.gps)
 
-    def _rule(self, given: Given) -> Rule:
+    def _rule(self, given: FitTask) -> Rule:
         space = given.space
         at_a_row = LikelihoodElsewhere(given.classifier, 1, space.data)(space.point(space.initial_point()))
         return rule_for(given.approximator.functional, self.sites, at_a_row)
 
-    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Search:
+    def begin(
+        self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None
+    ) -> Search:
         """See `Plan`."""
         run.stage("reading the data")
         blocks = InducingBlocks(given.classifier, given.gps, given.space.data, rows=given.rows)
@@ -166,8 +168,8 @@ class _Stepping(Search):
 
     def __init__(
         self,
-        plan: Batches,
-        given: Given,
+        plan: ByBatches,
+        given: FitTask,
         rule: Rule,
         blocks: InducingBlocks,
         first: Array,
@@ -186,7 +188,7 @@ class _Stepping(Search):
         return self._found
 
     @property
-    def trace(self) -> Steps:
+    def trace(self) -> StepTrace:
         """See `Search`."""
         return self.log_posterior.steps
 
@@ -213,14 +215,14 @@ class _Stepping(Search):
 
         def now(ended: str, read: Callable[[], Mapping[str, Array]], interrupted: bool = False) -> BatchLogPosterior:
             losses, floored = record[:, : steps.done]
-            done = Steps(read, settings, losses, floored, ended, self._given.space, interrupted)
+            done = StepTrace(read, settings, losses, floored, ended, self._given.space, interrupted)
             given = self._given
             return BatchLogPosterior(given.space, given.method, memory, self._rule, done, self._blocks, given.rows)
 
-        def nothing() -> Steps | None:
+        def nothing() -> StepTrace | None:
             return None
 
-        shown: Callable[[], Steps | None] = nothing
+        shown: Callable[[], StepTrace | None] = nothing
 
         def so_far() -> Fit:
             nonlocal shown
@@ -281,7 +283,7 @@ class _Stepping(Search):
             "parameters": ", ".join(given.space.parameters),
         }
 
-    def _prepare(self) -> tuple[Problem, State, BatchOrder]:
+    def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, c = self._blocks.rows, self._blocks.n_functions
@@ -292,7 +294,7 @@ class _Stepping(Search):
         state = State(self._first, inducing, units, c, float(plan.jitter), bool(plan.learn_inducing))
         counts = _label_counts(given.classifier, rows)
         warn_of_single_count(given.classifier, counts)
-        problem = Problem(
+        problem = BatchProblem(
             given.space,
             given.gps,
             self._rule,

@@ -13,7 +13,7 @@ from pymc_gpep.hyper.several_starts import maximise_from, one_after_another
 from pymc_gpep.hyper.starts import starting_points
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.variational.fit_run import FitRun
-from pymc_gpep.variational.plans.contract import Given, Search
+from pymc_gpep.variational.plans.plan import FitTask, Search
 
 __all__ = ["Climb"]
 
@@ -25,7 +25,7 @@ class Climb(Search):
 
     Parameters
     ----------
-    given : Given
+    given : FitTask
     log_posterior : LogPosterior
     flat : float
         Relative change of the log posterior that counts as none.
@@ -37,7 +37,7 @@ class Climb(Search):
 
     def __init__(
         self,
-        given: Given,
+        given: FitTask,
         log_posterior: Any,
         flat: float = FLAT,
         whole: Callable[[Array, int, Report], Optimum] | None = None,

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import pymc as pm
 
+from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS, check_fits, with_options
 from pymc_gpep.approximations.number import Number
-from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS, check_fits, with_options
 from pymc_gpep.argument_types import check_switches
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.inducing_inputs import initial_inducing
@@ -21,7 +21,7 @@ from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb, Report
-from pymc_gpep.variational.plans.contract import Given, Plan
+from pymc_gpep.variational.plans.plan import FitTask, Plan
 
 __all__ = ["SPARSE_METHODS", "InducingInputs"]
 
@@ -83,7 +83,7 @@ class InducingInputs(Plan):
         made.named(classifier.likelihood_model, classifier.n_functions, 1)
         return made
 
-    def check(self, given: Given) -> None:
+    def check(self, given: FitTask) -> None:
         """See `Plan`."""
         functions_of(given.classifier, given.gps)
         likelihood = given.classifier.likelihood_model
@@ -93,7 +93,7 @@ class InducingInputs(Plan):
                 "labels) do not have. Put the rows into the model."
             )
 
-    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
+    def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:
         """See `Plan`."""
         if optimiser is not None and self.update == "outer":
             raise ValueError('obj_optimizer is for update="inner"; update="outer" takes L-BFGS.')
@@ -118,12 +118,12 @@ class InducingInputs(Plan):
         return Climb(given, log_posterior, flat, whole, settles=self.client is not None)
 
     def _log_posterior(
-        self, given: Given, approximator: Any, blocks: InducingBlocks, inducing: Array
+        self, given: FitTask, approximator: Any, blocks: InducingBlocks, inducing: Array
     ) -> SparseLogPosterior:
         parts = given.space, approximator, blocks, inducing, self.learn_inducing
         if self.client is None:
             return SparseLogPosterior(*parts, given.rows)
-        from pymc_gpep.cluster.log_posterior import ClusterLogPosterior
+        from pymc_gpep.cluster.cluster_log_posterior import ClusterLogPosterior
 
         return ClusterLogPosterior(*parts, self.client, rows=given.rows)
 

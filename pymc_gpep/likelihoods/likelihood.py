@@ -12,7 +12,7 @@ from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.contract import NO_PARAMETERS
+from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 __all__ = ["Likelihood", "Reading"]
 

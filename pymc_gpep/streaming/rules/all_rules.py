@@ -1,8 +1,7 @@
 """The rules, and which of them is meant."""
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.streaming.rules.label_noise import LabelNoiseNormaliser
 from pymc_gpep.streaming.rules.one_function import (
     ExpectedLogLogit,
@@ -11,6 +10,7 @@ from pymc_gpep.streaming.rules.one_function import (
     ProbitNormaliser,
 )
 from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers, StepPairNormalisers
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.rules.whole_point import WholePointNormaliser
 
 __all__ = ["RULES", "rule_for"]

@@ -21,9 +21,9 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.row_labels import checked_labels
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
-from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.row_range import RowRange, rows_between
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.ep_ladder import SCHEMES, climb
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import RowFeatures, whitening

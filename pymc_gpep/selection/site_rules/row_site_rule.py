@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 
-__all__ = ["Matched", "SiteRule", "Told"]
+__all__ = ["Matched", "RowSiteRule", "Told"]
 
 
 class Matched(NamedTuple):
@@ -30,7 +30,7 @@ class Told(NamedTuple):
     """Divergence of the posterior with a row's site from that without (p,)."""
 
 
-class SiteRule(Protocol):
+class RowSiteRule(Protocol):
     """Sites from the moments of latent values without them (assumed density filtering)."""
 
     @property

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.rows.array_like import ArrayLike
-from pymc_gpep.rows.contract import Rows
 from pymc_gpep.rows.dask_array import DaskArray
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.memory_map import MemoryMap
 from pymc_gpep.rows.parquet import ParquetColumns, column_names, parquet_files
-from pymc_gpep.rows.stored import Stored, StoredKind
+from pymc_gpep.rows.rows import Rows
+from pymc_gpep.rows.stored import StoredArrays, StoredKind
 from pymc_gpep.rows.stored_rows import StoredRows
 from pymc_gpep.rows.zarr_array import ZarrArray
 
@@ -78,7 +78,7 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     return StoredRows(inputs, labels or ArrayLike(np.asarray(data[1])))
 
 
-def _stored(array: Any) -> Stored | None:
+def _stored(array: Any) -> StoredArrays | None:
     """None for what is in memory."""
     if isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         return None

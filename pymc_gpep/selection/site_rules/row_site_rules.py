@@ -7,7 +7,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.moments.coupled_sites import site_parameters
 from pymc_gpep.likelihoods.class_nodes import class_nodes
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
     CoupledQuadrature,
@@ -17,21 +17,21 @@ from pymc_gpep.likelihoods.local_computations import (
     UtilityBound,
 )
 from pymc_gpep.selection.average_log_density import has_averages
-from pymc_gpep.selection.site_rules.contract import Matched, SiteRule, Told
 from pymc_gpep.selection.site_rules.moments import (
-    OneFunction,
+    OneFunctionMoments,
     PointMoments,
     coupled_told,
     independent_information,
     rough_normalisers,
 )
+from pymc_gpep.selection.site_rules.row_site_rule import Matched, RowSiteRule, Told
 
 __all__ = [
     "RULES",
     "RULE_NAMES",
     "InnerEP",
     "Projection",
-    "Utilities",
+    "UtilitySites",
     "rows_can_be_chosen",
     "selection_rule",
 ]
@@ -54,7 +54,7 @@ class InnerEP:
         return likelihood.offers(DifferenceFactors) and likelihood.offers(SiteInformation)
 
     def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         c, p = mean.shape
         nothing, sites, scale = np.zeros((2, p, c - 1)), np.empty((2, p, c - 1)), np.empty((p, c - 1))
         likelihood.computation(DifferenceFactors).coupled_update(
@@ -65,11 +65,11 @@ class InnerEP:
         return found
 
     def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         return coupled_told(likelihood, labels, mean, cov)
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         return self.told(likelihood, labels, mean, cov).log_z
 
 
@@ -91,7 +91,7 @@ class Projection:
         return likelihood.offers(CoupledQuadrature) and likelihood.offers(SiteInformation)
 
     def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         c, p = mean.shape
         nodes = class_nodes(c - 1, _NODES)
         scale = cov.trace(axis1=1, axis2=2) / c
@@ -103,15 +103,15 @@ class Projection:
         return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))
 
     def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         return coupled_told(likelihood, labels, mean, cov)
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-        """See `SiteRule`; by the formula for tails, to about a percent."""
+        """See `RowSiteRule`; by the formula for tails, to about a percent."""
         return likelihood.log_tail(np.ascontiguousarray(mean.T), np.ascontiguousarray(cov), labels)
 
 
-class Utilities:
+class UtilitySites:
     """One online step of variational Bayes (equations 5.1 to 5.4): the mean utilities, seen with unit noise.
 
     These are taken at the mean of the latent values, whose variance does not enter.
@@ -128,23 +128,23 @@ class Utilities:
         return likelihood.offers(UtilityBound) and likelihood.offers(RoughNormaliser)
 
     def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         at, slope = np.ascontiguousarray(mean), np.empty(mean.shape)
         likelihood.computation(BlockCurvature).log_density(at, labels, slope)
         return Matched(np.ones(mean.shape), at + slope)
 
     def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         sites = self.match(likelihood, labels, mean, cov)
         information = independent_information(sites, mean, np.diagonal(cov, axis1=1, axis2=2).T)
         return Told(self.log_normalisers(likelihood, labels, mean, cov), information)
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-        """See `SiteRule`."""
+        """See `RowSiteRule`."""
         return rough_normalisers(likelihood, labels, mean, cov)
 
 
-RULES: tuple[SiteRule, ...] = (InnerEP(), Projection(), PointMoments(), OneFunction(), Utilities())
+RULES: tuple[RowSiteRule, ...] = (InnerEP(), Projection(), PointMoments(), OneFunctionMoments(), UtilitySites())
 """All there are; those of one name are for different likelihoods, and the first that fits is the default."""
 
 RULE_NAMES = tuple(dict.fromkeys(rule.name for rule in RULES))
@@ -155,7 +155,7 @@ def rows_can_be_chosen(likelihood: Likelihood) -> bool:
     return has_averages(likelihood) and any(rule.fits(likelihood) for rule in RULES)
 
 
-def selection_rule(name: str | None, likelihood: Likelihood) -> SiteRule:
+def selection_rule(name: str | None, likelihood: Likelihood) -> RowSiteRule:
     """The rule of a name for a likelihood, the first that fits if there is no name.
 
     Raises

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.sparse_contract import PointSites
 from pymc_gpep.solvers.sparse_ep import Factors, Tilted
 

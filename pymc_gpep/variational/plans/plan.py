@@ -10,16 +10,16 @@ from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.rows.contract import Rows
+from pymc_gpep.rows.rows import Rows
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.variational.fit_run import FitRun
 
-__all__ = ["Given", "Plan", "Search"]
+__all__ = ["FitTask", "Plan", "Search"]
 
 
 @dataclass(frozen=True)
-class Given:
+class FitTask:
     """What every method is told.
 
     Attributes
@@ -131,7 +131,7 @@ class Plan(ABC):
         """
 
     @abstractmethod
-    def check(self, given: Given) -> None:
+    def check(self, given: FitTask) -> None:
         """Refuse what cannot be fitted, before any work."""
 
     def doubt(self, fit: Fit) -> str:
@@ -139,12 +139,14 @@ class Plan(ABC):
         return ""
 
     @abstractmethod
-    def begin(self, given: Given, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Search:
+    def begin(
+        self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None
+    ) -> Search:
         """Make a search.
 
         Parameters
         ----------
-        given : Given
+        given : FitTask
         run : FitRun
         kwargs : dict
             For `pytensor.function`.

@@ -11,8 +11,8 @@ import xarray as xr
 from numpy.linalg import LinAlgError
 from numpy.typing import NDArray
 
-from pymc_gpep.approximations.registry import SPARSE_APPROXIMATIONS
-from pymc_gpep.approximations.site_rules.contract import ScalarSites
+from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
@@ -23,22 +23,22 @@ from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.rows.contract import Rows
-from pymc_gpep.solvers.inducing import Whitening, whitening
+from pymc_gpep.rows.rows import Rows
+from pymc_gpep.solvers.inducing import InducingWhitening, whitening
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.solvers.team import Team, gather, one_blas_thread
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.left_off import LeftOff
-from pymc_gpep.streaming.memories.contract import Memory
+from pymc_gpep.streaming.memories.memory import Memory
 from pymc_gpep.streaming.recovered_sites import Recovered, recovered, recovered_by_bound
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 
-__all__ = ["BatchLogPosterior", "BatchSolution", "Steps"]
+__all__ = ["BatchLogPosterior", "BatchSolution", "StepTrace"]
 
 
 @dataclass(frozen=True, eq=False)
-class Steps:
+class StepTrace:
     """The trace of steps over batches; see `pymc_gpep.hyper.trace.Trace`.
 
     Attributes
@@ -170,12 +170,12 @@ class BatchLogPosterior(BlockLogPosterior):
     method : str
     memory : Memory
     rule : Rule
-    steps : Steps
+    steps : StepTrace
     blocks : InducingBlocks or None
         Prior moments, with the rows that were fitted; None in a fit that was read from a file.
     rows : Rows, optional
         What was fitted in place of the rows of the model.
-    white : Whitening, optional
+    white : InducingWhitening, optional
         Of the inducing values, where it is known already.
     """
 
@@ -188,10 +188,10 @@ class BatchLogPosterior(BlockLogPosterior):
         method: str,
         memory: Memory,
         rule: Rule,
-        steps: Steps,
+        steps: StepTrace,
         blocks: InducingBlocks | None,
         rows: Rows | None = None,
-        white: Whitening | None = None,
+        white: InducingWhitening | None = None,
     ) -> None:
         super().__init__(space, blocks, rows)
         self.approximator = memory
@@ -260,7 +260,7 @@ class BatchLogPosterior(BlockLogPosterior):
             raise ValueError(f"There is no posterior to predict from: {ended}")
         return solution.posterior
 
-    def white(self) -> Whitening | None:
+    def white(self) -> InducingWhitening | None:
         """Return the whitening of the inducing values; None where their covariance has no Cholesky factor."""
         if self._white is None:
             jitter = float(self.steps.values["jitter"])
@@ -303,7 +303,7 @@ class BatchLogPosterior(BlockLogPosterior):
     def restored(self, x: Array, table: xr.Dataset) -> "BatchSolution":
         """See `LogPosterior`."""
         if "factor" in table:
-            self._white = Whitening(table["factor"].values, float(self.steps.values["jitter"]))
+            self._white = InducingWhitening(table["factor"].values, float(self.steps.values["jitter"]))
         return BatchSolution(self)
 
     def heading(self, trace: Trace, solution: "BatchSolution", converged: bool) -> str:
@@ -364,7 +364,7 @@ class BatchSolution:
 
     @property
     def objective(self) -> float:
-        """Average of the estimates of what is raised, without the log prior; see `Steps.loss`."""
+        """Average of the estimates of what is raised, without the log prior; see `StepTrace.loss`."""
         return self._of.steps.best.evidence
 
     @property

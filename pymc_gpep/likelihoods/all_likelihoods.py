@@ -1,6 +1,6 @@
 """The likelihoods that models may have, in the order in which they are looked for."""
 
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood

@@ -6,9 +6,9 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.site_rules.contract import SiteRule
+from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.contract import Likelihood
+from pymc_gpep.likelihoods.likelihood import Likelihood
 
 __all__ = ["PointTerms", "Rule"]
 

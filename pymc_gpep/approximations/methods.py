@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from pymc_gpep.approximations.contract import Approximator
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.factorial_variational import FactorialVariational
 from pymc_gpep.approximations.gfitc import GFITC
@@ -26,9 +26,9 @@ from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.approximations.suggestion import did_you_mean
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import plain
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.selection.site_rules.rules import rows_can_be_chosen
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.selection.site_rules.row_site_rules import rows_can_be_chosen
 
 if TYPE_CHECKING:
     from pymc_gpep.approximations.ivm import IVM

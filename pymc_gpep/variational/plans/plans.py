@@ -7,13 +7,13 @@ from pymc_gpep.approximations import METHODS
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.variational.plans.active_rows import ACTIVE_METHODS, ActiveRows
 from pymc_gpep.variational.plans.all_rows import AllRows
-from pymc_gpep.variational.plans.batches import Batches
-from pymc_gpep.variational.plans.contract import Plan
+from pymc_gpep.variational.plans.batches import ByBatches
 from pymc_gpep.variational.plans.inducing_inputs import SPARSE_METHODS, InducingInputs
+from pymc_gpep.variational.plans.plan import Plan
 
 __all__ = ["ALL_METHODS", "PLANS", "plan_for"]
 
-PLANS: tuple[type[Plan], ...] = (AllRows, InducingInputs, ActiveRows, Batches)
+PLANS: tuple[type[Plan], ...] = (AllRows, InducingInputs, ActiveRows, ByBatches)
 """All there are."""
 
 ALL_METHODS = tuple(dict.fromkeys([*METHODS, *ACTIVE_METHODS, *SPARSE_METHODS, *STREAMING_METHODS]))
@@ -24,7 +24,7 @@ def plan_for(method: str, options: Mapping[str, Any]) -> type[Plan]:
     """Return the plan of a method, which takes batches where there is a `batch_size` or nothing else."""
     batches = options.get("batch_size") is not None
     if method in STREAMING_METHODS and (batches or method not in SPARSE_METHODS):
-        return Batches
+        return ByBatches
     if method in SPARSE_METHODS:
         return InducingInputs
     return ActiveRows if method in ACTIVE_METHODS else AllRows

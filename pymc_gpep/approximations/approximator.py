@@ -15,12 +15,12 @@ from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.registry import make_posterior
+from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
-from pymc_gpep.likelihoods.contract import Likelihood
-from pymc_gpep.likelihoods.registry import LIKELIHOODS
-from pymc_gpep.solvers.contract import NO_PARAMETERS, Found, Problem
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, Problem
 from pymc_gpep.solvers.run import Outcome, from_start_or_cold, run
 
 __all__ = ["Approximator", "Correction"]

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pymc_gpep.hyper.central_composite import CentralComposite
-from pymc_gpep.hyper.contract import HyperMethod
 from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
+from pymc_gpep.hyper.hyper_method import HyperMethod
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.importance import ImportanceSampling
 from pymc_gpep.hyper.log_posterior import LogPosterior

@@ -15,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.streaming.batch_graph import BatchGraph
-from pymc_gpep.streaming.rules.contract import Rule
+from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 
