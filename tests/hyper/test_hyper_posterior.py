@@ -20,7 +20,6 @@ from pymc_gpep.hyper.curvature import gaussian_at, hessian
 from pymc_gpep.hyper.gaussian_nodes import standard_normal_nodes
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.likelihoods.log_predictive import log_predictive
-from pymc_gpep.structure.prior_functions import CrossCovariance
 from tests import models
 
 POINTS = np.random.default_rng(0).uniform(-2, 2, size=(20, 2))
@@ -140,7 +139,7 @@ def test_evidence_against_a_grid(case, kind, error):
 
 def test_laplace_nodes_have_the_moments_of_the_gaussian(pair):
     mean, _, cov = theta_moments(pair.fit("laplace"))
-    assert_allclose(mean, pair.trace.best.theta, atol=1e-12)
+    assert_allclose(mean, pair.optimum.best.theta, atol=1e-12)
     assert_allclose(cov, pair.gaussian.root @ pair.gaussian.root.T, atol=1e-12)
 
 
@@ -169,7 +168,7 @@ def test_weights_and_nodes(pair, kind):
 
 def test_hessian_by_finite_differences(pair):
     """Of the value, which is more accurate than the gradient."""
-    theta = pair.trace.best.theta + 0.2
+    theta = pair.optimum.best.theta + 0.2
     step = 0.02
     steps = step * np.eye(theta.size)
 
@@ -234,10 +233,14 @@ class Known:
     value_vars = ()
 
     def __init__(self, pair, dof=np.inf):
-        self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.trace.best, dof
+        self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.optimum.best, dof
+
+    entries = 1
 
     def loosely(self, gradients=True):
         return self
+
+    weighing = loosely
 
     def each(self, function, items):
         return [function(item) for item in items]
@@ -344,19 +347,8 @@ def test_standard_normal_nodes(d):
 def test_prediction_is_a_mixture(pair, kind):
     fit = pair.fit(kind)
     x = POINTS[:6]
-    prior = CrossCovariance(fit.classifier, [pair.gp], {})
-    parts = [
-        predict_at(
-            fit.classifier,
-            fit.log_posterior.approximator,
-            prior,
-            solution,
-            point,
-            x,
-            likelihood=fit.classifier.likelihood_model,
-        )
-        for point, solution in fit.hyper_posterior.solutions()
-    ]
+    likelihood = fit.classifier.likelihood_model
+    parts = [predict_at(functions, x, likelihood=likelihood) for functions in fit.functions(pair.gp)]
     weights = fit.hyper_posterior.weights
     found = fit.predict(pair.gp, x)
     assert_allclose(found["p"], sum(w * part.p for w, part in zip(weights, parts, strict=True)), atol=1e-12)
@@ -493,6 +485,8 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
         def loosely(self, gradients=True):
             return self
 
+        weighing = loosely
+
         def each(self, function, items):
             return [function(item) for item in items]
 
@@ -500,7 +494,7 @@ def test_nodes_where_the_approximation_fails_are_left_out(pair):
             result = pair.log_posterior(theta, start)
             return result._replace(status=1, log_posterior=np.nan) if theta[-1] > self.wall else result
 
-    top, sd = pair.trace.best.theta[-1], theta_moments(pair.fit("laplace"))[1][-1]
+    top, sd = pair.optimum.best.theta[-1], theta_moments(pair.fit("laplace"))[1][-1]
     for kind in ("laplace", "ccd", "importance"):
         fit = pair._updated(hyper_method(kind, OPTIONS[kind]).integrate(Walled(top + sd), pair.optimum))
         assert 1 < len(fit.hyper_posterior) < len(pair.fit(kind).hyper_posterior)
@@ -589,6 +583,6 @@ def test_no_more_solutions_are_kept_than_there_is_memory_for(pair, monkeypatch):
     monkeypatch.setattr("pymc_gpep.hyper.hyper_posterior._ENTRIES", 1)
     nodes = HYPER["laplace"](nodes=8).integrate(pair.log_posterior, pair.optimum, random_seed=1)
     nodes.solution(0)
-    nodes.solution_at(pair.optimum)
+    nodes.solution_at(pair.optimum.best)
     assert len(list(nodes.solutions())) == 8
     assert len(nodes._kept) == 2
