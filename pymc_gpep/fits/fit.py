@@ -79,6 +79,8 @@ class Fit(SingleGroupApproximation):
         For draws that are given no seed of their own.
     again : function, optional
         Goes on with a fit, see `refine`.
+    solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
+        The approximate posterior at the maximum, where that is known.
 
     Attributes
     ----------
@@ -99,6 +101,7 @@ class Fit(SingleGroupApproximation):
         compile_seconds: float = np.nan,
         seed: int = 0,
         again: Callable[..., "Fit"] | None = None,
+        solution: Any = None,
     ) -> None:
         # PyMC's own constructor makes a group of all variables, which takes longer than a step of some fits: see
         # `groups`.
@@ -108,7 +111,7 @@ class Fit(SingleGroupApproximation):
         self.seed = seed
         self.include_transformed = False
         self._told = False
-        self._hyper, self._again = hyper_posterior, again
+        self._hyper, self._again, self._known = hyper_posterior, again, solution
         # Later gp.conditional and the like do not change a fit that exists.
         self._deterministics = list(log_posterior.classifier.model.deterministics)
 
@@ -120,6 +123,7 @@ class Fit(SingleGroupApproximation):
             "compile_seconds": self.compile_seconds,
             "seed": self.seed,
             "again": self._again,
+            "solution": self._known,
         }
         parts: dict[str, Any] = {"log_posterior": self.log_posterior, "trace": self.trace} | given | changes
         fit = type(self)(**parts)
@@ -128,12 +132,8 @@ class Fit(SingleGroupApproximation):
 
     def kept(self, why: str) -> Self:
         """Return this fit, of an iteration, as one that has ended for a reason."""
-        return self._with(trace=self.trace.ended_as(why), hyper_posterior=self._settled())
-
-    def _settled(self) -> HyperPosterior:
-        """The nodes, with the solution at the maximum in memory."""
-        _ = self.solution
-        return self.hyper_posterior
+        parts = {"hyper_posterior": self.hyper_posterior, "solution": self.solution}
+        return self._with(trace=self.trace.ended_as(why), **parts)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Itself: a fit is a value, and what was read from a model belongs to that model."""
@@ -201,6 +201,8 @@ class Fit(SingleGroupApproximation):
     @cached_property
     def solution(self) -> Any:
         """The approximate posterior of the latent functions at the maximum."""
+        if self._known is not None:
+            return self._known
         best, hyper = self.trace.best, self.hyper_posterior
         if hyper.log_posterior is self.log_posterior:
             return hyper.solution_at(best)

@@ -79,15 +79,16 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
     _check_model(space, best.theta[: space.size], attrs, labels)
     log_posterior, trace = _KINDS[attrs["kind"]](tree, space, best, rows)
     posterior = tree["posterior"].to_dataset()
-    solved = {best.theta.tobytes(): log_posterior.restored(best.theta, posterior)} if posterior.data_vars else {}
-    log_posterior = log_posterior.ending_with(best.theta, next(iter(solved.values()), None))
+    solution = log_posterior.restored(best.theta, posterior) if posterior.data_vars else None
+    log_posterior = log_posterior.ending_with(best.theta, solution)
     _check_prior(log_posterior, best.theta, posterior)
     fit = Fit(
         log_posterior,
         trace,
-        _hyper_posterior(tree, log_posterior, best, solved),
+        _hyper_posterior(tree, log_posterior, best, solution),
         float(attrs["seconds"]),
         float(attrs["compile_seconds"]),
+        solution=solution,
     )
     if "latent" in tree.children:
         _check_latent(fit, tree["latent"].to_dataset(), best.evidence)
@@ -172,19 +173,17 @@ def _optimum(tree: xr.DataTree, best: Evaluation) -> Optimum:
     )
 
 
-def _hyper_posterior(
-    tree: xr.DataTree, log_posterior: LogPosterior, best: Evaluation, solved: Mapping[bytes, Any]
-) -> HyperPosterior:
+def _hyper_posterior(tree: xr.DataTree, log_posterior: LogPosterior, best: Evaluation, solution: Any) -> HyperPosterior:
     attrs, nodes = tree.attrs, tree["nodes"].to_dataset()
-    of_nodes, known = log_posterior, dict(solved)
-    if "node_posteriors" in tree.children:
-        of_nodes, known = log_posterior.held(best), {}
+    own = "node_posteriors" in tree.children
+    of_nodes = log_posterior.held(best) if own else log_posterior
+    known = {best.theta.tobytes(): solution} if of_nodes is log_posterior and solution is not None else {}
     evaluations = [
         evaluation._replace(start=start)
         for evaluation, start in zip(evaluations_of(nodes, "node"), nodes["start"].values, strict=True)
     ]
-    for s, evaluation in enumerate(evaluations if of_nodes is not log_posterior or not known else ()):
-        stored = tree[f"node_posteriors/{s}"].to_dataset() if "node_posteriors" in tree.children else xr.Dataset()
+    for s, evaluation in enumerate(evaluations if own else ()):
+        stored = tree[f"node_posteriors/{s}"].to_dataset()
         if stored.data_vars:
             known[evaluation.theta.tobytes()] = of_nodes.restored(evaluation.theta, stored)
     return HyperPosterior(

@@ -115,7 +115,7 @@ def test_a_posterior_that_there_is_not_has_no_score(way):
     _, held, _, found = way
     broken = found.kept("a fit like it")
     broken.solution = SimpleNamespace(posterior=None)
-    held = gpep.HeldOut(X, Y)
+    held = gpep.HeldOut(X, Y, every=1)
     held(broken, broken.hist, 1)
     held(found, found.hist, 2)
     assert_array_equal(np.isnan(held.scores.mlpd), [True, False])

@@ -222,8 +222,8 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
     def run(step, state, batches, schedule, warmup, done):
         raise ReachedError(schedule.decay, schedule.per_epoch, warmup)
 
-    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.make_step", lambda *_: None)
-    monkeypatch.setattr("pymc_gpep.variational.streaming_inference.Run", run)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", lambda *_: None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.Run", run)
     with pytest.raises(ReachedError) as reached:
         fit(1, decay=0.5, warmup=2)
     assert reached.value.args == (0.5, 3, 6)
