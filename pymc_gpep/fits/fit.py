@@ -114,6 +114,7 @@ class Fit(SingleGroupApproximation):
         self._hyper, self._again, self._known = hyper_posterior, again, solution
         # Later gp.conditional and the like do not change a fit that exists.
         self._deterministics = list(log_posterior.classifier.model.deterministics)
+        self._free = list(log_posterior.classifier.model.free_RVs)
 
     def _with(self, **changes: Any) -> Self:
         """Return another fit with other parts."""
@@ -751,7 +752,7 @@ class Fit(SingleGroupApproximation):
         if self.log_posterior.joint:
             free = self.groups[0].group
             return self._recorder(free, self._deterministics), recorded(classifier, free), self.draw
-        free, known = without_latents(classifier, self._deterministics)
+        free, known = without_latents(classifier, self._free, self._deterministics)
 
         def draw(draws: int, rng: np.random.Generator) -> dict[str, Array]:
             chosen, f = draw_functions(hyper, draws, rng, None, gps)
@@ -852,7 +853,7 @@ class Fit(SingleGroupApproximation):
     def groups(self) -> list[GPGroup]:
         """The one group of all free variables, made when it is first asked for."""
         group = GPGroup(None, model=self.model, random_seed=self.seed)
-        group.__init_group__(self.model.free_RVs)
+        group.__init_group__(self._free)
         group.include_transformed = self.include_transformed
         group.show(self)
         return [group]

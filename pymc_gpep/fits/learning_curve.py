@@ -1,6 +1,7 @@
 """How predictions of a fit by active rows get better with their number."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -15,7 +16,14 @@ from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.prior_functions import as_gps
 
-__all__ = ["learning_curve"]
+__all__ = ["check_active", "learning_curve"]
+
+
+def check_active(fit: Any) -> None:
+    """Raise a TypeError unless this is a fit by active rows."""
+    if not hasattr(fit, "active"):
+        what = f"a fit by {fit.log_posterior.by}" if isinstance(fit, Fit) else f"a {type(fit).__name__}"
+        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is {what}.')
 
 
 def learning_curve(
@@ -60,8 +68,7 @@ def learning_curve(
         If inputs or labels do not fit the model, or `every` is not positive.
     """
     check_whole("every", every, 1)
-    if not hasattr(fit, "active"):
-        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is {fit!r}.')
+    check_active(fit)
     classifier, solution, approximator = fit.classifier, fit.solution, fit.log_posterior.approximator
     functions = fit.log_posterior.latent(fit.theta, solution, as_gps(gp))
     inputs = new_inputs(Xnew, functions.n_columns)

@@ -125,13 +125,13 @@ def recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[s
 
 
 def without_latents(
-    classifier: GPClassifier, deterministics: Sequence[TensorVariable]
+    classifier: GPClassifier, free: Sequence[TensorVariable], deterministics: Sequence[TensorVariable]
 ) -> tuple[list[TensorVariable], list[TensorVariable]]:
     """Free variables without the standard normals of latent values, and deterministics that do not need these."""
     rotated = {latent.free: latent.f for latent in classifier.latents if latent.rotated}
-    free = [rv for rv in classifier.model.free_RVs if rv not in rotated]
+    others = [rv for rv in free if rv not in rotated]
     known = [d for d in deterministics if not set(rotated) & set(ancestors([d], blockers=list(rotated.values())))]
-    return free, known
+    return others, known
 
 
 def sampled_functions(

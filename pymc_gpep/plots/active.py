@@ -10,6 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pymc_gpep.fits.fit import Fit
+from pymc_gpep.fits.learning_curve import check_active
 from pymc_gpep.plots.canvas import panels
 from pymc_gpep.plots.inputs import input_grid, varying
 from pymc_gpep.plots.probabilities import plot_probabilities, row_of_class
@@ -64,8 +65,7 @@ def plot_active(
     ValueError
         If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
     """
-    if not hasattr(fit, "active"):
-        raise TypeError(f'fit must be what pm.fit(method="ivm") returned, but is {fit!r}.')
+    check_active(fit)
     X = fit.fitted_inputs(gp)
     new = input_grid(X) if Xnew is None else Xnew
     p = fit.predict(gp, new)["p"]

@@ -239,4 +239,4 @@ def test_later_data_change_nothing():
 
 def test_what_another_fit_learned_is_where_to_begin(shared):
     space = Hyperparameters(read_classifier(shared.model))
-    assert_allclose(space.initial_point(shared.fit.hyperparameters), shared.fit.fitted.trace.best.theta, rtol=1e-12)
+    assert_allclose(space.initial_point(shared.fit.hyperparameters), shared.fit.trace.best.theta, rtol=1e-12)
