@@ -20,8 +20,7 @@ from benchmarks.common import read_csv
 from benchmarks.experiment import Arrays, Cell, Experiment
 from benchmarks.paper.data import folds
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.prediction import predict
-from pymc_gpep.hyper import Maximum, hyper_method
+from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.optimum import maximise
 from pymc_gpep.hyper.starts import starting_points
@@ -76,7 +75,7 @@ def work(
         optima = [maximise(log_posterior, point, 1000) for point in points]
         best = max(optima, key=lambda optimum: optimum.best.log_posterior)
         scores = {
-            key: score(Fit(log_posterior, optimum, Maximum().integrate(log_posterior, optimum)), gp, X, y, held_out)
+            key: score(Fit(log_posterior, optimum), gp, X, y, held_out)
             for key, optimum in (("first", optima[0]), ("best", best))
         }
         if ccd:
@@ -97,7 +96,7 @@ def work(
 
 def score(fit: Fit, gp: pm.gp.Latent, X: np.ndarray, y: np.ndarray, held_out: np.ndarray) -> dict[str, float]:
     """Mean log predictive density and error rate of held-out points."""
-    p = predict(fit, gp, X[held_out])["p"].values
+    p = fit.predict(gp, X[held_out])["p"].values
     truth = y[held_out]
     return {
         "mlpd": float(np.log(p[np.arange(truth.size), truth]).mean()),

@@ -9,7 +9,7 @@ import pymc_gpep as gpep
 from pymc_gpep import progress
 from pymc_gpep.checks import leave_one_out
 from pymc_gpep.comparison import draw_prediction
-from pymc_gpep.fits import left_out, prediction
+from pymc_gpep.fits import prediction
 from tests import models
 
 
@@ -102,7 +102,7 @@ def test_an_interrupted_leave_one_out_by_parts_can_be_made_again(monkeypatch):
     with model:
         fit = pm.fit(method="sparse_ep", inducing=5, progressbar=False)
     expected = fit.loo(progressbar=False)
-    interrupted_at(monkeypatch, left_out, "log_predictive", 2)
+    interrupted_at(monkeypatch, leave_one_out, "log_predictive", 2)
     with pytest.raises(KeyboardInterrupt, match="0 of 30 rows were done"):
         fit.loo(progressbar=False)
     monkeypatch.undo()

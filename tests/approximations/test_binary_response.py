@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.checks.leave_one_out import leave_one_out_moments
+from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
 from tests.approximations.binary import KINDS, METHODS, random_binary
 
