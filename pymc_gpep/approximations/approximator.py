@@ -252,6 +252,6 @@ class Approximator(ABC):
             If it is no EP.
         """
         raise TypeError(
-            f"{self.name} is no expectation propagation, and the correction is of what that neglects: there is none of "
-            "its evidence."
+            f"The evidence of {self.name} has no correction: it is not expectation propagation, and the correction is "
+            "for what that neglects."
         )

@@ -61,8 +61,8 @@ class LaplaceProbit(Approximator):
         size = n_functions * n_points
         if size > self.max_size:
             raise ValueError(
-                f"{n_functions} latent functions at {n_points} points are {size} latent values, and a dense Laplace "
-                f"approximation of so many is slow: use a method that is made for this, such as nested_ep for the "
-                f"multinomial probit, or allow it with max_size={size} (now {self.max_size})."
+                f"A dense Laplace approximation of {n_functions} latent functions at {n_points} points is slow: they "
+                f"are {size} latent values. Use nested_ep, which is made for so many, or allow it with max_size={size} "
+                f"(now {self.max_size})."
             )
         return size

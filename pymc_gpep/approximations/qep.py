@@ -117,13 +117,13 @@ class QEP(AcceleratedEP):
         dimensions = max(c - 1 if self.rule == "gauss_hermite" else c - 2, 0)
         if self.order**dimensions > _MOST_NODES:
             raise ValueError(
-                f"{self.name} with {c} classes would take {self.order}^{dimensions} quadrature nodes for each point in "
-                f"each iteration, more than {_MOST_NODES}: lower order, or use nested_ep, which needs no quadrature."
+                f"{self.name} with {c} classes would take {self.order}^{dimensions} quadrature nodes a point, more "
+                f"than {_MOST_NODES}. Lower order, or use nested_ep, which needs no quadrature."
             )
         if self.full and size > self.max_size:
             raise ValueError(
-                f"{c} latent functions at {n_points} points are {size} latent values, and {self.name} with full sites "
-                f"is slow for so many: use nested_ep, which is made for this, or full=False, or allow it with "
+                f"{self.name} with full sites is slow for {c} latent functions at {n_points} points: they are {size} "
+                f"latent values. Use nested_ep, which is made for so many, or full=False, or allow it with "
                 f"max_size={size} (now {self.max_size})."
             )
         return n_points * (c - 1) * (c if self.full else 2)

@@ -74,6 +74,6 @@ class QEPSoftmax(AcceleratedEP):
             Always.
         """
         raise TypeError(
-            f"{self.name} of a softmax has one factor for each point, which depends on several numbers, and the "
-            "correction is of factors of a single one: there is none of its evidence."
+            f"The evidence of {self.name} for a softmax has no correction. Its factors depend on several numbers, and "
+            "the correction is for factors of a single one."
         )

@@ -1,7 +1,7 @@
 """What one worker holds: some rows, their sites, and what an iteration remembers of these.
 
-A part does one thing after another, each of which has a number. Who asks for the last one again gets what it gave, so
-that nothing is done twice, and a part that was made anew, since the worker that had it is gone, says that it is lost.
+A part runs numbered tasks in order. If the last task is asked for again, the part returns the result that it kept, so
+that nothing is done twice. A part that was made anew, because its worker is gone, reports itself as lost.
 """
 
 import threading

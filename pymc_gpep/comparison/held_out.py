@@ -66,8 +66,8 @@ class HeldOutScores:
         """
         if self.probabilities and not self.classifier.n_classes:
             raise ValueError(
-                f"probabilities are those of classes, and what {self.classifier.likelihood.name!r} observes are none. "
-                "Leave them out, and give gp, Xnew and ynew."
+                f"probabilities are those of classes, and {self.classifier.likelihood.name!r} does not observe "
+                "classes. Leave them out, and give Xnew and ynew."
             )
         predicted = {name: self._predicted(name, result) for name, result in results.items()}
         rows = self._differences(predicted, reference)

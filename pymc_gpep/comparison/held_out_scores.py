@@ -69,8 +69,8 @@ def scores_at(
         return None
     if Xnew is None or ynew is None:
         raise ValueError(
-            "Predictions of held-out points need all of gp, Xnew and ynew; gp may be left out where the graph of the "
-            "model says what the prior is at other inputs."
+            "Predictions of held-out points need Xnew and ynew. They need gp where the graph of the model does not say "
+            "what the prior is at other inputs."
         )
     prior = CrossCovariance(classifier, as_gps(gp), {})
     x = new_inputs(Xnew, prior.columns)

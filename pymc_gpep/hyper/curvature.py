@@ -93,10 +93,10 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
     curved = np.isfinite(precision).all() and (scale > 0).all()
     if not curved or np.linalg.eigvalsh(precision / np.outer(scale, scale))[0] < _CURVED:
         point = {name: value.tolist() for name, value in log_posterior.point(theta).items()}
-        why = "" if optimum.converged else f" The optimiser did not converge: {optimum.message.strip('. ')}."
+        why = "" if optimum.converged else f"The optimiser did not converge: {optimum.message.strip('. ')}. "
         raise ValueError(
             f"The log posterior of the hyperparameters has no curved maximum at {point} (unconstrained), so it has no "
-            f"Gaussian there.{why} Give hyperparameters that the data say little about a prior that holds them, or "
+            f"Gaussian there. {why}The data may leave some hyperparameters open. Give them a prior that holds them, or "
             "integrate with hyper='nuts'."
         )
     values, vectors = np.linalg.eigh(precision)

@@ -286,7 +286,7 @@ def refuse(log_posterior: Searched, best: Evaluation) -> NoReturn:
         raise ValueError(
             f"{name} cannot start: the log posterior is {best.log_posterior} {at}, but its derivatives with respect to "
             f"{of} are not finite there{everywhere}. A covariance function, a mean or a prior takes the root, a power "
-            "or the logarithm of something that is 0, as squared distances are between a point and itself. Add a small "
+            "or the logarithm of 0. The squared distance between a point and itself is 0, for example. Add a small "
             "number to what is under it: pm.math.sqrt(squared + 1e-12)."
         )
     advice = (

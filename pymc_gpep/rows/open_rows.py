@@ -64,13 +64,13 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     if _is_path(data):
         return _of_parquet(data, label, columns)
     if label is not None or columns is not None:
-        raise TypeError("label and columns name columns of a Parquet file, but data are none.")
+        raise TypeError("label and columns name columns of a Parquet file, but data is not a Parquet file.")
     if isinstance(data, Rows):
         return data
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise TypeError(
-            "data must be a pair (inputs, labels) of arrays, a pair (path, label) of a Parquet file and its column of "
-            f"labels, or rows as pymc_gpep.rows_of makes them, but are a {type(data).__name__}."
+            f"data must be a pair of arrays (inputs, labels), a pair (path, column of labels), or what "
+            f"pymc_gpep.rows_of returns, but is a {type(data).__name__}."
         )
     inputs, labels = (_stored(each) for each in data)
     if inputs is None:

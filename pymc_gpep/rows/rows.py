@@ -14,8 +14,8 @@ __all__ = ["Rows"]
 class Rows(Protocol):
     """Inputs and labels of n rows, read by slices.
 
-    Who takes them in another order reads whole chunks, rows [i · chunk, (i + 1) · chunk) and what is left at the end,
-    and reorders them in memory: a slice that is a chunk is read often, any other one seldom.
+    Code that takes them in another order reads whole chunks, rows [i · chunk, (i + 1) · chunk), and reorders these in
+    memory. So a slice that is a chunk is read often, and any other slice seldom.
     """
 
     @property

@@ -1,8 +1,8 @@
 """The posterior that active rows imply, as it grows: moments of many candidates, inclusion by inclusion.
 
 Of each candidate j a stub is kept, m_k = L_k⁻¹ D_k^½ K_k,j with A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active
-rows: one number for each of them and each function. Who comes later gets all stubs at once, from the prior covariance
-with the active rows.
+rows: one number for each of them and each function. A candidate that comes later gets all stubs at once, from the prior
+covariance with the active rows.
 """
 
 from abc import ABC, abstractmethod

@@ -78,7 +78,7 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
     features : RowFeatures
     factors : CoupledFactors
     team : Team
-        Who works on it. Results do not depend on how many there are.
+        The threads that work on it. Results do not depend on how many there are.
     """
 
     def __init__(self, features: RowFeatures, factors: CoupledFactors, team: Team = ALONE) -> None:

@@ -48,7 +48,7 @@ class Problem(NamedTuple):
     parameters: Array = NO_PARAMETERS
     """What the likelihood is given besides latent values at each point, (p, n)."""
     team: Team = ALONE
-    """Who may work on it."""
+    """The threads that may work on it."""
 
 
 class Derivatives(NamedTuple):

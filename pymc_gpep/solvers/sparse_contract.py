@@ -2,8 +2,8 @@
 
 A kind of sites is one implementation of both. Those that are scalar are in `pymc_gpep.solvers.sparse_ep`.
 
-What rows say of the inducing values is a sum over them, and so is what they add to the number that is computed. Who
-holds some of the rows needs nothing else of the others: sums may come from one process or from many.
+What rows say of the inducing values is a sum over them, and so is what they add to the number that is computed. A
+process that holds some of the rows needs nothing else of the others: sums may come from one process or from many.
 """
 
 from abc import ABC, abstractmethod
@@ -45,7 +45,7 @@ class SiteSweeps[P: Whitened](ABC):
     ----------
     features : RowFeatures
     team : Team
-        Who works on it. Results do not depend on how many there are.
+        The threads that work on it. Results do not depend on how many there are.
     """
 
     def __init__(self, features: RowFeatures, team: Team = ALONE) -> None:

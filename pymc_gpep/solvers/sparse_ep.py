@@ -88,7 +88,7 @@ class SparseEPSweeps(SparseSweeps):
     features : RowFeatures
     factors : Factors
     team : Team
-        Who works on it. Results do not depend on how many there are.
+        The threads that work on it. Results do not depend on how many there are.
     """
 
     def __init__(self, features: RowFeatures, factors: Factors, team: Team = ALONE) -> None:

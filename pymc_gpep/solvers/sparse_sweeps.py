@@ -61,7 +61,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
     shifts : bool
         Whether the likelihood sees differences of functions only.
     team : Team
-        Who works on it. Results do not depend on how many there are.
+        The threads that work on it. Results do not depend on how many there are.
     """
 
     def __init__(self, features: RowFeatures, functions: NDArray[np.int64], shifts: bool, team: Team = ALONE) -> None:

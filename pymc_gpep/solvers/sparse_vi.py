@@ -53,7 +53,7 @@ class SparseVISweeps(SparseSweeps):
     features : RowFeatures
     averages : PointAverages
     team : Team
-        Who works on it. Results do not depend on how many there are.
+        The threads that work on it. Results do not depend on how many there are.
     """
 
     def __init__(self, features: RowFeatures, averages: PointAverages, team: Team = ALONE) -> None:

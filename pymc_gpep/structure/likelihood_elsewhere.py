@@ -105,7 +105,9 @@ class LikelihoodElsewhere:
         likelihood = self._likelihood.given(at_each[:, : self._n_points])
         likelihood.check_parameters(observed, f"{self._name!r} at new points")
         if not np.isfinite(parameters).all():
-            raise ValueError(f"What {self._name!r} is given besides latent values is not finite at new points.")
+            raise ValueError(
+                f"At new points, values that {self._name!r} is given besides latent values are not finite."
+            )
         return likelihood
 
     @property

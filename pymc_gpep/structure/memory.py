@@ -49,8 +49,8 @@ def check_memory(processes: GPModel, what: str, *, learned: bool = False) -> Non
     ways = [f"pm.fit(method={sparse[0]}, inducing=100), with inducing inputs"] if sparse else []
     ways += ['pm.fit(method="ivm", active=500), with active rows'] if '"ivm"' in names else []
     raise MemoryError(
-        f"{what} works on matrices of {n} × {n} numbers, at least {matrices} of them for {c} latent "
-        f"function{'s' * (c > 1)}: {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are free. "
+        f"{what} works on at least {matrices} matrices of {n} × {n} numbers for {c} latent function{'s' * (c > 1)}. "
+        f"They take {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are free. "
         + (f"Without such matrices there is {', or '.join(ways)}. " if ways else "")
         + f"{'Or give' if ways else 'Give'} the model fewer rows."
     )

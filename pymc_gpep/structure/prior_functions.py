@@ -106,8 +106,8 @@ def match_priors(classifier: GPClassifier, gps: Sequence[pm.gp.Latent]) -> list[
             wanted = ", ".join(repr(latent.f.name) for latent in classifier.latents)
             raise ValueError(
                 f"gp: none of the {len(gps)} given made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
-                f"whose .prior made them, or a list of these for {wanted}; or leave gp out, as for a model that PyMC "
-                "has made of another one (pm.do, model.copy())."
+                f"whose .prior made them, or a list of these for {wanted}. For a model that PyMC has made of another "
+                "one (pm.do, model.copy()) leave gp out."
             )
         if len(makers) > 1:
             raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")

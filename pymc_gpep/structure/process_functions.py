@@ -141,9 +141,8 @@ class _Columns:
             # A constant with a name was data: PyMC gives constants their place in freeze_dims_and_data.
             if noted is None and leaves[0].name is None and _width(leaves[0]) > 1:
                 raise CannotSplitError(
-                    f"has the inputs as an array of {_width(leaves[0])} columns, in an order that the model may have "
-                    "changed: the array was not given to the prior method of a pm.gp.Latent after pymc_gpep was "
-                    "imported"
+                    f"has the inputs as an array of {_width(leaves[0])} columns, whose order the model may have "
+                    "changed. No pm.gp.Latent was given the array after pymc_gpep was imported"
                 )
             if noted is not None:
                 known = _columns_noted(leaves, noted.array)

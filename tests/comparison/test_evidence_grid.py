@@ -92,7 +92,7 @@ def test_a_serpentine_goes_everywhere_in_single_steps(shape):
         ({"ls": [1.0]}, {"at": {"eta": 1.0, "tau": 2.0}}, "'tau' are no hyperparameters"),
         ({"ls": [], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
         ({"ls": [[1.0]], "eta": [1.0]}, {}, r"values\['ls'\] must be a vector"),
-        ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need all of gp, Xnew and ynew"),
+        ({"ls": [1.0], "eta": [1.0]}, {"ynew": [1]}, "need Xnew and ynew"),
         ({"ls": [1.0], "eta": [1.0]}, {"method": "ep"}, "'ep' approximates a probit, logit"),
     ],
 )

@@ -91,7 +91,7 @@ def test_what_is_not_observed_far_out_has_a_finite_score(fitted):
     [
         ({"data": None}, r"differs between points.*data=\{'place'"),
         ({"ynew": [0, 1, 2, 3, -1]}, "must be counts"),
-        ({"probabilities": {"ep": np.ones((5, 2))}}, "what 'y' observes are none. Leave them out, and give gp, Xnew"),
+        ({"probabilities": {"ep": np.ones((5, 2))}}, "'y' does not observe classes. Leave them out, and give Xnew"),
     ],
 )
 def test_what_counts_cannot_be_scored_by_is_refused(change, message, fitted):

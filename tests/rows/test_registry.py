@@ -188,8 +188,8 @@ def test_each_chunk_is_read_once(tmp_path):
 @pytest.mark.parametrize(
     ("data", "options", "kind", "message"),
     [
-        (3, {}, TypeError, "data must be a pair .* but are a int"),
-        ((X, Y, Y), {}, TypeError, "data must be a pair .* but are a tuple"),
+        (3, {}, TypeError, "data must be a pair .* but is a int"),
+        ((X, Y, Y), {}, TypeError, "data must be a pair .* but is a tuple"),
         ((X, Y), {"label": "y"}, TypeError, "label and columns name columns of a Parquet file"),
         ((X, Y[:-1]), {}, ValueError, r"shapes \(53, 3\) and \(52,\)"),
         ("nowhere.parquet", {"label": "y"}, FileNotFoundError, "no Parquet file at .*nowhere.parquet"),

@@ -264,7 +264,7 @@ def test_an_array_that_changes_afterwards_is_taken_as_it_was():
 def test_an_array_whose_columns_are_in_an_unknown_order_is_refused():
     with pm.Model() as model:  # as before the package is imported
         pm.gp.Latent.prior.__wrapped__(pm.gp.Latent(cov_func=COLUMNS["permuted"]), "f", X=THREE)
-    with pytest.raises(StructureError, match=r"an array of 3 columns, in an order that .* as one pm.Data"):
+    with pytest.raises(StructureError, match=r"an array of 3 columns, whose order .* as one pm.Data"):
         process_functions(read_processes(model), None)
 
 
