@@ -232,8 +232,8 @@ def test_rows_are_kept_back_from_learning():
     X, y = rng.normal(size=(40, 2)), np.arange(40) % 2
     inducing = inducing_rows(X, 2, 3, 0)
     found = {name: run(name, Split(X, y, X, y), inducing, 10).fit for name in ("ep", "ep-kept-back")}
-    assert found["ep"].blocks().rows.n_rows == 40
-    assert found["ep-kept-back"].blocks().rows.n_rows == 32
+    assert found["ep"].log_posterior.blocks().rows.n_rows == 40
+    assert found["ep-kept-back"].log_posterior.blocks().rows.n_rows == 32
     assert "predicts 8 rows held out best" in found["ep-kept-back"].message
 
 

@@ -200,7 +200,7 @@ def drawn():
 @pytest.mark.slow
 def test_the_evidence_of_ep_is_that_of_annealing(drawn):
     _, fit, x, y = drawn
-    blocks = fit.blocks().block({}, fit.inducing_inputs, x)
+    blocks = fit.log_posterior.blocks().block({}, fit.inducing_inputs, x)
     features = fit.solution.posterior.whitening.features(blocks)
 
     def log_likelihood(v):
