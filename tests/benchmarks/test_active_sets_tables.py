@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import pymc_gpep as gpep
 from benchmarks.active_sets.known import GIBBS, approximated, prior_of, sampled, scores
 from benchmarks.active_sets.printed import TABLE_1, TABLE_2
 from benchmarks.active_sets.relevances import RELEVANCES, ended
@@ -16,6 +15,7 @@ from benchmarks.active_sets.table2 import HOW, KINDS, SVM, Table2, waveform
 from benchmarks.active_sets.table2 import name_of as name_of_cell
 from benchmarks.active_sets.toy import draw_data
 from benchmarks.paper.data import Split
+from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
 
 
@@ -23,7 +23,7 @@ def test_two_classes_are_the_probit_of_one_function() -> None:
     split = load("two classes, two inputs", 40, 30)
     prior = prior_of(split, np.array([3.0, 3.0]), 2.0)
     p = approximated("Laplace, probit", prior, split.y, 2)
-    one = gpep.approximations.registry.approximator("laplace", ProbitLikelihood(), {})
+    one = approximator("laplace", ProbitLikelihood(), {})
     solution = one.solve(prior.k, np.zeros((1, 40)), split.y, likelihood=ProbitLikelihood())
     mean, cov = solution.posterior.predict(prior.cross[None], np.full((1, 30), 2.0), np.zeros((1, 30)))
     np.testing.assert_allclose(p, ProbitLikelihood().probabilities(mean.T, cov)[0], atol=1e-6)
