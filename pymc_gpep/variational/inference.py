@@ -23,6 +23,7 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
@@ -306,8 +307,8 @@ def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
 def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mapping[str, Any] | None, Any]:
     """Where another fit stands that is to be gone on from, initial values, and the plan with its inducing inputs."""
     if isinstance(start, Fit):
-        if batches:
-            return start.trace.left_off, None, plan  # type: ignore[attr-defined]
+        if batches and isinstance(start.trace, StepTrace):
+            return start.trace.left_off, None, plan
         if "inducing" in plan.names() and plan.inducing is None and hasattr(start, "inducing_inputs"):
             plan = replace(plan, inducing=start.inducing_inputs)
         return None, {str(name): value for name, value in start.hyperparameters.items()}, plan
