@@ -18,7 +18,7 @@ from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evi
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.checks.leave_one_out import leave_one_out
 from pymc_gpep.fits import datasets
-from pymc_gpep.fits.conditional import Conditional
+from pymc_gpep.fits.conditional import Conditional, named_latents
 from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.fits.prediction import new_inputs, predict_by, process_and_inputs
@@ -29,6 +29,7 @@ from pymc_gpep.fits.sample import (
     recorded,
     sampled_functions,
     sampled_variables,
+    standard_normals,
     without_latents,
 )
 from pymc_gpep.fits.saving import to_datatree
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Fit"]
 
 _log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
+_WITH_NORMALS = 1000  # most rows for which a factorisation of their covariance is no matter
 _ENOUGH = 1000  # draws to weight where fewer are asked for
 
 type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
@@ -703,9 +705,10 @@ class Fit(SingleGroupApproximation):
         -------
         DataTree or MultiTrace
             Hyperparameters, latent values, and what the model makes of them. Where the posterior is known by inducing
-            inputs or active rows, without the standard normals that the model may declare latent values by. Where rows
-            came from `data=...`, or with `Xnew`, latent values have a dim `new_point`, and what depends on them is left
-            out.
+            inputs or active rows, the standard normals that the model may declare latent values by are left out of
+            models of more than 1000 rows: without them `pm.sample_posterior_predictive` draws latent values from their
+            prior, unless the model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with
+            `Xnew`, latent values have a dim `new_point`, and what depends on them is left out.
 
         Raises
         ------
@@ -730,8 +733,7 @@ class Fit(SingleGroupApproximation):
                 raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
             inputs = None if Xnew is None else new_inputs(Xnew, next(self.functions(gp)).n_columns)
             data = sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
-            data["posterior"].attrs["log_evidence"] = self.log_evidence
-            return data
+            return self._noted(data)
         weighted = self._weighted((chains, draws), rng) if importance else None
         recorder, names, draw = self._recording(as_gps(gp))
 
@@ -740,7 +742,11 @@ class Fit(SingleGroupApproximation):
             return {name: drawn[name] for name in names}
 
         data = sampled_variables(hyper, recorder, values, chains, weighted, return_inferencedata, **kwargs)
-        if return_inferencedata:
+        return self._noted(data) if return_inferencedata else data
+
+    def _noted(self, data: xr.DataTree) -> xr.DataTree:
+        """Note the log evidence on draws, but by batches, where it takes passes over all rows."""
+        if self.trace.unit != "step":
             data["posterior"].attrs["log_evidence"] = self.log_evidence
         return data
 
@@ -752,13 +758,19 @@ class Fit(SingleGroupApproximation):
         if self.log_posterior.joint:
             free = self.groups[0].group
             return self._recorder(free, self._deterministics), recorded(classifier, free), self.draw
-        free, known = without_latents(classifier, self._free, self._deterministics)
+        rotated = any(latent.rotated for latent in classifier.latents)
+        whole = rotated and classifier.n_points <= _WITH_NORMALS
+        free, known = self._free, self._deterministics
+        if not whole:
+            free, known = without_latents(classifier, free, known)
 
         def draw(draws: int, rng: np.random.Generator) -> dict[str, Array]:
             chosen, f = draw_functions(hyper, draws, rng, None, gps)
             points = [hyper.point(s) for s in range(len(hyper))]
             values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
-            return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
+            if not whole:
+                return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
+            return values | named_latents(classifier, f, standard_normals(hyper, chosen, f, gps))
 
         return self._recorder(free, known), recorded(classifier, free), draw
 

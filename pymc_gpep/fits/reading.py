@@ -32,7 +32,9 @@ from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
+from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["check_covariance", "from_datatree"]
 
@@ -41,7 +43,7 @@ _OTHER = "The model is not the one that was fitted"
 
 
 @one_blas_thread()
-def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
+def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any = None) -> Fit:
     """Make a fit again from what its `to_datatree` made of it.
 
     Parameters
@@ -50,6 +52,9 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
         For example as `arviz.from_netcdf` or `arviz.from_zarr` reads it.
     model : pm.Model, optional
         The model that was fitted, declared again; that of the context if not given.
+    gp : pm.gp.Latent or sequence of them, optional
+        What made its latent values, for a fit with inducing inputs, by batches or by active rows that `pm.fit` was
+        given it for: the graph of the model does not say the covariance between any inputs.
 
     Returns
     -------
@@ -61,7 +66,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
     TypeError
         If `tree` is not a DataTree.
     StructureError
-        If the model is not a Gaussian process classifier.
+        If the model is not a Gaussian process classifier; if `gp` is missing where it is needed.
     ValueError
         If the tree is not that of a fit, or that of another version; or if the model is another one: other labels,
         names of classes or points, hyperparameters or priors, or another prior of the latent functions.
@@ -77,7 +82,10 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None) -> Fit:
     rows = _former_rows(observed)
     labels = observed[attrs["likelihood"]].values if rows is None else None
     _check_model(space, best.theta[: space.size], attrs, labels)
-    log_posterior, trace = _KINDS[attrs["kind"]](tree, space, best, rows)
+    gps = as_gps(gp)
+    asked = gps is not None and attrs["kind"] != DenseLogPosterior.kind
+    blocks = InducingBlocks(classifier, gps, space.data, rows=rows) if asked else None
+    log_posterior, trace = _KINDS[attrs["kind"]](tree, space, best, rows, blocks)
     posterior = tree["posterior"].to_dataset()
     solution = log_posterior.restored(best.theta, posterior) if posterior.data_vars else None
     log_posterior = log_posterior.ending_with(best.theta, solution)
@@ -111,7 +119,11 @@ def _check_tree(tree: object) -> None:
 
 
 def _dense(
-    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+    tree: xr.DataTree,
+    space: Hyperparameters,
+    best: Evaluation,
+    rows: FormerRows | None,
+    blocks: InducingBlocks | None,
 ) -> tuple[LogPosterior, Trace]:
     attrs, likelihood = tree.attrs, space.classifier.likelihood_model
     method = approximator(attrs["approximation"], likelihood, json.loads(attrs["options"]))
@@ -119,14 +131,18 @@ def _dense(
 
 
 def _inducing(
-    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+    tree: xr.DataTree,
+    space: Hyperparameters,
+    best: Evaluation,
+    rows: FormerRows | None,
+    blocks: InducingBlocks | None,
 ) -> tuple[LogPosterior, Trace]:
     attrs, stored = tree.attrs, tree["posterior"].to_dataset()
     kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == attrs["approximation"])
     learned = best.theta.size > space.size
     return (
         SparseLogPosterior(
-            space, kind(**json.loads(attrs["options"])), None, stored["inputs"].values, learned, rows,
+            space, kind(**json.loads(attrs["options"])), blocks, stored["inputs"].values, learned, rows,
             stored["units"].values if learned else None,
         ),
         _optimum(tree, best),
@@ -134,22 +150,30 @@ def _inducing(
 
 
 def _active(
-    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+    tree: xr.DataTree,
+    space: Hyperparameters,
+    best: Evaluation,
+    rows: FormerRows | None,
+    blocks: InducingBlocks | None,
 ) -> tuple[LogPosterior, Trace]:
     stored, method = tree["posterior"].to_dataset(), IVM(**json.loads(tree.attrs["options"]))
-    log_posterior = ActiveLogPosterior(space, method, None, int(stored["seed"]), rows, stored["input"].values)
+    log_posterior = ActiveLogPosterior(space, method, blocks, int(stored["seed"]), rows, stored["input"].values)
     return log_posterior, _optimum(tree, best)
 
 
 def _batches(
-    tree: xr.DataTree, space: Hyperparameters, best: Evaluation, rows: FormerRows | None
+    tree: xr.DataTree,
+    space: Hyperparameters,
+    best: Evaluation,
+    rows: FormerRows | None,
+    blocks: InducingBlocks | None,
 ) -> tuple[LogPosterior, Trace]:
     attrs, name = tree.attrs, tree.attrs["approximation"]
     steps = StepTrace.restored(tree, space)
     memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[attrs["memory"]](**json.loads(attrs["options"]))
     at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
     rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)
-    return BatchLogPosterior(space, name, memory, rule, steps, None, rows), steps
+    return BatchLogPosterior(space, name, memory, rule, steps, blocks, rows), steps
 
 
 _KINDS: Mapping[str, Callable[..., tuple[LogPosterior, Trace]]] = {

@@ -18,12 +18,14 @@ from pymc_gpep.fits import datasets
 from pymc_gpep.fits.conditional import Conditional
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.hyper.block_functions import BlockFunctions
 from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.memory import available_memory
 
 __all__ = [
-    "draw_functions", "draw_variables", "recorded", "sampled_functions", "sampled_variables", "without_latents",
+    "draw_functions", "draw_variables", "recorded", "sampled_functions", "sampled_variables", "standard_normals",
+    "without_latents",
 ]  # fmt: skip
 
 _NEW = "new_point"
@@ -68,6 +70,16 @@ def draw_functions(
         for rows, drawn in functions.draw_at(own[s], which.size, inputs):
             found[which[:, None], :, np.arange(rows.start, rows.stop)] = drawn.transpose(0, 2, 1)
     return chosen, found
+
+
+def standard_normals(hyper: HyperPosterior, chosen: NDArray[np.int64], f: Array, gps: Gps) -> Array:
+    """What the model makes latent values f (s, c, n) of its own points of, given the node of each draw; like f."""
+    z = np.empty_like(f)
+    for s in np.unique(chosen):
+        functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s), gps)
+        assert isinstance(functions, BlockFunctions)
+        z[chosen == s] = functions.standard_normals(f[chosen == s])
+    return z
 
 
 def _check_memory(draws: int, functions: int, rows: int) -> None:

@@ -53,7 +53,7 @@ class ActiveLogPosterior(BlockLogPosterior):
     space : Hyperparameters
     approximator : IVM
     blocks : InducingBlocks or None
-        None in a fit that was read from a file, which asks the model.
+        None in a fit that was read without `gp`, which asks the model.
     random_seed : int
         The same at each choice of rows.
     rows : Rows, optional

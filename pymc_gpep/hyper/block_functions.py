@@ -196,6 +196,14 @@ class BlockFunctions(LatentFunctions):
             z[:, k] = v[:, k] @ b + noise @ vectors.T
         return self._given.own_prior.latent(z), z
 
+    def standard_normals(self, f: Array) -> Array:
+        """z = L⁻¹ (f − m) of latent values f (s, c, n) at the model's own points, in the same shape."""
+        prior, z = self._given.own_prior, np.empty_like(f)
+        for k in range(self.n_functions):
+            apart = (f[:, k] - prior.mean[k]).T
+            z[:, k] = solve_triangular(prior.roots[k % len(prior.k)], apart, lower=True, check_finite=False).T
+        return z
+
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
         """See `LatentFunctions`."""
         posterior = self._posterior.as_inducing

@@ -43,7 +43,7 @@ class BlockLogPosterior(LogPosterior):
     ----------
     space : Hyperparameters
     blocks : InducingBlocks or None
-        Prior moments, with the rows that are fitted; None in a fit that was read from a file, which asks the model.
+        Prior moments, with the rows that are fitted; None in a fit that was read without `gp`, which asks the model.
     rows : Rows, optional
         What is fitted in place of the rows of the model.
     """

@@ -97,7 +97,7 @@ def gaussian_at(log_posterior: LogPosterior, optimum: Optimum) -> GaussianAtMaxi
         raise ValueError(
             f"The log posterior of the hyperparameters has no curved maximum at {point} (unconstrained), so it has no "
             f"Gaussian there. {why}The data may leave some hyperparameters open. Give them a prior that holds them, or "
-            "integrate with hyper='nuts'."
+            + ("integrate with hyper='nuts'." if log_posterior.joint else "keep them at their maximum, hyper='map'.")
         )
     values, vectors = np.linalg.eigh(precision)
     return GaussianAtMaximum(theta, vectors / np.sqrt(values), (optimum.best, *around))

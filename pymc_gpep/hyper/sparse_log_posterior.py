@@ -47,7 +47,7 @@ class SparseLogPosterior(BlockLogPosterior):
     space : Hyperparameters
     approximator : SparseApproximation
     blocks : InducingBlocks or None
-        None in a fit that was read from a file, which asks the model.
+        None in a fit that was read without `gp`, which asks the model.
     inducing : array (1 or c, M, d)
         Inducing inputs to begin with.
     learn : bool

@@ -172,7 +172,7 @@ class BatchLogPosterior(BlockLogPosterior):
     rule : Rule
     steps : StepTrace
     blocks : InducingBlocks or None
-        Prior moments, with the rows that were fitted; None in a fit that was read from a file.
+        Prior moments, with the rows that were fitted; None in a fit that was read without `gp`.
     rows : Rows, optional
         What was fitted in place of the rows of the model.
     white : InducingWhitening, optional

@@ -23,6 +23,7 @@ from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
@@ -274,6 +275,10 @@ class GPInference(Inference):
             held = log_posterior.held(trace.best)
             at = trace if held is log_posterior else _evaluated(held, trace)
             return self._hyper.integrate(held, at, self._given.seed, progressbar), trace  # type: ignore[arg-type]
+        except ValueError as error:
+            vars(error)["fit"] = Fit(log_posterior, trace, seed=self._given.seed, again=self._refined)
+            error.add_note("The attribute fit of this error is the fit with hyperparameters at their maximum.")
+            raise
         except KeyboardInterrupt:
             run.stage("interrupted: hyperparameters stay at their maximum")
             why = f"the maximum was reached, but hyper={self._hyper.name!r} was interrupted"
@@ -306,8 +311,8 @@ def _evaluated(log_posterior: LogPosterior, trace: Trace) -> Optimum:
 def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mapping[str, Any] | None, Any]:
     """Where another fit stands that is to be gone on from, initial values, and the plan with its inducing inputs."""
     if isinstance(start, Fit):
-        if batches:
-            return start.trace.left_off, None, plan  # type: ignore[attr-defined]
+        if batches and isinstance(start.trace, StepTrace):
+            return start.trace.left_off, None, plan
         if "inducing" in plan.names() and plan.inducing is None and hasattr(start, "inducing_inputs"):
             plan = replace(plan, inducing=start.inducing_inputs)
         return None, {str(name): value for name, value in start.hyperparameters.items()}, plan

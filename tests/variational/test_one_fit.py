@@ -75,7 +75,6 @@ def test_draws_have_the_moments_of_predictions(kind, fits):
 def test_draws_at_the_rows_are_recorded_as_the_model_names_them(kind, fits):
     drawn = fits(kind).sample(3, chains=2, random_seed=2)["posterior"]
     assert drawn["f"].dims == ("chain", "draw", "species", "flower")
-    assert "f_rotated_" not in drawn
     again = fits(kind).sample(3, chains=2, random_seed=2)["posterior"]
     assert_array_equal(again["f"], drawn["f"])
 
@@ -203,3 +202,77 @@ def test_data_that_a_likelihood_does_not_have_are_refused_alike(kind, fits):
     for each in ("all rows", kind):
         with dense:
             fits(each).predict(NEW, data={"exposure": 1.0})
+
+
+def scaled_by_all_inputs():
+    """A model whose graph does not say the covariance at other inputs: it takes a number of all of them."""
+    with pm.Model() as model:
+        inputs = pm.Data("X", X)
+        ls = pm.InverseGamma("ls", 3, 3)
+        gp = pm.gp.Latent(cov_func=(inputs**2).max() * pm.gp.cov.ExpQuad(2, ls=ls))
+        gpep.Probit("y", gp.prior("f", X=inputs), observed=(Y == 2).astype(int))
+    return model, gp
+
+
+@pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
+def test_a_fit_that_was_given_gp_is_read_with_gp(kind):
+    model, gp = scaled_by_all_inputs()
+    with model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        fit = pm.fit(**{"n": 3, "progressbar": False} | KINDS[kind], gp=gp)
+    tree = fit.to_datatree()
+    model, gp = scaled_by_all_inputs()
+    with pytest.raises(gpep.StructureError, match=r"Give gp=\.\.\."):
+        gpep.from_datatree(tree, model).predict(NEW)
+    again = gpep.from_datatree(tree, model, gp=gp)
+    assert_allclose(again.predict(NEW)["p"], fit.predict(NEW)["p"], rtol=1e-9)
+    assert_allclose(again.latent["mean"], fit.latent["mean"], rtol=1e-7)
+
+
+@pytest.mark.parametrize("kind", ["inducing inputs", "active rows", "batches"])
+def test_pymc_predicts_from_draws_as_the_fit_does(kind, fits, monkeypatch):
+    fit, draws = fits(kind), 400
+    expected = fit.predict(X, progressbar=False)["p"].values
+    drawn = fit.sample(draws, random_seed=3)
+    assert "f_rotated_" in drawn["posterior"]
+    labels = pm.sample_posterior_predictive(drawn, model=fit.model, random_seed=4, progressbar=False)
+    y = labels["posterior_predictive"]["y"].values[0]
+    found = np.stack([(y == k).mean(axis=0) for k in range(3)], axis=-1)
+    assert_allclose(found, expected, atol=4.5 * 0.5 / np.sqrt(draws))
+    monkeypatch.setattr("pymc_gpep.fits.fit._WITH_NORMALS", 10)
+    without = fit.sample(draws, random_seed=3)["posterior"]
+    assert "f_rotated_" not in without
+    assert_array_equal(without["f"], drawn["posterior"]["f"])
+
+
+def test_steps_over_batches_begin_where_another_fit_ended(fits):
+    model, _ = models.probit()
+    with model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        fit = pm.fit(1, method="sparse_ep", batch_size=10, start=fits("inducing inputs"), progressbar=False)
+    assert_allclose(fit.theta, fits("inducing inputs").theta)  # they stay for an epoch
+    assert_allclose(fit.inducing_inputs, fits("inducing inputs").inducing_inputs)
+
+
+def test_draws_by_batches_need_no_pass_over_the_rows():
+    """Of a file, which does not hold rows that came from `data=`."""
+    model, _ = models.bernoulli_probit()
+    labels = (Y == 2).astype(int)
+    with model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        fit = pm.fit(4, method="sparse_ep", inducing=5, batch_size=10, data=(X, labels), progressbar=False)
+    again = gpep.from_datatree(fit.to_datatree(), models.bernoulli_probit()[0])
+    drawn, expected = (each.sample(3, Xnew=NEW, random_seed=1)["posterior"] for each in (again, fit))
+    assert_allclose(drawn["f"], expected["f"], rtol=1e-9)
+    assert "log_evidence" not in drawn.attrs
+
+
+def test_where_nothing_is_curved_the_advice_is_one_that_the_method_takes():
+    with pm.Model():
+        unused = pm.Flat("unused")
+        gp = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0 + 0.0 * unused))
+        gpep.Probit("y", gp.prior("f", X=X), observed=(Y == 2).astype(int))
+        with pytest.raises(ValueError, match=r"no curved maximum .* keep them at their maximum, hyper='map'\."):
+            pm.fit(method="sparse_ep", inducing=5, hyper="ccd", progressbar=False)
+        with pytest.raises(ValueError, match=r"no curved maximum .* or integrate with hyper='nuts'\."):
+            pm.fit(method="ep", hyper="ccd", progressbar=False)
