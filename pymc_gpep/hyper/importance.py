@@ -67,15 +67,18 @@ class ImportanceSampling(HyperMethod):
             log_evidence=weighing.estimate.value,
             weighing=weighing,
             converged=bool(found.all()) and weighing.usable,
-            message="; ".join(filter(None, [weighing.about("log p(y)"), self._remedy(weighing), failures(nodes)])),
+            message="; ".join(
+                filter(None, [weighing.about("log p(y)"), self._remedy(weighing, log_posterior.joint), failures(nodes)])
+            ),
         )
 
-    def _remedy(self, weighing: Weighing) -> str:
+    def _remedy(self, weighing: Weighing, joint: bool) -> str:
         if weighing.usable:
             return ""
+        chains = "sample with hyper='nuts', or " if joint else ""
         return (
-            "the posterior has heavier tails than the proposal, and these estimates cannot be relied on: sample with "
-            "hyper='nuts', or give hyperparameters that the data say little about priors that hold them"
+            "the posterior has heavier tails than the proposal, and these estimates cannot be relied on: "
+            f"{chains}give hyperparameters that the data say little about priors that hold them"
         )
 
     def _standard_draws(self, d: int, random_seed: int) -> Array:

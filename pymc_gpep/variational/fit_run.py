@@ -1,4 +1,4 @@
-"""What every fit has around its work: progress, one BLAS thread, compile time, callbacks, and what an error keeps."""
+"""The surroundings of every fit: progress, one BLAS thread, compile time, callbacks, and the fit that an error keeps."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class FitRun:
     Parameters
     ----------
     name : str
-        Of the method.
+        Name of the method.
     callbacks : sequence, optional
         Functions of (fit, losses, iteration), see `pymc_gpep.fits.callback`.
     progressbar : bool
@@ -64,7 +64,7 @@ class FitRun:
         Parameters
         ----------
         number : int
-            Of the iteration, or of the step of a fit by batches, from 1.
+            Number of the iteration, or of the step of a fit by batches, from 1.
         state : str
             What is shown of it.
         so_far : callable

@@ -65,9 +65,9 @@ class GPInference(Inference):
         What made the latent values. If not given, the covariance between any inputs is read from the graph of the
         model. Methods that work on all latent values together need neither.
     data : pair of arrays, path or Rows, optional
-        Inputs and labels in place of those of the model, which is declared on a few of them, for methods with inducing
-        inputs or active rows. They are read block by block, and need not fit in memory, but for active rows, which hold
-        the inputs. See `pymc_gpep.rows.open_rows.rows_of`.
+        Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
+        inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
+        `pymc_gpep.rows.open_rows.rows_of`.
     hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
         What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
         integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the Gaussian at the
@@ -189,8 +189,8 @@ class GPInference(Inference):
 
         Notes
         -----
-        An interrupt (Ctrl-C) ends the search, or the integral over hyperparameters, and keeps the best point so far;
-        the posterior there is computed when it is first asked for.
+        An interrupt (Ctrl-C) ends the search, or the integral over hyperparameters, and keeps the best point so far.
+        The posterior there is computed when it is first asked for.
         """
         check_whole(f"n, {self._plan.limit}", n)
         _check_optimiser(obj_optimizer, self._given.method, "obj_optimizer" in self._plan.takes)

@@ -235,7 +235,7 @@ class Known:
     def __init__(self, pair, dof=np.inf):
         self.classifier, self._best, self._dof = pair.log_posterior.classifier, pair.optimum.best, dof
 
-    entries = 1
+    entries, joint = 1, True
 
     def loosely(self, gradients=True):
         return self
@@ -522,6 +522,8 @@ def test_what_is_wrong_is_said(pair):
 
 def test_a_saddle_is_no_maximum():
     class Saddle:
+        joint = True
+
         def loosely(self):
             return self
 

@@ -276,3 +276,9 @@ def test_where_nothing_is_curved_the_advice_is_one_that_the_method_takes():
             pm.fit(method="sparse_ep", inducing=5, hyper="ccd", progressbar=False)
         with pytest.raises(ValueError, match=r"no curved maximum .* or integrate with hyper='nuts'\."):
             pm.fit(method="ep", hyper="ccd", progressbar=False)
+
+
+def test_an_integral_that_fails_leaves_the_fit():
+    with pytest.raises(ValueError, match="nodes must be at least 3") as raised:
+        fit_of(models.bernoulli_probit, KINDS["inducing inputs"], hyper="laplace", hyper_options={"nodes": 2})
+    assert raised.value.fit.predict(NEW)["p"].notnull().all()
