@@ -124,7 +124,7 @@ def test_a_start_nearby_takes_fewer_sweeps_to_the_same_end():
 def test_its_evidence_has_no_correction_of_scalar_factors():
     problem = random_problem(0, 4, 3)
     approximation = QEPSoftmax()
-    with pytest.raises(TypeError, match="one factor for each point, which depends on several numbers"):
+    with pytest.raises(TypeError, match="evidence of qep for a softmax has no correction"):
         approximation.tilted_factors(approximation.solve(problem.K, problem.m, problem.y))
 
 
