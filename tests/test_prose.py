@@ -22,7 +22,7 @@ RULES = {
     "too many words": lambda sentence: len(sentence.split()) > MOST_WORDS,
 }
 CEILINGS = {
-    ("docstrings", "begins without a noun"): 454,
+    ("docstrings", "begins without a noun"): 444,
     ("docstrings", "none as a predicate"): 43,
     ("docstrings", "a headless who"): 0,
     ("docstrings", "too many words"): 401,

@@ -79,7 +79,7 @@ class ActiveSolution:
 
     @property
     def objective(self) -> float:
-        """What hyperparameters are chosen by: the bound."""
+        """The bound, by which hyperparameters are chosen."""
         return self.bound
 
     @property

@@ -94,7 +94,7 @@ class Solution:
 
     @property
     def objective(self) -> float:
-        """What hyperparameters are chosen by: the evidence."""
+        """The evidence, by which hyperparameters are chosen."""
         return self.evidence
 
     @property

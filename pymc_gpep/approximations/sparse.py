@@ -62,7 +62,7 @@ class SparseSolution:
 
     @property
     def objective(self) -> float:
-        """What hyperparameters and inducing inputs are chosen by."""
+        """The number by which hyperparameters and inducing inputs are chosen."""
         return self.evidence
 
     @property

@@ -53,7 +53,7 @@ def leave_one_out(
     nodes : callable
         Makes the latent functions at each node in turn.
     weights : array (s,)
-        Of the nodes; they sum to 1.
+        Weights of the nodes; they sum to 1.
     n_points : int
         How many rows were fitted.
     converged : bool

@@ -55,7 +55,7 @@ class ClusterLogPosterior(SparseLogPosterior):
     parts : int, optional
         In how many parts the rows are; as many as workers have threads if not given.
     rows : Rows, optional
-        What is fitted in place of the rows of the model.
+        Rows that are fitted in place of those of the model.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class ClusterLogPosterior(SparseLogPosterior):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Of all rows; empty where each part reads its own from elsewhere than memory."""
+        """Labels of all rows; empty where each part reads its own from elsewhere than memory."""
         rows, classifier = self.blocks().rows, self.classifier
         if not isinstance(rows, InMemory):
             return _NONE

@@ -54,7 +54,7 @@ def predict_draws(
     idata : DataTree
         With draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values of the model; a list where classes have their own. Without it the covariance at new
+        The processes of the model; a list where classes have their own. Without it the covariance at new
         inputs is read from the graph of the model.
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
@@ -111,7 +111,7 @@ def predict_draws(
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
     def prediction(s: int, done: Callable[[int], None]) -> Prediction:
-        """What is predicted given a draw, block of rows by block."""
+        """Return predictions given a draw, block of rows by block."""
         point = point_of({name: values[name][s] for name in names})
         k, prior_mean, *_ = moments(point)
         prior, there = DensePrior(k, prior_mean), elsewhere(point, y)

@@ -42,7 +42,7 @@ class HeldOutScores:
     inputs : array_like (m, d) or None
     observed : array_like (m,) or None
     data : dict of str to array_like, or None
-        What the likelihood is given there, as for `Fit.predict`.
+        Data of the model at those points, as for `Fit.predict`.
     probabilities : dict of str to array_like (m, classes)
         Class probabilities by some methods, by name.
     """

@@ -49,7 +49,7 @@ def compare_methods(
     model : pm.Model, optional
         The model; that of the first fit if not given.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values of the model, where its graph does not say what their prior is.
+        The processes of the model, where its graph does not say what their prior is.
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional

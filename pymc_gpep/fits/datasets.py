@@ -72,7 +72,7 @@ def of_functions(
 
 
 def history(trace: Trace) -> xr.Dataset:
-    """What is known of each iteration, or step."""
+    """Return numbers of each iteration, or step."""
     columns = {name: (trace.unit, values) for name, values in trace.columns.items()}
     coords = {"iteration": np.arange(len(trace.losses))} if trace.unit == "iteration" else {}
     return xr.Dataset(columns, coords=coords)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -85,8 +85,8 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     gps = as_gps(gp)
     asked = gps is not None and attrs["kind"] != DenseLogPosterior.kind
     blocks = InducingBlocks(classifier, gps, space.data, rows=rows) if asked else None
-    log_posterior, trace = _KINDS[attrs["kind"]](tree, space, best, rows, blocks)
     posterior = tree["posterior"].to_dataset()
+    log_posterior, trace = _KINDS[attrs["kind"]](_File(tree, posterior, space, best, rows, blocks))
     solution = log_posterior.restored(best.theta, posterior) if posterior.data_vars else None
     log_posterior = log_posterior.ending_with(best.theta, solution)
     _check_prior(log_posterior, best.theta, posterior)
@@ -118,65 +118,60 @@ def _check_tree(tree: object) -> None:
         )
 
 
-def _dense(
-    tree: xr.DataTree,
-    space: Hyperparameters,
-    best: Evaluation,
-    rows: FormerRows | None,
-    blocks: InducingBlocks | None,
-) -> tuple[LogPosterior, Trace]:
-    attrs, likelihood = tree.attrs, space.classifier.likelihood_model
-    method = approximator(attrs["approximation"], likelihood, json.loads(attrs["options"]))
-    return DenseLogPosterior(space.classifier, method), _optimum(tree, best)
+class _File(NamedTuple):
+    """A file, and what was already read of it and of the model."""
+
+    tree: xr.DataTree
+    posterior: xr.Dataset
+    space: Hyperparameters
+    best: Evaluation
+    rows: FormerRows | None
+    blocks: InducingBlocks | None
+
+    @property
+    def attrs(self) -> Mapping[Any, Any]:
+        """Attributes of the whole fit."""
+        return self.tree.attrs
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Options of the approximation."""
+        found: dict[str, Any] = json.loads(self.attrs["options"])
+        return found
 
 
-def _inducing(
-    tree: xr.DataTree,
-    space: Hyperparameters,
-    best: Evaluation,
-    rows: FormerRows | None,
-    blocks: InducingBlocks | None,
-) -> tuple[LogPosterior, Trace]:
-    attrs, stored = tree.attrs, tree["posterior"].to_dataset()
-    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == attrs["approximation"])
-    learned = best.theta.size > space.size
-    return (
-        SparseLogPosterior(
-            space, kind(**json.loads(attrs["options"])), blocks, stored["inputs"].values, learned, rows,
-            stored["units"].values if learned else None,
-        ),
-        _optimum(tree, best),
-    )  # fmt: skip
+def _dense(file: _File) -> tuple[LogPosterior, Trace]:
+    classifier = file.space.classifier
+    method = approximator(file.attrs["approximation"], classifier.likelihood_model, file.options)
+    return DenseLogPosterior(classifier, method), _optimum(file)
 
 
-def _active(
-    tree: xr.DataTree,
-    space: Hyperparameters,
-    best: Evaluation,
-    rows: FormerRows | None,
-    blocks: InducingBlocks | None,
-) -> tuple[LogPosterior, Trace]:
-    stored, method = tree["posterior"].to_dataset(), IVM(**json.loads(tree.attrs["options"]))
-    log_posterior = ActiveLogPosterior(space, method, blocks, int(stored["seed"]), rows, stored["input"].values)
-    return log_posterior, _optimum(tree, best)
+def _inducing(file: _File) -> tuple[LogPosterior, Trace]:
+    stored, space = file.posterior, file.space
+    kind = next(kind for kind in SPARSE_APPROXIMATIONS if kind.name == file.attrs["approximation"])
+    learned = file.best.theta.size > space.size
+    units = stored["units"].values if learned else None
+    inputs = stored["inputs"].values
+    log_posterior = SparseLogPosterior(space, kind(**file.options), file.blocks, inputs, learned, file.rows, units)
+    return log_posterior, _optimum(file)
 
 
-def _batches(
-    tree: xr.DataTree,
-    space: Hyperparameters,
-    best: Evaluation,
-    rows: FormerRows | None,
-    blocks: InducingBlocks | None,
-) -> tuple[LogPosterior, Trace]:
-    attrs, name = tree.attrs, tree.attrs["approximation"]
-    steps = StepTrace.restored(tree, space)
-    memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[attrs["memory"]](**json.loads(attrs["options"]))
+def _active(file: _File) -> tuple[LogPosterior, Trace]:
+    stored, method = file.posterior, IVM(**file.options)
+    seed, inputs = int(stored["seed"]), stored["input"].values
+    return ActiveLogPosterior(file.space, method, file.blocks, seed, file.rows, inputs), _optimum(file)
+
+
+def _batches(file: _File) -> tuple[LogPosterior, Trace]:
+    space, name = file.space, file.attrs["approximation"]
+    steps = StepTrace.restored(file.tree, space)
+    memory = {kind.name: kind for kind in STREAMING_METHODS[name]}[file.attrs["memory"]](**file.options)
     at_a_row = LikelihoodElsewhere(space.classifier, 1, space.data)(space.point(steps.best.theta))
     rule = rule_for(memory.functional, steps.settings["sites"], at_a_row)
-    return BatchLogPosterior(space, name, memory, rule, steps, blocks, rows), steps
+    return BatchLogPosterior(space, name, memory, rule, steps, file.blocks, file.rows), steps
 
 
-_KINDS: Mapping[str, Callable[..., tuple[LogPosterior, Trace]]] = {
+_KINDS: Mapping[str, Callable[[_File], tuple[LogPosterior, Trace]]] = {
     DenseLogPosterior.kind: _dense,
     SparseLogPosterior.kind: _inducing,
     ActiveLogPosterior.kind: _active,
@@ -184,10 +179,10 @@ _KINDS: Mapping[str, Callable[..., tuple[LogPosterior, Trace]]] = {
 }
 
 
-def _optimum(tree: xr.DataTree, best: Evaluation) -> Optimum:
-    attrs = tree.attrs
+def _optimum(file: _File) -> Optimum:
+    tree, attrs = file.tree, file.attrs
     return Optimum(
-        best,
+        file.best,
         bool(attrs["trace_converged"]),
         attrs["trace_message"],
         evaluations_of(tree["history"].to_dataset(), "iteration"),

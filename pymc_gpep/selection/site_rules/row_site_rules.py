@@ -40,14 +40,23 @@ __all__ = [
 _SWEEPS, _TOLERANCE = 200, 1e-10
 
 
-class InnerEP:
-    """Of Riihimäki, Jylänki and Vehtari (2013, appendix A): in the form on which Seeger and Jordan (2004) project."""
+class _CoupledSites:
+    """The part that rules of coupled sites share."""
 
-    name = "coupled"
-    method = "nested_ep"
     form = SiteForm.COUPLED
     shares = False
     from_cavity = True
+
+    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
+        """See `RowSiteRule`."""
+        return coupled_told(likelihood, labels, mean, cov)
+
+
+class InnerEP(_CoupledSites):
+    """Inner EP (Riihimäki and others 2013, appendix A), in the form on which Seeger and Jordan (2004) project."""
+
+    name = "coupled"
+    method = "nested_ep"
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has factors of differences."""
@@ -64,10 +73,6 @@ class InnerEP:
         site_parameters(labels, *sites, *found)
         return found
 
-    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-        """See `RowSiteRule`."""
-        return coupled_told(likelihood, labels, mean, cov)
-
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
         """See `RowSiteRule`."""
         return self.told(likelihood, labels, mean, cov).log_z
@@ -77,14 +82,11 @@ _NODES = 2000
 _NOTHING = 1e-14  # precision of a site that is none, in units of the variance
 
 
-class Projection:
-    """Of section 4.3: exact where a coupling has the form of these sites, and as near as they can be elsewhere."""
+class Projection(_CoupledSites):
+    """The projection of section 4.3, exact where a coupling has the form of these sites, and near it elsewhere."""
 
     name = "coupled"
     method = "qep"
-    form = SiteForm.COUPLED
-    shares = False
-    from_cavity = True
 
     def fits(self, likelihood: Likelihood) -> bool:
         """Whether it has such a projection."""
@@ -101,10 +103,6 @@ class Projection:
             *nodes, np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels, none, sites, target, room
         )
         return Matched(np.ascontiguousarray(target[0].T), np.ascontiguousarray(target[1].T))
-
-    def told(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-        """See `RowSiteRule`."""
-        return coupled_told(likelihood, labels, mean, cov)
 
     def log_normalisers(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
         """See `RowSiteRule`; by the formula for tails, to about a percent."""
