@@ -1,7 +1,9 @@
 """Fits that several test modules look at, made once."""
 
 import gc
+import os
 import signal
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -11,6 +13,7 @@ import pytest
 
 from pymc_gpep.structure.interpreted import INTERPRETED
 from tests import graphs, models
+from tests.compile_once import compile_once
 from tests.processor_time import (  # noqa: F401  # pytest looks for hooks here
     pytest_addoption,
     pytest_runtest_logreport,
@@ -26,11 +29,27 @@ pytensor.config.mode = INTERPRETED
 # Nor does PyTensor link graphs within such graphs by C, which takes a second for each operation; see `c_compiler`.
 _CXX = pytensor.config.cxx
 pytensor.config.cxx = ""
+# Nor does a variable keep the lines that made it, which takes a seventh of the time of a graph.
+pytensor.config.traceback__limit = 0
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    compile_once()
 
 # A shell starts what it sends to the background with interrupts ignored, and tests interrupt fits.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# Folders and files whose graphs are rewritten as they are for users. Elsewhere numbers are compared that do not depend
+# on it, and rewriting would take most of the time of a fit.
+_REWRITTEN = {
+    "graph",
+    "golden",
+    "structure",
+    "streaming",
+    "hyper/test_active_log_posterior.py",
+    "hyper/test_log_posterior.py",
+    "hyper/test_sparse_log_posterior.py",
+}
 _EXTRA = {"cluster", "benchmarks", "test_examples.py"}
 _GARBAGE = 150e6  # bytes
 _process = psutil.Process()
@@ -41,7 +60,7 @@ def pytest_collection_finish():
     """What is imported stays to the end: collections of garbage need not go over it, again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(20_000, 10, 10)
+    gc.set_threshold(50_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -66,10 +85,11 @@ def memory_given_back():
         _kept = _process.memory_info().rss
 
 
-@pytest.fixture(scope="module")
-def hardly_rewritten():
-    """Steps of fits batch by batch are made in an eighth of the time, where their numbers are not what is tested."""
-    with graphs.hardly_rewritten():
+@pytest.fixture(scope="module", autouse=True)
+def rewriting(request):
+    """Graphs are rewritten as for users where that is among what is tested, and hardly elsewhere."""
+    file = request.path.relative_to(Path(__file__).parent)
+    with nullcontext() if _REWRITTEN & {file.parts[0], file.as_posix()} else graphs.hardly_rewritten():
         yield
 
 
@@ -91,7 +111,7 @@ def c_compiler():
 
 def _fit(build):
     model, gp = build()
-    with model:
+    with model, graphs.hardly_rewritten():
         fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
     return models.Fitted(model, gp, *models.data(), fit)
 

@@ -10,9 +10,11 @@ from tests.reference.binary_fv import binary_fv
 from tests.reference.binary_gaussian import jensen_bound
 from tests.reference.binary_kl import binary_kl
 from tests.reference.binary_laplace import binary_laplace
+from tests.reference.binary_links import LINKS
 from tests.reference.binary_lr import binary_lr
 from tests.reference.binary_tap import binary_naive_tap, binary_tap, tap_residual
 from tests.reference.binary_vb import binary_vb
+from tests.reference.stored import stored
 
 DENSE = {
     "laplace": binary_laplace,
@@ -32,22 +34,38 @@ def solve(method, problem, kind, **options):
     return solution
 
 
+def of_points(n, variance):
+    return random_binary(5, n, variance=variance, jitter=0.05)
+
+
+@stored
+def dense_numbers(method, likelihood, n, variance):
+    """Evidence and Jensen's bound, each n times, mean, variances, weights and precisions, (6, n).
+
+    FV has neither precisions nor a Gaussian for the bound, and zeros stand there.
+    """
+    given, link = of_points(n, variance).reference, LINKS[likelihood]
+    dense = DENSE[method](*given, link)
+    bound, w = (0.0, 0.0) if method == "fv" else (jensen_bound(*given, dense.alpha, dense.w, link), dense.w)
+    numbers = dense.evidence, bound, dense.mean, dense.covariance.diagonal(), dense.alpha, w
+    return np.stack([np.broadcast_to(each, n) for each in numbers])
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("method", DENSE)
 @pytest.mark.parametrize(("n", "variance"), [(1, 3.0), (4, 10.0)])
 def test_equals_the_dense_reference(kind, method, n, variance):
-    problem = random_binary(5, n, variance=variance, jitter=0.05)
-    dense = DENSE[method](*problem.reference, kind.link)
+    problem = of_points(n, variance)
+    (evidence, *_), (bound, *_), mean, variances, alpha, w = dense_numbers(method, str(kind), n, variance)
     solution = solve(method, problem, kind, tolerance=1e-10)
     error = ERROR.get(method, 1e-8)
     if method != "tap_naive":  # which has no evidence there
-        assert solution.evidence == pytest.approx(dense.evidence, abs=max(1e-9, error**2))
-    assert_allclose(solution.mean[0], dense.mean, atol=error * np.sqrt(variance))
-    assert_allclose(solution.cov[:, 0, 0], dense.covariance.diagonal(), atol=error * variance)
-    assert_allclose(solution.posterior.weights[0], dense.alpha, atol=error)
+        assert solution.evidence == pytest.approx(evidence, abs=max(1e-9, error**2))
+    assert_allclose(solution.mean[0], mean, atol=error * np.sqrt(variance))
+    assert_allclose(solution.cov[:, 0, 0], variances, atol=error * variance)
+    assert_allclose(solution.posterior.weights[0], alpha, atol=error)
     if method != "fv":
-        assert_allclose(solution.posterior.precision[0], dense.w, atol=error)
-        bound = jensen_bound(*problem.reference, dense.alpha, dense.w, kind.link)
+        assert_allclose(solution.posterior.precision[0], w, atol=error)
         assert solution.lower_bound == pytest.approx(bound, abs=max(1e-8, 10 * error))
 
 

@@ -32,7 +32,7 @@ def solved(problem, likelihood=None):
 @whose
 @pytest.mark.parametrize("noise", [2.0, 0.0])
 def test_it_is_dense_ep(own, noise):
-    n = 60 if noise else 20
+    n = 30 if noise else 20
     problem = random_sparse(1, n, 3, 5, own=own)
     likelihood = MultinomialProbitLikelihood() if noise else RobustMaxLikelihood().given(np.full((1, n), 0.1))
     solution, _ = solved(problem, likelihood)

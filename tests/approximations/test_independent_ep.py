@@ -8,6 +8,7 @@ from pymc_gpep import IEP, QIEP, NestedEP
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from tests.reference.data import iris, random_problem, squared_exponential, wine
 from tests.reference.independent_ep import independent_ep
+from tests.reference.stored import stored
 
 KINDS = pytest.mark.parametrize(("kind", "moments"), [(IEP, "inner_ep"), (QIEP, "quadrature")])
 BOTH = pytest.mark.parametrize("kind", [IEP, QIEP])
@@ -26,23 +27,38 @@ def evidence_and_slopes(approximation, k, mean, y):
     return outcome.evidence, outcome.gradient, outcome.gradient_mean
 
 
+def of_classes(n, c, variance, per_class):
+    return random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
+
+
+@stored
+def dense_numbers(moments, n, c, variance, per_class):
+    """Evidence, mean, variances, weights and slopes in the covariances, one after the other."""
+    problem = of_classes(n, c, variance, per_class)
+    dense = independent_ep(problem.K, problem.y, problem.m, moments=moments)
+    variances = np.einsum("cii->ci", dense.covariance)
+    numbers = dense.evidence, dense.mean, variances, dense.weights, dense.gradient_covariance
+    return np.concatenate([np.ravel(each) for each in numbers])
+
+
 @KINDS
 @pytest.mark.parametrize(
     ("n", "c", "variance", "per_class"), [(6, 3, 1.0, True), (5, 4, 10.0, False), (7, 2, 30.0, True)]
 )
 def test_equals_dense_reference(kind, moments, n, c, variance, per_class):
-    problem = random_problem(7, n, c, variance=variance, per_class=per_class, with_mean=True)
-    dense = independent_ep(problem.K, problem.y, problem.m, moments=moments)
+    problem = of_classes(n, c, variance, per_class)
+    evidence, *others = dense_numbers(moments, n, c, variance, per_class)
+    mean, variances, weights = np.reshape(others[: 3 * c * n], (3, c, n))
+    slopes = np.reshape(others[3 * c * n :], (c, n, n))
     solution = kind(tolerance=1e-11).solve(problem.K, problem.m, problem.y)
     assert solution.convergence.converged
-    assert_allclose(solution.evidence, dense.evidence, rtol=1e-9)
-    assert_allclose(solution.mean, dense.mean, atol=1e-8 * np.sqrt(variance))
-    assert_allclose(np.einsum("iaa->ai", solution.cov), np.einsum("cii->ci", dense.covariance), atol=1e-8 * variance)
+    assert_allclose(solution.evidence, evidence, rtol=1e-9)
+    assert_allclose(solution.mean, mean, atol=1e-8 * np.sqrt(variance))
+    assert_allclose(np.einsum("iaa->ai", solution.cov), variances, atol=1e-8 * variance)
     assert not np.any(solution.cov[:, ~np.eye(c, dtype=bool)])
     _, slope, slope_mean = evidence_and_slopes(kind(tolerance=1e-11), problem.K, problem.m, problem.y)
-    expected = dense.gradient_covariance if per_class else dense.gradient_covariance.sum(0, keepdims=True)
-    assert_allclose(slope, expected, atol=1e-8)
-    assert_allclose(slope_mean, dense.weights, atol=1e-8)
+    assert_allclose(slope, slopes if per_class else slopes.sum(0, keepdims=True), atol=1e-8)
+    assert_allclose(slope_mean, weights, atol=1e-8)
 
 
 @BOTH

@@ -159,8 +159,8 @@ def test_tilted_moments_after_two_sweeps():
     assert max(covariances.values()) < 0.05
 
 
-def assert_converges_on_the_grid(X, y, full):
-    for log_variance in range(-2, 13, 2):
+def assert_converges_on_the_grid(X, y, full, every=1):
+    for log_variance in range(-2, 13, 2 * every):
         for log_lengthscale in range(-2, 6):
             K = squared_exponential(X, variance=np.exp(log_variance), lengthscale=np.exp(log_lengthscale))
             solution = QEP(full=full).solve(K + 1e-8 * np.eye(y.size), np.zeros((3, y.size)), y)
@@ -171,7 +171,7 @@ def assert_converges_on_the_grid(X, y, full):
 @pytest.mark.parametrize("data", DATA)
 def test_converges_on_the_grid_with_a_third_of_the_points(data, full):
     X, y = data()
-    assert_converges_on_the_grid(X[::3], y[::3], full)
+    assert_converges_on_the_grid(X[::3], y[::3], full, every=2)
 
 
 @sites

@@ -12,7 +12,7 @@ import pymc_gpep as gpep
 from pymc_gpep.hyper.ends import ran_away
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from tests import models
-from tests.graphs import hardly_rewritten
+from tests.graphs import rewritten
 
 X = np.random.default_rng(3).normal(size=(40, 3))
 Y = (X[:, 0] + 0.5 * np.sin(2 * X[:, 1]) + 0.3 * np.random.default_rng(4).standard_normal(40) > 0).astype(int)
@@ -107,8 +107,8 @@ def test_what_is_advised_has_a_maximum(options):
 METHODS = {
     "ep": {},
     "laplace": {"starts": 2},
-    "sparse_ep": {"inducing": 40, "random_seed": 1},
-    "sparse_vi": {"inducing": 40, "update": "inner", "n": 400},
+    "sparse_ep": {"inducing": 12, "random_seed": 1},
+    "sparse_vi": {"inducing": 12, "update": "inner", "n": 400},
     "ivm": {"active": 40, "majors": 4},
 }
 
@@ -127,7 +127,7 @@ def test_a_magnitude_that_begins_at_0_is_learned(method):
 
 def test_batches_begin_beside_a_point_of_symmetry():
     begins = pytest.warns(UserWarning, match="symmetric about where 'eta' begins")
-    with squared_magnitude(), hardly_rewritten(), begins:
+    with squared_magnitude(), begins:
         fit = pm.fit(4, method="sparse_ep", inducing=5, batch_size=20, progressbar=False)
     assert fit.hyperparameters.eta > 0.9
     assert np.isfinite(fit.hist).all()
@@ -141,7 +141,8 @@ def test_cutpoints_cross_nowhere():
     assert "Declare them with transform=pm.distributions.transforms.ordered" in fit.message
     assert (np.diff(fit.hyperparameters.cut) > 0).all()
     crossed = {"cut": np.array([0.5, -0.5, 1.0]), "f_rotated_": np.zeros(40)}
-    assert model.compile_logp()(crossed) == -np.inf
+    with rewritten():  # it is by a rewriting that PyMC's check of the probabilities makes a density of −∞
+        assert model.compile_logp()(crossed) == -np.inf
     assert np.isnan(fit.log_posterior(crossed["cut"]).log_posterior)
     p = fit.predict(X[:5]).p
     assert (p.values >= 0.0).all()

@@ -59,7 +59,7 @@ class Case:
         self._fits = {"map": fit}
         self.gaussian = gaussian_at(self.log_posterior, self.optimum)
         d = self.optimum.best.theta.size
-        axis = np.linspace(-5, 7, 49 if d == 1 else 25)
+        axis = np.linspace(-5, 7, 31 if d == 1 else 16)
         z = np.stack(np.meshgrid(*[axis] * d, indexing="ij"), axis=-1).reshape(-1, d)
         nodes = []
         for theta in self.gaussian.at(z):

@@ -91,7 +91,7 @@ def test_a_step_against_a_grid(log_posterior, weights):
             return expected_log_prior(K + np.eye(y.size), found.utilities - prior_mean)
         return expected_log_prior(K, mean - prior_mean, found.covariance if weights == "latent" else None)
 
-    grid = grid_posterior(log_weight, psi, np.linspace(-10, 3, 131 if phi.size == 1 else 28))
+    grid = grid_posterior(log_weight, psi, np.linspace(-10, 3, 81 if phi.size == 1 else 21))
     shares, drawn = softmax(step.log_weights[0]), log_posterior.space.natural(step.draws)["phi"]
     mean_of_phi = log_posterior.space.natural(step.theta[None])["phi"][0]
     error = np.sqrt(shares**2 @ (drawn - mean_of_phi) ** 2)

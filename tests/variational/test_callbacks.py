@@ -85,7 +85,7 @@ KINDS = {
 
 @pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
 @pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
-def test_the_fit_that_a_callback_is_given_never_changes_and_the_end_is_told(options, hardly_rewritten):
+def test_the_fit_that_a_callback_is_given_never_changes_and_the_end_is_told(options):
     model, _ = models.bernoulli_probit()
     kept, ended = [], []
 

@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose, assert_array_equal
 import pymc_gpep as gpep
 from tests import models
 
-pytestmark = pytest.mark.usefixtures("hardly_rewritten")
 X, Y = models.data()
 NEW = np.random.default_rng(0).uniform(-2, 2, size=(5, 2))
 KINDS = {

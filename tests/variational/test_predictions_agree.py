@@ -10,7 +10,6 @@ from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
-from tests.graphs import hardly_rewritten
 
 cov = pm.gp.cov
 RNG = np.random.default_rng(5)
@@ -62,7 +61,7 @@ PAIRS = [(name, list(FITS)[i + shift & 3]) for i, name in enumerate(COVARIANCES)
 def test_with_what_made_the_latent_values_or_without(name, kind):
     covariance, x, new = COVARIANCES[name]
     model, gp = model_of(covariance, x)
-    with model, hardly_rewritten():
+    with model:
         fit = pm.fit(**FITS[kind], random_seed=1, progressbar=False)
     with_gp, without = fit.predict(gp, new), fit.predict(new)
     for name in ("p", "mean", "variance"):

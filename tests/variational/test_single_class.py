@@ -8,7 +8,6 @@ import pytest
 
 import pymc_gpep as gpep
 from tests import models
-from tests.graphs import hardly_rewritten
 
 CLASSES = {
     "two": lambda f, n: gpep.Probit("y", f, observed=np.ones(n, int)),
@@ -23,8 +22,7 @@ def fit(observe, outputs, **options):
         gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
         dims = ("species", "flower") if outputs > 1 else ("flower",)
         observe(gp.prior("f", X=X, dims=dims, **({"n_outputs": outputs} if outputs > 1 else {})), len(X))
-        with hardly_rewritten():
-            return pm.fit(progressbar=False, **options)
+        return pm.fit(progressbar=False, **options)
 
 
 @pytest.mark.parametrize(
