@@ -43,6 +43,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # on it, and rewriting would take most of the time of a fit.
 _REWRITTEN = {
     "graph",
+    "sampling",
     "golden",
     "structure",
     "streaming",
@@ -90,6 +91,13 @@ def rewriting(request):
     """Graphs are rewritten as for users where that is among what is tested, and hardly elsewhere."""
     file = request.path.relative_to(Path(__file__).parent)
     with nullcontext() if _REWRITTEN & {file.parts[0], file.as_posix()} else graphs.hardly_rewritten():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def rewriting_of_slow_tests(request):
+    """What is long is mostly the evaluation of graphs, which is faster where they are rewritten."""
+    with graphs.rewritten() if request.node.get_closest_marker("slow") else nullcontext():
         yield
 
 
