@@ -61,7 +61,7 @@ def pytest_collection_finish():
     """What is imported stays to the end: collections of garbage need not go over it, again and again."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(20_000, 10, 10)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -24,17 +24,17 @@ __all__ = [
 TESTS = Path(__file__).parent
 SHARES = {
     "variational": 0.24,
-    "approximations": 0.22,
-    "hyper": 0.19,
-    "sampling": 0.14,
-    "checks": 0.13,
-    "fits": 0.13,
+    "approximations": 0.16,
+    "hyper": 0.16,
+    "sampling": 0.13,
+    "checks": 0.12,
+    "fits": 0.09,
     "likelihoods": 0.11,
     "structure": 0.11,
     "kernels": 0.10,
-    "streaming": 0.08,
+    "streaming": 0.07,
     "graph": 0.08,
-    "golden": 0.06,
+    "golden": 0.05,
 }
 """Share of the processor time that each folder of tests may take, in a whole run by `make test`."""
 OTHERS = 0.05
