@@ -71,6 +71,8 @@ class Approximator(ABC):
     where the error of the evidence is of the order of the square of the tolerance."""
     bounds: ClassVar[bool] = False
     """Whether what it has for an evidence is a lower bound, which may be far below."""
+    inverts_prior: ClassVar[bool] = False
+    """Whether it needs the inverse of the prior covariance, which must then have one."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
     """Corrections of predictive probabilities by name."""
 

@@ -45,6 +45,7 @@ class FactorialVariational(Approximator):
     follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
     bounds: ClassVar[bool] = True
+    inverts_prior: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:

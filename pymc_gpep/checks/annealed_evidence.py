@@ -30,8 +30,9 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier, GPModel, read_classifier, read_processes
+from pymc_gpep.structure import GPClassifier, read_classifier, read_processes
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.prior_functions import prior_moments
 from pymc_gpep.user_warnings import warn
 
@@ -218,7 +219,7 @@ def _temperatures(given: int | ArrayLike | None, start: str) -> Array:
     return path
 
 
-def _point(processes: GPModel, given: dict[str, Any]) -> PointType:
+def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
     """The initial point of the model, with some hyperparameters elsewhere."""
     model = processes.model
     by_name = {rv.name: rv for rv in processes.hyperparameters}

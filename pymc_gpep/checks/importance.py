@@ -20,7 +20,6 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.checks.blocks import block_check, nothing_known
 from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.weights import importance_estimate, smooth, stand_for_posterior
-from pymc_gpep.structure import GPClassifier
 
 __all__ = [
     "ImportanceCheck",
@@ -182,19 +181,16 @@ class ResampledDraws(NamedTuple):
         return {name: getattr(self.check, name) for name in ("pareto_k", "effective_size", "log_evidence")}
 
 
-def importance_check(
-    method: str, classifier: GPClassifier, solution: Solution, values: Mapping[str, Array], mean: xr.DataArray
-) -> ImportanceCheck:
+def importance_check(method: str, solution: Solution, f: Array, mean: xr.DataArray) -> ImportanceCheck:
     """Weight draws of a posterior.
 
     Parameters
     ----------
     method : str
         Name of the approximation.
-    classifier : GPClassifier
     solution : Solution
-    values : mapping
-        Draws from it, (draws, ...) by name of the model's variable; only latent values are looked at.
+    f : array (draws, c, n)
+        Draws of latent values from it.
     mean : DataArray (point, class) or (point)
         Means of the latent values, whose names of axes and coordinates the result gets.
 
@@ -207,10 +203,10 @@ def importance_check(
     ValueError
         If there are fewer than 100 draws, or if the density of one is not finite.
     """
-    count = len(values[classifier.latents[0].f.name])
+    count = len(f)
     if count < _FEWEST:
         raise ValueError(f"draws must be at least {_FEWEST}, for their weights to have a tail, but is {count}.")
-    log_likelihood, log_sites, x = _pointwise(classifier, solution, values)
+    log_likelihood, log_sites, x = _pointwise(solution, f)
     raw = _log_weights(solution, log_likelihood, x)
     if not np.isfinite(raw).all():
         raise ValueError(f"{method} has draws without a finite density: {solution.convergence}. None can be weighted.")
@@ -222,7 +218,9 @@ def importance_check(
         seen = x - x.mean(axis=1, keepdims=True)
         shift, cov = without_common(shift, cov)
     std = np.sqrt(cov.diagonal(axis1=1, axis2=2))
-    mean_shift = mean.copy(data=(shift / std).reshape(mean.shape)).rename("mean_shift")
+    mean_shift = mean.copy(
+        data=np.divide(shift, std, out=np.zeros_like(shift), where=std > 0.0).reshape(mean.shape)
+    ).rename("mean_shift")
     pointwise = solution.posterior.sites.pointwise
     blocks = block_check(log_likelihood, log_sites, seen) if pointwise else nothing_known(x.shape[-1])
     point = mean_shift.dims[0]
@@ -242,11 +240,9 @@ def importance_check(
     )
 
 
-def log_importance_weights(
-    classifier: GPClassifier, solution: Solution, values: Mapping[str, Array]
-) -> tuple[Array, Array]:
+def log_importance_weights(solution: Solution, f: Array) -> tuple[Array, Array]:
     """Log p(f) p(y | f) / q(f) (draws,) as they are; and the latent values less their mean under q, (draws, c, n)."""
-    log_likelihood, _, x = _pointwise(classifier, solution, values)
+    log_likelihood, _, x = _pointwise(solution, f)
     return _log_weights(solution, log_likelihood, x), x
 
 
@@ -261,14 +257,11 @@ def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
     return posterior.relative_log_normaliser + total - posterior.relative_site_log_density(x)
 
 
-def _pointwise(classifier: GPClassifier, solution: Solution, values: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
     """Of each draw and point the log likelihood and the log of the site, 1 at the mean, (draws, n) each; and x.
 
     Labels are those that were fitted.
     """
-    f = np.empty((len(values[classifier.latents[0].f.name]), *solution.mean.shape))
-    for part in classifier.latents:
-        f[:, part.rows] = values[part.f.name]
     posterior = solution.posterior
     x = f - posterior.mean
     likelihood, labels = solution.likelihood, solution.labels

@@ -13,7 +13,6 @@ from pymc_gpep.fits.prediction import (
     blocks_of_rows,
     held_out,
     labelled,
-    new_inputs,
     predict_given,
     process_and_inputs,
 )
@@ -21,10 +20,11 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps, prior_moments
+from pymc_gpep.structure.prior_functions import prior_moments
 
 __all__ = ["predict_draws"]
 

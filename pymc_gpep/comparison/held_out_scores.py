@@ -10,11 +10,11 @@ from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.prediction import held_out, new_inputs, predict_at
+from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import CrossCovariance, as_gps
 
 __all__ = ["information", "scores_at"]
 

@@ -18,10 +18,12 @@ from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evi
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.checks.leave_one_out import leave_one_out
 from pymc_gpep.fits import datasets
-from pymc_gpep.fits.conditional import Conditional, named_latents
+from pymc_gpep.fits.conditional import Conditional
+from pymc_gpep.fits.effects import contrasts as contrast_moments
+from pymc_gpep.fits.effects import effects
 from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.mixture import total_covariance, total_variance
-from pymc_gpep.fits.prediction import new_inputs, predict_by, process_and_inputs
+from pymc_gpep.fits.prediction import predict_by, process_and_inputs
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.fits.sample import (
     draw_functions,
@@ -41,7 +43,7 @@ from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 
 if TYPE_CHECKING:
@@ -270,7 +272,8 @@ class Fit(SingleGroupApproximation):
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
         heading = self.log_posterior.heading(self.trace, self.solution, self.converged)
-        return f"{heading} {self.message}{integrated}"
+        described = f" {self.classifier.described}" if self.classifier.described else ""
+        return f"{heading} {self.message}{integrated}{described}"
 
     def __repr__(self) -> str:
         """Method, its number, and how the fit ended."""
@@ -432,6 +435,7 @@ class Fit(SingleGroupApproximation):
         Xnew: ArrayLike | None = None,
         *,
         data: Mapping[str, ArrayLike] | None = None,
+        new_levels: bool = False,
         observed: ArrayLike | None = None,
         probabilities: str | None = None,
         correction: str | None = None,
@@ -440,7 +444,7 @@ class Fit(SingleGroupApproximation):
         dim: str = "new_point",
         progressbar: bool = True,
     ) -> xr.Dataset:
-        """Predict latent functions and class probabilities at new inputs: `predict(Xnew)`, or `predict(gp, Xnew)`.
+        """Predict latent functions and class probabilities at new rows: `predict(Xnew)`, or `predict(data={...})`.
 
         Averaged over the nodes that stand for the hyperparameters.
 
@@ -453,9 +457,12 @@ class Fit(SingleGroupApproximation):
             New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
             result. Where the model computes inputs from its data, they are as the data.
         data : dict of str to array, optional
-            What data of the model (`pm.Data`) are at the new points, where the likelihood is given them besides latent
-            values: an exposure of counts, for example. A number stands for all points. What is the same at all points
-            of the fit is taken to be so everywhere, and need not be given.
+            Data of the model (`pm.Data`) at the new points: those that say what a sum of effects is there, and those
+            that the likelihood is given besides latent values, such as an exposure of counts. A number stands for all
+            points. A value that all points of the fit share is kept, and need not be given.
+        new_levels : bool
+            Whether data that select levels of a group may name levels that the model does not have. Such a level has
+            the prior of all others, given what they have in common.
         observed : array (m,), optional
             What was observed at the new points, for `log_density`.
         probabilities : {"orthant", "inner_ep", "average"}, optional
@@ -513,6 +520,7 @@ class Fit(SingleGroupApproximation):
             self.hyper_posterior,
             Xnew,
             data=data,
+            new_levels=new_levels,
             observed=observed,
             probabilities=probabilities,
             correction=correction,
@@ -625,7 +633,8 @@ class Fit(SingleGroupApproximation):
 
     def _checked(self, values: Mapping[str, Array]) -> ImportanceCheck:
         mean = self.latent["mean"]
-        return importance_check(self.name, self.classifier, self.solution, values, mean)
+        f = self.log_posterior.space.variables.latent_values(values)
+        return importance_check(self.name, self.solution, f, mean)
 
     @one_blas_thread()
     def corrected_evidence(self, *, max_size: int = 3000) -> CorrectedEvidence:
@@ -657,6 +666,73 @@ class Fit(SingleGroupApproximation):
         """
         self.log_posterior.check_joint("corrected_evidence")
         return corrected_evidence(self.log_posterior.approximator, self.solution, max_size=max_size)
+
+    # Effects.
+
+    @one_blas_thread()
+    def effects(self, names: str | Sequence[str] | None = None) -> xr.Dataset:
+        """Return means and standard deviations of variables that are affine in what was integrated.
+
+        These are integrated variables, and Deterministics that are sums, selections or multiples of them. They are
+        averaged over the nodes that stand for the hyperparameters.
+
+        Parameters
+        ----------
+        names : str or sequence of str, optional
+            Names of variables of the model; all integrated ones if not given.
+
+        Returns
+        -------
+        Dataset
+            Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd".
+
+        Raises
+        ------
+        ValueError
+            If a variable is a hyperparameter, not affine, or not in the model.
+
+        Warns
+        -----
+        UserWarning
+            If the correlation of two effects is above 0.999, so that the data do not tell them apart.
+
+        Examples
+        --------
+        >>> fit.effects("u").sel(moment="mean")
+        """
+        classifier = self.classifier
+        if names is None:
+            held = {latent.free: latent.f for latent in classifier.processes}
+            names = [str(held.get(rv, rv).name) for rv in classifier.integrated]
+        self.log_posterior.check_joint("effects")
+        return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names))
+
+    @one_blas_thread()
+    def contrast(self, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
+        """Return moments of linear combinations of effects, with their joint covariance.
+
+        Parameters
+        ----------
+        contrasts : dict of str to dict
+            Weights of variables by name, for each combination by a name of its own. Weights are an array in the shape
+            of the variable. A variable of one axis also takes a dict of labels to numbers.
+
+        Returns
+        -------
+        Dataset
+            `mean` and `sd` (contrast), and `cov` (contrast, contrast_other).
+
+        Raises
+        ------
+        ValueError
+            As `effects`, or if weights have another shape.
+
+        Examples
+        --------
+        >>> fit.contrast({"north - south": {"u": {"north": 1, "south": -1}}})
+        """
+        self.log_posterior.check_joint("contrast")
+        return contrast_moments(self.hyper_posterior, contrasts)
 
     # Draws.
 
@@ -731,7 +807,7 @@ class Fit(SingleGroupApproximation):
         if Xnew is not None or self.rows is not None:
             if not return_inferencedata:
                 raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
-            inputs = None if Xnew is None else new_inputs(Xnew, next(self.functions(gp)).n_columns)
+            inputs = None if Xnew is None else next(self.functions(gp)).new_rows(Xnew, {})
             data = sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
             return self._noted(data)
         weighted = self._weighted((chains, draws), rng) if importance else None
@@ -770,7 +846,8 @@ class Fit(SingleGroupApproximation):
             values = {name: np.array([point[name] for point in points])[chosen] for name in points[0]}
             if not whole:
                 return values | {latent.f.name: f[:, latent.rows] for latent in classifier.latents}
-            return values | named_latents(classifier, f, standard_normals(hyper, chosen, f, gps))
+            z = standard_normals(hyper, chosen, f, gps)
+            return values | self.log_posterior.space.variables.draws(points[0], f, z)
 
         return self._recorder(free, known), recorded(classifier, free), draw
 
@@ -811,7 +888,8 @@ class Fit(SingleGroupApproximation):
         """Draws like those of `draw`, with the hyperparameters at their maximum."""
         theta = self.trace.best.theta
         functions = self.log_posterior.latent(theta, self.solution)
-        return Conditional(self.classifier, self.log_posterior.point(theta), functions).draw(draws, rng)
+        point = self.log_posterior.point(theta)
+        return Conditional(self.log_posterior.space.variables, point, functions).draw(draws, rng)
 
     @property
     def sample_dict_fn(self) -> Any:
@@ -878,7 +956,8 @@ class Fit(SingleGroupApproximation):
         """The joint posterior given each node in turn."""
         hyper = self.hyper_posterior
         points = (hyper.point(s) for s in range(len(hyper)))
-        return (Conditional(self.classifier, *pair) for pair in zip(points, self.functions(), strict=True))
+        variables = self.log_posterior.space.variables
+        return (Conditional(variables, *pair) for pair in zip(points, self.functions(), strict=True))
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and standard deviations by name of value variable."""

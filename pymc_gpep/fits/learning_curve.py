@@ -10,11 +10,11 @@ from numpy.typing import ArrayLike
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.fits.prediction import held_out, new_inputs, predict_given
+from pymc_gpep.fits.prediction import held_out, predict_given
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
 from pymc_gpep.solvers.inducing import row_blocks
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["check_active", "learning_curve"]
 
@@ -71,7 +71,7 @@ def learning_curve(
     check_active(fit)
     classifier, solution, approximator = fit.classifier, fit.solution, fit.log_posterior.approximator
     functions = fit.log_posterior.latent(fit.theta, solution, as_gps(gp))
-    inputs = new_inputs(Xnew, functions.n_columns)
+    inputs = functions.new_rows(Xnew, {})
     observed = held_out(classifier, ynew, len(inputs), "ynew")
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
     space = fit.log_posterior.space

@@ -29,7 +29,6 @@ __all__ = [
     "blocks_of_rows",
     "held_out",
     "labelled",
-    "new_inputs",
     "predict_at",
     "predict_by",
     "predict_given",
@@ -100,41 +99,14 @@ _ENTRIES = 4_000  # that a row counts for at least, so that an interrupt is soon
 def process_and_inputs(
     gp: pm.gp.Latent | Sequence[pm.gp.Latent] | ArrayLike | None, Xnew: ArrayLike | None
 ) -> tuple[Any, Any]:
-    """What `predict(gp, Xnew)` and `predict(Xnew)` are given: what made the latent values or None, and new inputs.
+    """Return the makers of latent values, or None, and new inputs, of `predict(gp, Xnew)` and `predict(Xnew)`.
 
-    Raises
-    ------
-    TypeError
-        If there are no inputs.
+    Inputs are None where a user gave data alone.
     """
-    if Xnew is not None:
-        return gp, Xnew
     listed = gp if isinstance(gp, Sequence) else (gp,)
-    if gp is None or any(isinstance(each, pm.gp.Latent) for each in listed):
-        raise TypeError("predict needs new inputs: predict(Xnew), or predict(gp, Xnew).")
+    if Xnew is not None or gp is None or any(isinstance(each, pm.gp.Latent) for each in listed):
+        return gp, Xnew
     return None, gp
-
-
-def new_inputs(x: ArrayLike, columns: int) -> Array:
-    """Check new inputs against the number of columns of the model's; (m, columns)."""
-    try:
-        values = np.asarray(x, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"Xnew must be numbers, as the model's inputs are: {error}.") from None
-    if values.ndim != 2:
-        advice = ""
-        if values.ndim == 1 and columns == 1:
-            advice = "; one input is a column, Xnew[:, None]"
-        elif values.ndim == 1 and len(values) == columns:
-            advice = "; one point is a row, Xnew[None]"
-        raise ValueError(
-            f"Xnew must be (points, inputs), here (points, {columns}), but has shape {values.shape}{advice}."
-        )
-    if values.shape[1] != columns:
-        raise ValueError(f"Xnew has {values.shape[1]} columns, but the model's inputs have {columns}.")
-    if not np.isfinite(values).all():
-        raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
-    return values
 
 
 def _correction(name: str, approximator: Any, classifier: GPClassifier) -> Correction:
@@ -156,9 +128,10 @@ def predict_by(
     log_posterior: LogPosterior,
     nodes: Callable[[], Iterable[LatentFunctions]],
     hyper: HyperPosterior,
-    x: ArrayLike,
+    x: ArrayLike | None,
     *,
     data: Mapping[str, ArrayLike] | None = None,
+    new_levels: bool = False,
     observed: ArrayLike | None = None,
     probabilities: str | None = None,
     correction: str | None = None,
@@ -173,9 +146,9 @@ def predict_by(
     """
     each = iter(nodes())
     first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
-    inputs = new_inputs(x, first.n_columns)
+    inputs = first.new_rows(x, data or {}, new_levels)
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
-    elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data)
+    elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
     corrected = None if correction is None else _correction(correction, log_posterior.approximator, classifier)
     with RowProgress("Predicting", len(inputs) * len(hyper), progressbar) as progress:
@@ -195,13 +168,14 @@ def predict_by(
         )
         averaged = average_predictions(hyper.weights, predictions)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
-    warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
+    if x is not None:
+        warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     return labelled(classifier, x, dim, averaged).assign_attrs(attrs)
 
 
 def predict_at(
     functions: LatentFunctions,
-    inputs: Array,
+    inputs: Any,
     *,
     likelihood: Likelihood,
     observed: NDArray[np.int64] | None = None,
@@ -211,7 +185,7 @@ def predict_at(
     covariances: bool = True,
     done: Callable[[int], None] = lambda rows: None,
 ) -> Prediction:
-    """The same at given hyperparameters and inputs (m, d), in chunks of bounded memory; `likelihood` is that there.
+    """The same at given hyperparameters and new rows, in chunks of bounded memory; `likelihood` is that there.
 
     After each chunk `done` is called with its number of rows.
     """
@@ -281,7 +255,7 @@ def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name:
     return classifier.likelihood_model.check(observed, classifier.n_functions, n_points, name)
 
 
-def labelled(classifier: GPClassifier, x: ArrayLike, dim: str, prediction: Prediction) -> xr.Dataset:
+def labelled(classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction: Prediction) -> xr.Dataset:
     """What is predicted at new inputs `x`, with names of axes and coordinates."""
     coords: dict[str, Any] = {}
     if isinstance(x, xr.DataArray):

@@ -32,9 +32,9 @@ from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import as_gps
 
 __all__ = ["check_covariance", "from_datatree"]
 
@@ -73,7 +73,7 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     """
     _check_tree(tree)
     attrs = tree.attrs
-    classifier = read_classifier(pm.modelcontext(model), attrs["likelihood"])
+    classifier = read_classifier(pm.modelcontext(model), attrs["likelihood"], json.loads(attrs.get("asked", "[]")))
     space = Hyperparameters(classifier)
     _check_hyperparameters(space, json.loads(attrs["parameters"]))
     (best,) = evaluations_of(tree["best"].to_dataset(), "at")

@@ -41,7 +41,7 @@ class Recorder:
     ) -> None:
         self._model = model = classifier.model
         value_vars = [model.rvs_to_values[rv] for rv in free]
-        given = {latent.f: latent.f.type(latent.f.name) for latent in classifier.latents if latent.rotated}
+        given = {f: f.type(f.name) for f in classifier.held}
         transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
         computed = graph_replace([*transformed, *deterministics], given, strict=False)
         computed = graph_replace(model.replace_rvs_by_values(computed), data, strict=False)

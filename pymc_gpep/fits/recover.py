@@ -14,11 +14,12 @@ from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.fits.conditional import named_latents
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.natural_scale import unconstrain
+from pymc_gpep.structure.prior_functions import frozen_data, prior_roots
 
 __all__ = ["recover"]
 
@@ -104,7 +105,7 @@ class _LatentValues:
         model = classifier.model
         hyperparameters = list(classifier.hyperparameters)
         # Latent values are taken as given: f of a rotated prior would otherwise be factorised once more for each draw.
-        latents = list({v: None for latent in classifier.latents for v in (latent.f, latent.free)})
+        latents = [*classifier.held, *classifier.integrated]
         given = {variable: variable.type(variable.name) for variable in [*hyperparameters, *latents]}
         replacements = given | {rv: model.rvs_to_values[rv] for rv in model.observed_RVs}
 
@@ -116,6 +117,9 @@ class _LatentValues:
             hyperparameters,
             [classifier.covariance(), classifier.mean(), classifier.labels, classifier.parameters],
         )
+        data = frozen_data(model)
+        self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data)
+        self._names, self._unconstrain = [v.name for v in hyperparameters], unconstrain(classifier)
         self._drawn = [v.name for v in latents]
         others = [v for v in dependent if v not in given]
         self._others = [v.name for v in others]
@@ -135,8 +139,11 @@ class _LatentValues:
     def draw(self, hyperparameters: list[Any]) -> dict[str, Array]:
         """One draw of each variable, by name."""
         posterior = self._solve(hyperparameters).posterior
+        point = self._unconstrain(dict(zip(self._names, hyperparameters, strict=True)))
+        if self._roots is not None:
+            posterior = posterior.rooted(self._roots(point))
         z = posterior.draw_whitened(self.rng, 1)
-        drawn = named_latents(self.classifier, posterior.prior.latent(z), z)
+        drawn = self._variables.draws(point, posterior.prior.latent(z), z)
         values = {name: drawn[name][0] for name in self._drawn}
         return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))
 

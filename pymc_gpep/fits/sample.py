@@ -39,7 +39,7 @@ def draw_variables(hyper: HyperPosterior, draws: int, rng: np.random.Generator) 
     for s in np.unique(chosen):
         rows = np.flatnonzero(chosen == s)
         functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s))
-        conditional = Conditional(hyper.log_posterior.classifier, hyper.point(s), functions)
+        conditional = Conditional(hyper.log_posterior.space.variables, hyper.point(s), functions)
         for name, drawn in conditional.draw(rows.size, rng).items():
             values.setdefault(name, np.empty((draws, *drawn.shape[1:])))[rows] = drawn
     return values
@@ -133,7 +133,7 @@ def sampled_variables(
 def recorded(classifier: GPClassifier, free: Sequence[TensorVariable]) -> list[str]:
     """Names of what a recorder of some free variables is given: their values, and deterministic latent values."""
     value_vars = [classifier.model.rvs_to_values[rv].name for rv in free]
-    return [*value_vars, *(latent.f.name for latent in classifier.latents if latent.rotated)]
+    return [*value_vars, *(str(f.name) for f in classifier.held)]
 
 
 def without_latents(

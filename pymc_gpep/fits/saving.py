@@ -90,6 +90,7 @@ def to_datatree(
             "kind": log_posterior.kind,
             "pymc_gpep_version": version("pymc_gpep"),
             "likelihood": classifier.likelihood.name,
+            "asked": json.dumps(classifier.asked),
             "kind_of_likelihood": classifier.likelihood_model.name,
             "classes": named_classes(classifier),
             "parameters": json.dumps(log_posterior.space.parameters),

@@ -93,16 +93,16 @@ class BlockPosterior(DensePosterior):
         return np.asarray(cov)
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        c, n = self.weights.shape
-        smoothed = np.matmul(left.swapaxes(1, 2), self._factor).reshape(c * n, -1)
-        cov = -(smoothed @ smoothed.T).reshape(c, n, c, n)
-        for a, own in enumerate(np.broadcast_to(prior, (c, n, n))):
+        c, q = len(self.weights), left.shape[-1]
+        smoothed = np.matmul(left.swapaxes(1, 2), self._factor).reshape(c * q, -1)
+        cov = -(smoothed @ smoothed.T).reshape(c, q, c, q)
+        for a, own in enumerate(np.broadcast_to(prior, (c, q, q))):
             cov[a, :, a, :] += own
         return cov
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         smoothed = np.matmul(left.swapaxes(1, 2), self._factor)
-        own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), self.weights.shape)
+        own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (len(self.weights), left.shape[-1]))
         return own - np.einsum("kij,kij->ki", smoothed, smoothed)
 
     def site_blocks(self) -> tuple[Array, Array]:
@@ -113,7 +113,7 @@ class BlockPosterior(DensePosterior):
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         c, n = self.weights.shape
         roots = self.prior.roots
-        z = rng.standard_normal((c, n, draws))
+        z = rng.standard_normal((c, roots.shape[-1], draws))
         noise = np.einsum("iap,ipd->aid", self._roots, rng.standard_normal((n, c - 1, draws)))
         inner = (self._factor.swapaxes(1, 2) @ (roots @ z + self.prior.k @ noise)).sum(0)
         z += roots.swapaxes(1, 2) @ (self.weights[..., None] + noise - self._factor @ inner)

@@ -105,22 +105,22 @@ class CoupledPosterior(DensePosterior):
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         b, p = self._factors
-        c, n = self.precision.shape
+        (c, n), q = self.precision.shape, left.shape[-1]
         left_b = np.matmul(left.swapaxes(1, 2), b)
-        shared = solve_triangular(p, left_b.reshape(c * n, n).T, lower=True).T
-        cov = (shared @ shared.T).reshape(c, n, c, n)
-        for a, own in enumerate(np.broadcast_to(prior - left_b @ left, (c, n, n))):
+        shared = solve_triangular(p, left_b.reshape(c * q, n).T, lower=True).T
+        cov = (shared @ shared.T).reshape(c, q, c, q)
+        for a, own in enumerate(np.broadcast_to(prior - left_b @ left, (c, q, q))):
             cov[a, :, a, :] += own
         return cov
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         b, p = self._factors
-        c, n = self.precision.shape
+        (c, n), q = self.precision.shape, left.shape[-1]
         left_b = np.matmul(left.swapaxes(1, 2), b)
-        shared = solve_triangular(p, left_b.reshape(c * n, n).T, lower=True)
-        own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (c, n))
-        own = own - np.einsum("kij,kji->ki", left_b, np.broadcast_to(left, (c, n, n)))
-        return own + np.einsum("ji,ji->i", shared, shared).reshape(c, n)
+        shared = solve_triangular(p, left_b.reshape(c * q, n).T, lower=True)
+        own = np.broadcast_to(prior.diagonal(axis1=-2, axis2=-1), (c, q))
+        own = own - np.einsum("kij,kji->ki", left_b, np.broadcast_to(left, (c, n, q)))
+        return own + np.einsum("ji,ji->i", shared, shared).reshape(c, q)
 
     def site_blocks(self) -> tuple[Array, Array]:
         # R = D^½ (I − uuᵀ) with u = (π / 1ᵀπ)^½, and E = uuᵀ + D^{-½} M_ii D^{-½}, in which nothing cancels.
@@ -139,7 +139,7 @@ class CoupledPosterior(DensePosterior):
         b, p = self._factors
         roots = self.prior.roots
         c, n = self.precision.shape
-        z = rng.standard_normal((c, n, draws))
+        z = rng.standard_normal((c, roots.shape[-1], draws))
         noise = rng.standard_normal((c, n, draws)) * np.sqrt(self.precision)[..., None]
         noise -= (self.precision / self.precision.sum(0))[..., None] * noise.sum(0)
         observed = b @ (roots @ z + self.prior.k @ noise)

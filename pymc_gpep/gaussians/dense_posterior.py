@@ -1,7 +1,9 @@
 """The posterior that sites make of a prior with a dense covariance: prediction, joint covariances, draws."""
 
 from abc import abstractmethod
+from copy import copy
 from functools import cached_property
+from typing import Self
 
 import numpy as np
 
@@ -47,21 +49,27 @@ class DensePosterior(Posterior[DensePrior]):
         """
         raise TypeError(f"The posterior of {self.sites_class.form} sites has no such factors.")
 
+    def rooted(self, roots: Array) -> Self:
+        """Return the same posterior with other factors (1 or c, n, q) of the prior covariance."""
+        other = copy(self)
+        other.prior = self.prior.rooted(roots)
+        return other
+
     @abstractmethod
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        """Prior − leftᵀ M left, (c, n, c, n), for a factor `left` and a prior covariance (1 or c, n, n) it belongs to.
+        """Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and a prior covariance it belongs to.
 
         With both the prior covariance K this is the covariance of f; with L, K = L Lᵀ, and the identity it is that of
-        z = L⁻¹ (f − m).
+        z, f = m + L z.
         """
 
     @abstractmethod
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        """Diagonal (c, n) of `joint_covariance`, cheaper where that is possible."""
+        """Diagonal (c, q) of `joint_covariance`, cheaper where that is possible."""
 
     @abstractmethod
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
-        """Draws (draws, c, n) of z where f = m + L z and K = L Lᵀ: exact, by perturbation.
+        """Draws (draws, c, q) of z where f = m + L z and K = L Lᵀ: exact, by perturbation.
 
         With f₀ ~ N(0, K) and ε from a normal distribution whose covariance is the precision of the sites,
         f₀ + K (ε − M (f₀ + K ε)) has the posterior covariance.

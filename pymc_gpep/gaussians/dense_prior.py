@@ -90,10 +90,16 @@ class DensePrior(Prior):
             raise NotPositiveDefiniteError.of("the prior covariance")
         return roots
 
+    def rooted(self, roots: Array) -> "DensePrior":
+        """Return the same prior by other factors J (1 or c, n, q), J Jᵀ = K, which may be wide, tall or singular."""
+        other = DensePrior(self.k, self.mean)
+        other.roots = roots
+        return other
+
     def latent(self, z: Array) -> Array:
-        """Latent values f = m + L z, of z (c, n) or (count, c, n)."""
-        columns = z.reshape(-1, *self.shape).transpose(1, 2, 0)
-        return self.mean + np.matmul(self.roots, columns).transpose(2, 0, 1).reshape(z.shape)
+        """Latent values f = m + L z, of z (c, q) or (count, c, q)."""
+        columns = z.reshape(-1, *z.shape[-2:]).transpose(1, 2, 0)
+        return self.mean + np.matmul(self.roots, columns).transpose(2, 0, 1).reshape(*z.shape[:-1], self.shape[1])
 
     def whitened(self, f: Array) -> Array:
         """The z = L⁻¹ (f − m) of f (c, n)."""
@@ -112,7 +118,7 @@ class DensePrior(Prior):
         )
 
     def whitened_slope(self, slope: Array) -> Array:
-        """The derivative Lᵀ s with respect to z of what has the derivative s (c, n) with respect to f."""
+        """The derivative Lᵀ s (c, q) with respect to z of what has the derivative s (c, n) with respect to f."""
         return np.asarray(np.matmul(self.roots.swapaxes(1, 2), slope[..., None])[..., 0])
 
     def expected_log_density(self, mean: Array, roots: Array | None = None) -> Array:

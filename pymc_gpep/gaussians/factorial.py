@@ -130,18 +130,17 @@ class FactorialPosterior(DensePosterior):
         return cov
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        c, n = self.precision.shape
+        c, q = len(self.precision), left.shape[-1]
         half = self._inverses @ left
         own = prior - left.swapaxes(1, 2) @ half + half.swapaxes(1, 2) @ (self.precision[:, :, None] * half)
-        cov = np.zeros((c, n, c, n))
+        cov = np.zeros((c, q, c, q))
         cov[range(c), :, range(c)] = own
         return cov
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         half = self._inverses @ left
         own = prior.diagonal(axis1=-2, axis2=-1) - np.einsum("kji,kji->ki", *np.broadcast_arrays(left, half))
-        c, n = self.precision.shape
-        return own + np.einsum("kji,kj->ki", np.broadcast_to(half**2, (c, n, n)), self.precision)
+        return own + np.einsum("kji,kj->ki", np.broadcast_to(half**2, (len(own), *left.shape[1:])), self.precision)
 
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Mean (n, c) and covariance (n, c, c) of each point given the distribution of the others.

@@ -120,14 +120,14 @@ class IndependentPosterior(DensePosterior):
         return cov
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        c, n = self.precision.shape
-        cov = np.zeros((c, n, c, n))
-        for a, own in enumerate(np.broadcast_to(prior - left.swapaxes(1, 2) @ self._b @ left, (c, n, n))):
+        c, q = len(self.precision), left.shape[-1]
+        cov = np.zeros((c, q, c, q))
+        for a, own in enumerate(np.broadcast_to(prior - left.swapaxes(1, 2) @ self._b @ left, (c, q, q))):
             cov[a, :, a, :] = own
         return cov
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        explained = np.empty(self.precision.shape)
+        explained = np.empty((len(self.precision), left.shape[-1]))
         lower = np.empty(self.prior.k.shape[1:])
         for a, (pi, own) in enumerate(zip(self.precision, explained, strict=True)):
             # With A = L Lᵀ a norm of L⁻¹ D^½ times a column: neither an inverse nor a product.
@@ -160,7 +160,7 @@ class IndependentPosterior(DensePosterior):
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         c, n = self.precision.shape
         roots = self.prior.roots
-        z = rng.standard_normal((c, n, draws))
+        z = rng.standard_normal((c, roots.shape[-1], draws))
         noise = rng.standard_normal((c, n, draws)) * np.sqrt(self.precision)[..., None]
         observed = self._b @ (roots @ z + self.prior.k @ noise)
         z += roots.swapaxes(1, 2) @ (self.weights[..., None] + noise - observed)

@@ -1,5 +1,6 @@
 """From a model to the same model with the latent values integrated out."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ class MarginalModel(pm.Model):
         super().__init__(check_bounds=model.check_bounds, model=None)
         self.classifier = classifier
         self.approximator = approximator
-        integrated = {classifier.likelihood, *(latent.free for latent in classifier.latents)}
+        integrated = {classifier.likelihood, *classifier.integrated}
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
@@ -48,7 +49,13 @@ class MarginalModel(pm.Model):
 
 
 def marginalize(
-    model: pm.Model, method: str | None = None, likelihood: str | None = None, *, warm: bool = False, **options: Any
+    model: pm.Model,
+    method: str | None = None,
+    likelihood: str | None = None,
+    *,
+    warm: bool = False,
+    hyperparameters: Sequence[str] = (),
+    **options: Any,
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
 
@@ -62,7 +69,7 @@ def marginalize(
     Parameters
     ----------
     model : pm.Model
-        A classifier with `pm.gp.Latent` priors.
+        A model that `pm.fit` fits.
     method : str, optional
         Name of the approximation, as for `pm.fit`. If not given, it is nested EP for a multinomial probit, Laplace's
         for a softmax, and EP for a likelihood of one latent function.
@@ -72,6 +79,8 @@ def marginalize(
         Whether an evaluation starts from the last ones near by of its thread and process, which takes less than half
         the sweeps. Its value then depends on these, by no more than the tolerance allows; that is enough for chains of
         one seed to part after some draws.
+    hyperparameters : sequence of str, optional
+        Names of Gaussian variables that are not integrated out.
     **options
         Of the approximation: the parameters of its class, `NestedEP` and so on.
 
@@ -97,7 +106,7 @@ def marginalize(
     >>> idata = pm.sample(model=marginal)
     >>> idata = gpep.recover(idata, marginal)
     """
-    classifier = read_classifier(model, likelihood)
+    classifier = read_classifier(model, likelihood, hyperparameters)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True)
     check_moments(prior_moments(classifier)(model.initial_point()))

@@ -1,10 +1,10 @@
 """Latent functions whose posterior is known by inducing values, or by the latent values of a few rows."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
@@ -14,6 +14,7 @@ from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
+from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 __all__ = ["AnchoredPosterior", "BlockFunctions", "FittedRows"]
@@ -86,10 +87,9 @@ class BlockFunctions(LatentFunctions):
         self._posterior, self._given = posterior, given
         self.n_functions, self.n_points, self.size = prior.n_functions, prior.n_points, posterior.size
 
-    @property
-    def n_columns(self) -> int:
+    def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `LatentFunctions`."""
-        return self._blocks.rows.n_inputs
+        return new_inputs(x, self._blocks.rows.n_inputs)
 
     @property
     def likelihood(self) -> Likelihood:

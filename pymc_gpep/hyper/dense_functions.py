@@ -1,21 +1,24 @@
 """Latent functions whose posterior is that of all rows together."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.normals import posterior_of_normals
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
-from pymc_gpep.structure.prior_functions import CrossCovariance
+from pymc_gpep.structure.latent_prior import Elsewhere
 
 __all__ = ["DenseFunctions", "leave_one_out_moments"]
 
@@ -32,10 +35,13 @@ class DenseFunctions(LatentFunctions):
     solution : Solution
     point : dict
         Values of the model's value variables.
-    crossing : callable
-        Makes prior moments at new inputs, where these are wanted.
+    elsewhere : callable
+        Makes prior moments at new rows, where these are wanted.
     names : str
         What the model calls the latent values, for messages.
+    roots : callable, optional
+        Computes factors (c, n, q) of the prior covariance that the model's variables belong to, where these are not its
+        Cholesky factors.
     """
 
     def __init__(
@@ -43,22 +49,27 @@ class DenseFunctions(LatentFunctions):
         approximator: Approximator,
         solution: Solution,
         point: PointType,
-        crossing: Callable[[], CrossCovariance],
+        elsewhere: Callable[[], Elsewhere],
         names: str,
+        roots: Callable[[], Array] | None = None,
     ) -> None:
-        self.solution = solution
-        self._approximator, self._point, self._make, self._names = approximator, point, crossing, names
+        self.solution, self._roots = solution, roots
+        self._approximator, self._point, self._make, self._names = approximator, point, elsewhere, names
         self.n_functions, self.n_points = solution.posterior.prior.shape
         self.size = self.n_points
 
     @cached_property
-    def _crossing(self) -> CrossCovariance:
+    def _elsewhere(self) -> Elsewhere:
         return self._make()
 
     @property
-    def n_columns(self) -> int:
+    def takes(self) -> Collection[str]:
         """See `LatentFunctions`."""
-        return self._crossing.columns
+        return self._elsewhere.takes
+
+    def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
+        """See `LatentFunctions`."""
+        return self._elsewhere.rows(x, data, new_levels)
 
     @property
     def likelihood(self) -> Likelihood:
@@ -75,9 +86,9 @@ class DenseFunctions(LatentFunctions):
         """See `LatentFunctions`."""
         return self.solution.posterior.prior.k.diagonal(axis1=1, axis2=2)
 
-    def at(self, inputs: Array) -> NewRows:
+    def at(self, inputs: Any) -> NewRows:
         """See `LatentFunctions`."""
-        cross, variance, prior_mean = self._crossing(self._point, inputs)
+        cross, variance, prior_mean = self._elsewhere(self._point, inputs)
         mean, cov = self.solution.posterior.predict(cross, variance, prior_mean)
         return NewRows(mean, cov, Block(cross.swapaxes(1, 2), variance, prior_mean))
 
@@ -112,10 +123,12 @@ class DenseFunctions(LatentFunctions):
         cross[:, np.arange(some.size), some] = np.nan
         return Reach(cross, self.own[:, some], self.own)
 
-    @property
+    @cached_property
     def _factorised(self) -> DensePosterior:
-        """The posterior, of a prior that has Cholesky factors."""
-        posterior = self.solution.posterior
+        """The posterior, with factors of the prior covariance."""
+        posterior: DensePosterior = self.solution.posterior
+        if self._roots is not None:
+            return posterior.rooted(self._roots())
         try:
             _ = posterior.prior.roots
         except NotPositiveDefiniteError:
@@ -127,12 +140,20 @@ class DenseFunctions(LatentFunctions):
             ) from None
         return posterior
 
+    @cached_property
+    def _normals(self) -> CoupledWhitened | None:
+        """The posterior of the standard normals that the model's variables belong to, where these are given."""
+        return None if self._roots is None else posterior_of_normals(self._factorised)
+
     def whitened(self) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
+        if (normals := self._normals) is not None:
+            return normals.mean, np.einsum("ij,ij->j", normals.root, normals.root).reshape(normals.mean.shape)
         posterior = self._factorised
         prior = posterior.prior
         mean = prior.whitened_slope(posterior.weights)
-        return mean, np.maximum(posterior.marginal_variance(prior.roots, np.eye(self.n_points)), 0.0)
+        unit = np.eye(prior.roots.shape[-1])
+        return mean, np.maximum(posterior.marginal_variance(prior.roots, unit), 0.0)
 
     def marginals(self) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
@@ -140,11 +161,16 @@ class DenseFunctions(LatentFunctions):
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
         """See `LatentFunctions`."""
+        if rotated.all() and self._normals is not None:
+            shape = self._normals.mean.shape
+            return np.asarray(self._normals.root.T @ self._normals.root).reshape(*shape, *shape)
         which = rotated[:, None, None]
         posterior = self._factorised if rotated.any() else self.solution.posterior
         k = posterior.prior.k
         if not rotated.any():
             return posterior.joint_covariance(k, k)
+        if rotated.all():
+            return posterior.joint_covariance(posterior.prior.roots, np.eye(posterior.prior.roots.shape[-1]))
         return posterior.joint_covariance(
             np.where(which, posterior.prior.roots, k), np.where(which, np.eye(self.n_points), k)
         )
@@ -152,7 +178,7 @@ class DenseFunctions(LatentFunctions):
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
         posterior = self._factorised
-        z = posterior.draw_whitened(rng, count)
+        z = posterior.draw_whitened(rng, count) if self._normals is None else self._normals.draw(rng, count)
         return posterior.prior.latent(z), z
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
@@ -162,7 +188,7 @@ class DenseFunctions(LatentFunctions):
             yield slice(0, self.n_points), f
             return
         for rows in row_blocks(len(inputs), self.n_functions * max(self.n_points, count)):
-            moments = self._crossing(self._point, inputs[rows])
+            moments = self._elsewhere(self._point, inputs[rows])
             found = np.empty((count, self.n_functions, len(inputs[rows])))
             for s, values in enumerate(f):
                 mean, variance = self.solution.posterior.prior.conditional(values, *moments)

@@ -7,7 +7,7 @@ other terms it has, and the Jacobians of its transforms.
 from collections import deque
 from collections.abc import Callable, Iterable
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from threading import Lock
 from typing import Any, ClassVar, Self
 
@@ -15,6 +15,7 @@ import numpy as np
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution
@@ -32,7 +33,8 @@ from pymc_gpep.solvers.team import ALONE, Team, gather_for_solves, one_blas_thre
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
-from pymc_gpep.structure.prior_functions import CrossCovariance, Moments, check_moments, prior_moments
+from pymc_gpep.structure.latent_prior import Elsewhere
+from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments, prior_roots
 
 __all__ = ["DenseLogPosterior"]
 
@@ -78,7 +80,7 @@ class DenseLogPosterior(LogPosterior):
         self._looseness = 1.0
         self._kwargs = compile_kwargs or {}
         self._moments = prior_moments(classifier, self.space.data)
-        self._crossings: dict[Gps, CrossCovariance] = {}
+        self._elsewhere: dict[Gps, Elsewhere] = {}
 
     kind: ClassVar[str] = "dense"
     by: ClassVar[str] = "all rows"
@@ -94,15 +96,21 @@ class DenseLogPosterior(LogPosterior):
         """See `LogPosterior`."""
         return (self.classifier.n_functions * self.classifier.n_points) ** 2
 
-    def _crossing(self, gps: Gps) -> CrossCovariance:
-        if gps not in self._crossings:
-            self._crossings[gps] = CrossCovariance(self.classifier, gps, self.space.data)
-        return self._crossings[gps]
+    def _prior_elsewhere(self, gps: Gps) -> Elsewhere:
+        if gps not in self._elsewhere:
+            self._elsewhere[gps] = self.classifier.elsewhere(gps, self.space.data)
+        return self._elsewhere[gps]
 
     def latent(self, x: Array, solution: Solution, gps: Gps = None) -> DenseFunctions:
         """See `LogPosterior`."""
-        names = ", ".join(repr(latent.f.name) for latent in self.classifier.latents)
-        return DenseFunctions(self.approximator, solution, self.point(x), lambda: self._crossing(gps), names)
+        names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
+        point = self.point(x)
+        roots = None if self._roots is None else partial(self._roots, point)
+        return DenseFunctions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
+
+    @cached_property
+    def _roots(self) -> Callable[[PointType], Array] | None:
+        return prior_roots(self.classifier, self.space.data)
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         """See `LogPosterior`."""
@@ -111,7 +119,7 @@ class DenseLogPosterior(LogPosterior):
 
     def inputs(self, gps: Gps = None) -> Array:
         """See `LogPosterior`."""
-        return self._crossing(gps).inputs
+        return self._prior_elsewhere(gps).inputs
 
     def observed(self, gps: Gps = None) -> NDArray[np.int64]:
         """See `LogPosterior`."""

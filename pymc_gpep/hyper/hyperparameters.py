@@ -17,7 +17,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.hyper_prior import log_prior
-from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.integrated_variables import IntegratedVariables
+from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
 from pymc_gpep.structure.natural_scale import draw_hyperparameters
 from pymc_gpep.structure.prior_functions import frozen_data
 
@@ -57,6 +58,11 @@ class Hyperparameters:
         self._layout: RaveledVars | None = None
 
     @cached_property
+    def variables(self) -> IntegratedVariables:
+        """How the integrated variables of the model are made of its latent functions."""
+        return self.classifier.variables(self.data)
+
+    @cached_property
     def prior(self) -> TensorVariable:
         """Log priors, log Jacobians and the model's other terms, a graph of the value variables."""
         (prior,) = graph_replace([log_prior(self.classifier)], self.data, strict=False)
@@ -84,9 +90,9 @@ class Hyperparameters:
         values = {
             name: value.values if isinstance(value, xr.DataArray) else value for name, value in (start or {}).items()
         }
-        point = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set(), return_transformed=True)(
-            random_seed
-        )
+        with without_c_compiler():
+            initial = make_initial_point_fn(model=model, overrides=values, jitter_rvs=set(), return_transformed=True)
+            point = initial(random_seed)
         if outside := [model.values_to_rvs[v].name for v in self.value_vars if not np.isfinite(point[v.name]).all()]:
             which = f": start is {values}" if values else ". Give it one inside: initval=..., where it is declared"
             raise ValueError(

@@ -1,11 +1,11 @@
 """The contract of latent functions at one θ: their posterior at the rows that were fitted, and at any inputs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -55,9 +55,16 @@ class LatentFunctions(ABC):
     size: int
 
     @property
+    def takes(self) -> Collection[str]:
+        """Names of data of the model that say what new rows are; nothing where inputs alone say it."""
+        return ()
+
     @abstractmethod
-    def n_columns(self) -> int:
-        """Columns of inputs."""
+    def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
+        """Return new rows, which have a length and slices, from inputs or data as a user gives them.
+
+        With `new_levels`, data may name levels of groups that the model does not have.
+        """
 
     @property
     @abstractmethod
@@ -75,8 +82,8 @@ class LatentFunctions(ABC):
         """Prior variances of what the posterior is known by, (q, size)."""
 
     @abstractmethod
-    def at(self, inputs: Array) -> NewRows:
-        """Return the functions at inputs (m, d)."""
+    def at(self, inputs: Any) -> NewRows:
+        """Return the functions at new rows, inputs (m, d) where these say what rows are."""
 
     @abstractmethod
     def at_rows(self, rows: slice) -> tuple[Array, Array]:

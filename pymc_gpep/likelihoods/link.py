@@ -101,11 +101,11 @@ def _is_number(variable: Variable) -> bool:
 def _on_grid(value: TensorVariable, argument: TensorVariable) -> Array:
     """Values of the function of `argument` that `value` is."""
     axes = argument.ndim
-    grid = pt.tensor("grid", dtype=argument.dtype, shape=(None,) * axes)
-    on_grid = clone_replace([value], {argument: grid}, rebuild_strict=False)
+    grid = pt.tensor("grid", dtype=_GRID.dtype, shape=(None,) * axes)
+    on_grid = clone_replace([value], {argument: grid.astype(argument.dtype)}, rebuild_strict=False)
     function = pytensor.function([grid], on_grid, mode=_PLAIN)
     with np.errstate(all="ignore"):
         if axes == 0:
-            return np.array([function(np.asarray(x))[0] for x in _GRID])
+            return np.array([function(np.asarray(x))[0] for x in _GRID]).ravel()
         (found,) = function(_GRID.reshape(-1, *[1] * (axes - 1)))
     return np.asarray(found).ravel()

@@ -47,8 +47,7 @@ class TwoClasses(OneFunction, ABC):
         return (
             f"{name} is a Bernoulli, but its probability, made of {of}, is neither the logistic function nor the "
             f"standard normal distribution function of one variable. Write pm.Bernoulli({name}, logit_p=f) or "
-            f"gpep.Probit({name}, f) with nothing around it: offset and scale belong into the prior, "
-            "pm.gp.Latent(mean_func=..., cov_func=...). In place of a lapse rate there is label noise, "
+            f"gpep.Probit({name}, f), with offsets and scales within f. In place of a lapse rate there is label noise, "
             f"gpep.MultinomialProbit({name}, f.T, epsilon=0.05) of two functions, gp.prior(..., n_outputs=2). Other "
             "links cannot be read."
         )

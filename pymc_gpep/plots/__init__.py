@@ -6,6 +6,7 @@ Every function takes the axes to draw on, or makes a figure, and returns the axe
 from pymc_gpep.plots.active import plot_active, plot_learning_curve
 from pymc_gpep.plots.convergence import plot_convergence
 from pymc_gpep.plots.effective import plot_effective_likelihoods
+from pymc_gpep.plots.effects import plot_effects
 from pymc_gpep.plots.evidence import plot_evidence_grid
 from pymc_gpep.plots.inputs import input_grid
 from pymc_gpep.plots.latent import plot_latent_pair, plot_latent_pairs
@@ -20,6 +21,7 @@ __all__ = [
     "plot_active",
     "plot_convergence",
     "plot_effective_likelihoods",
+    "plot_effects",
     "plot_evidence_grid",
     "plot_latent_comparison",
     "plot_latent_pair",

@@ -18,9 +18,10 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.structure import GPModel, LatentGP, StructureError
+from pymc_gpep.structure import LatentGP, StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.memory import check_memory
 
 __all__ = ["LatentModel"]
@@ -31,7 +32,7 @@ class LatentModel:
 
     Parameters
     ----------
-    processes : GPModel
+    processes : LatentPrior
     compile_kwargs : dict, optional
         For PyTensor's compilation. Without a `mode` graphs are interpreted.
 
@@ -55,7 +56,7 @@ class LatentModel:
         If a mode compiles with what is not installed.
     """
 
-    def __init__(self, processes: GPModel, compile_kwargs: dict[str, Any] | None = None) -> None:
+    def __init__(self, processes: LatentPrior, compile_kwargs: dict[str, Any] | None = None) -> None:
         check_memory(processes, "The prior of all latent values")
         self.processes = processes
         self._compile_kwargs = compile_kwargs or {}

@@ -18,7 +18,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPModel
+from pymc_gpep.structure.latent_prior import LatentPrior
 
 __all__ = ["LatentStep"]
 
@@ -31,7 +31,7 @@ class LatentStep(BlockedStep):
     vars : sequence of TensorVariable, optional
         Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
         All latent values and all hyperparameters if not given.
-    processes : GPModel
+    processes : LatentPrior
         What was read from the model.
     rng : int, Generator or None
     compile_kwargs : dict, optional
@@ -59,7 +59,7 @@ class LatentStep(BlockedStep):
     def __init__(
         self,
         vars: Sequence[TensorVariable] | TensorVariable | None,
-        processes: GPModel,
+        processes: LatentPrior,
         rng: Any = None,
         compile_kwargs: dict[str, Any] | None = None,
     ) -> None:
@@ -142,7 +142,7 @@ class LatentStep(BlockedStep):
         return Competence.INCOMPATIBLE
 
 
-def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: GPModel) -> list[TensorVariable]:
+def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: LatentPrior) -> list[TensorVariable]:
     """Value variables of the hyperparameters among `vars`; refuses what is neither these nor latent values."""
     model = processes.model
     value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}

@@ -13,8 +13,8 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.moment_functions import moment_graphs
-from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.structure.scales_outside import scales_outside
 from pymc_gpep.structure.stacked_graphs import stacked
 

@@ -23,10 +23,9 @@ from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.alternatives import as_it_is
-from pymc_gpep.structure.errors import StructureError, describe, listing
+from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, describe, listing
 from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, refuse_draws, without_c_compiler
 from pymc_gpep.structure.latent import LatentGP, read_latent
-from pymc_gpep.structure.refused_arguments import why_not
 
 __all__ = ["Assembly", "Dims", "evaluate", "read_assembly"]
 
@@ -51,7 +50,7 @@ class Assembly(NamedTuple):
     dims: Dims
 
 
-def read_assembly(argument: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model) -> Assembly:
+def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: pm.Model) -> Assembly:
     """Find the priors behind the argument of a likelihood and the class that each of their outputs feeds.
 
     Parameters
@@ -60,25 +59,21 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, per_clas
         What the likelihood is given; the class axis is the last.
     likelihood : TensorVariable
         The likelihood's random variable, for messages.
-    per_class : bool
-        Whether it has one function for each class, for messages.
     model : pm.Model
 
     Raises
     ------
+    NotProcessesAloneError
+        If something else than a rearrangement of latent values reaches the likelihood, or if not all their points do in
+        their order.
     StructureError
-        If something else than a rearrangement of latent values reaches the likelihood, or if it is not one function
-        per class, each at all points in their order.
+        If it is not one function for each class.
     """
-    latents, named = _walk(argument, likelihood, per_class, model)
+    latents, named = _walk(argument, likelihood, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
     sizes = [int(shape[-1]) for shape in shapes]
     if len(set(sizes)) > 1:
-        found = ", ".join(f"{latent.f.name!r} {n}" for latent, n in zip(latents, sizes, strict=True))
-        raise StructureError(
-            f"The latent functions of {likelihood.name!r} have different numbers of points: {found}. Give "
-            "all priors the same X."
-        )
+        raise NotProcessesAloneError(f"Latent functions of {likelihood.name!r} have different numbers of points.")
     n = sizes[0]
     if n == 0:
         raise StructureError(
@@ -118,7 +113,7 @@ def evaluate(
 
 
 def _walk(
-    argument: TensorVariable, likelihood: TensorVariable, per_class: bool, model: pm.Model
+    argument: TensorVariable, likelihood: TensorVariable, model: pm.Model
 ) -> tuple[list[LatentGP], list[TensorVariable]]:
     """Follow the argument back to the priors; return them and the variables with named axes met on the way."""
     latents: list[LatentGP] = []
@@ -141,7 +136,7 @@ def _walk(
             _check_fixed(how, source, likelihood, model)
             pending.append(source)
         else:
-            raise StructureError(why_not(variable, likelihood, per_class, model))
+            raise NotProcessesAloneError(f"{likelihood.name!r} is given more than latent values in another order.")
     return latents, named
 
 
@@ -179,26 +174,13 @@ def _functions_of_classes(
             "classes must be independent, one for each class at the same inputs: gp.prior(..., X=X, n_outputs="
             f"{codes.shape[1]}). {as_it_is(model)}"
         )
-    if any(np.unique(code).size < len(codes) for code in codes.T):
-        raise StructureError(
-            f"The argument of {name} takes points of its latent functions more than once. Give the prior a row for "
-            "each label instead, X=X[index] with the index that selects latent values, and the likelihood all of them."
-        )
-    if len(codes) != n:
-        raise StructureError(
-            f"The argument of {name} has {len(codes)} points, but its latent functions have {n}. All points of a prior "
-            "must be used: give X to the prior only at the points that are observed."
-        )
-    k = int(np.flatnonzero((codes != codes[0] // n * n + np.arange(n)[:, None]).any(axis=0))[0])
-    if len(set(codes[:, k] // n)) > 1:
-        raise StructureError(
-            f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class one "
-            "function, at all points."
-        )
-    raise StructureError(
-        f"Class {k} of {name} takes the points of its latent function in another order than that of the prior. Order X "
-        "and the labels alike instead."
-    )
+    for k, column in enumerate((codes // n).T):
+        if len(set(column)) > 1:
+            raise StructureError(
+                f"Class {k} of {name} is fed by several latent functions, each at some of the points. Give each class "
+                "one function, at all points."
+            )
+    raise NotProcessesAloneError(f"{name} is given latent values at other points than those of their priors.")
 
 
 def _is_points_by_functions(codes: NDArray[np.int64], n: int) -> bool:

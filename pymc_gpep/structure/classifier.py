@@ -1,6 +1,6 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,24 +16,31 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
-from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood, not_latent
-from pymc_gpep.structure.assembly import evaluate, read_assembly
+from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood
+from pymc_gpep.structure.assembly import Dims, evaluate, read_assembly
 from pymc_gpep.structure.elementwise import is_elementwise
-from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, listing
+from pymc_gpep.structure.integrated import Gaussians, gaussians_of
+from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP, latents_among
+from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
+from pymc_gpep.structure.recipes import why_no_recipes
+from pymc_gpep.structure.sum_reading import read_sum
 
 __all__ = ["GPClassifier", "read_classifier"]
 
 
 @dataclass(frozen=True, eq=False)
-class GPClassifier(GPModel):
-    """What a model is, read from its graph: latent functions with Gaussian process priors and labels given them.
+class GPClassifier(LatentPrior):
+    """The kind of a model, read from its graph: latent functions with a Gaussian prior, and observations given them.
 
-    Besides what any `GPModel` has; its functions are here in the order in which the likelihood takes them.
+    It has all that its prior has; functions are in the order in which the likelihood takes them.
 
     Attributes
     ----------
+    prior : LatentPrior
+        The prior of the latent functions.
     likelihood_model : Likelihood
         Which likelihood it is.
     likelihood : TensorVariable, shape (n,)
@@ -50,6 +57,7 @@ class GPClassifier(GPModel):
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
     """
 
+    prior: LatentPrior
     likelihood_model: Likelihood
     likelihood: TensorVariable
     labels: TensorVariable
@@ -58,6 +66,94 @@ class GPClassifier(GPModel):
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
+
+    @property
+    def model(self) -> pm.Model:
+        """The model."""
+        return self.prior.model
+
+    @property
+    def n_points(self) -> int:  # type: ignore[override]
+        """Number of points, n."""
+        return self.prior.n_points
+
+    @property
+    def n_functions(self) -> int:  # type: ignore[override]
+        """Number of latent functions, c."""
+        return self.prior.n_functions
+
+    @property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        """See `LatentPrior`."""
+        return self.prior.latents
+
+    @property
+    def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        """See `LatentPrior`."""
+        return self.prior.processes
+
+    @property
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.prior.integrated
+
+    @property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.prior.hyperparameters
+
+    @property
+    def held(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.prior.held
+
+    @property
+    def inputs(self) -> list[str]:
+        """See `LatentPrior`."""
+        return self.prior.inputs
+
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        """See `LatentPrior`."""
+        return self.prior.elsewhere(gps, data)
+
+    @property
+    def effects(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.prior.effects
+
+    @property
+    def asked(self) -> list[str]:
+        """See `LatentPrior`."""
+        return self.prior.asked
+
+    @property
+    def described(self) -> str:
+        """See `LatentPrior`."""
+        return self.prior.described
+
+    def covariance(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        return self.prior.covariance()
+
+    def covariances(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        return self.prior.covariances()
+
+    def mean(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        return self.prior.mean()
+
+    def latent_values(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        return self.prior.latent_values()
+
+    def roots(self) -> TensorVariable | None:
+        """See `LatentPrior`."""
+        return self.prior.roots()
+
+    def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
+        """See `LatentPrior`."""
+        return self.prior.variables(data)
 
     @property
     def n_classes(self) -> int:
@@ -80,15 +176,19 @@ class GPClassifier(GPModel):
         return self.likelihood_model.name
 
 
-def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassifier:
-    """Read from the graph of a model which Gaussian process classifier it is.
+def read_classifier(
+    model: pm.Model, likelihood: str | None = None, hyperparameters: Sequence[str] = ()
+) -> GPClassifier:
+    """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
 
     Parameters
     ----------
     model : pm.Model
-        A model with one likelihood of class labels whose latent functions have `pm.gp.Latent` priors.
+        A model with one likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors.
     likelihood : str, optional
         Name of the likelihood, needed if the model has several.
+    hyperparameters : sequence of str
+        Names of Gaussian variables that are not to be integrated.
 
     Returns
     -------
@@ -100,47 +200,79 @@ def read_classifier(model: pm.Model, likelihood: str | None = None) -> GPClassif
         If the model is none. It says what was looked for, what was found instead, and what to change.
     """
     refuse_what_was_made(model)
-    likelihood_model, rv, reading = _find_likelihood(model, likelihood)
-    argument = _by_functions(likelihood_model, reading.argument, rv)
-    assembly = read_assembly(argument, rv, likelihood_model.function_axis, model)
-    parameters, count = _parameters(reading, assembly.n_points)
+    gaussians = gaussians_of(model, hyperparameters)
+    likelihood_model, rv, reading = _find_likelihood(model, likelihood, gaussians.sources)
+    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading)
+    parameters, count = _parameters(reading, prior.n_points)
     # What is known of parameters as yet is how many there are.
-    likelihood_model = likelihood_model.given(np.full((count, assembly.n_points), np.nan))
-    n_functions = sum(map(len, assembly.classes))
+    likelihood_model = likelihood_model.given(np.full((count, prior.n_points), np.nan))
     labels = model.rvs_to_values[rv]
-    _check_labels(likelihood_model, rv, labels, n_functions, assembly.n_points)
+    _check_labels(likelihood_model, rv, labels, prior.n_functions, prior.n_points)
     if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
         _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
-    check_priors(assembly.latents, model)
-    _check_hyperparameters(assembly.latents, rv, model)
-    free = {latent.free for latent in assembly.latents}
-    point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (assembly.dims.point_dim,)
+    _check_hyperparameters(prior, rv)
+    point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (dims.point_dim,)
     return GPClassifier(
-        model=model,
+        prior=prior,
         likelihood_model=likelihood_model,
         likelihood=rv,
         labels=labels,
         parameters=parameters,
         given=reading.parameters,
-        latents=tuple(with_functions(*each, model) for each in zip(assembly.latents, assembly.classes, strict=True)),
-        n_points=assembly.n_points,
-        hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
-        class_dim=assembly.dims.class_dim,
+        class_dim=dims.class_dim,
         point_dim=point_dim,
-        class_labels=assembly.dims.class_labels,
+        class_labels=dims.class_labels,
     )
 
 
-def _find_likelihood(model: pm.Model, name: str | None) -> tuple[Likelihood, TensorVariable, Reading]:
-    """Return the one likelihood that can be read, or that of the given name: which, its variable, what it is given."""
+def _read_prior(
+    model: pm.Model, gaussians: Gaussians, likelihood_model: Likelihood, rv: TensorVariable, reading: Reading
+) -> tuple[LatentPrior, Reading, Dims]:
+    """Return the prior of the latent functions, what the likelihood is given, and names of axes.
+
+    Latent functions that are Gaussian processes, and no sums, keep their processes for predictions at other inputs.
+    """
+    try:
+        assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
+        check_priors(assembly.latents, model)
+    except NotProcessesAloneError:
+        return _read_sum(model, gaussians, likelihood_model, rv)
+    except StructureError as error:
+        try:
+            return _read_sum(model, gaussians, likelihood_model, rv)
+        except StructureError:
+            raise error from None  # it knows more of Gaussian processes
+    latents = zip(assembly.latents, assembly.classes, strict=True)
+    found = GPModel(model, tuple(with_functions(*each, model) for each in latents), assembly.n_points)
+    return found, reading, assembly.dims
+
+
+def _read_sum(
+    model: pm.Model, gaussians: Gaussians, likelihood_model: Likelihood, rv: TensorVariable
+) -> tuple[LatentPrior, Reading, Dims]:
+    """Return the same of latent functions that are sums."""
+    reading = gaussians.settle(lambda sources: likelihood_model.read(rv, sources), rv)
+    by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
+    found = read_sum(model, gaussians, reading.argument, rv, by_class, sees_common)
+    return found, reading, found.dims()
+
+
+def _find_likelihood(
+    model: pm.Model, name: str | None, gaussian: Set[Variable]
+) -> tuple[Likelihood, TensorVariable, Reading]:
+    """Return the one likelihood that can be read, or that of the given name: which, its variable, what it is given.
+
+    `gaussian` are the variables that may be integrated.
+    """
     _check_missing(model)
     found: dict[str, tuple[Likelihood, TensorVariable, Reading]] = {}
-    latents = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
+    processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
+    latents = processes | gaussian
     unobserved = []
     refused: list[TensorVariable] = []
     for rv in model.basic_RVs:
         # With more axes PyMC has given them to the parameters, too.
-        read = None if rv.ndim > 1 else _first_reading(rv, latents)
+        read = None if rv.ndim > 1 else _first_reading(rv, latents) or _first_reading(rv, processes)
         if read is None:
             refused += [rv] * (rv in model.observed_RVs)
         elif rv in model.observed_RVs:
@@ -192,7 +324,10 @@ def _no_likelihood(
                 f"axis{values}.{to_one_axis(labels.shape, likely[0].n_classes(1) > 0)}"
             )
         if likely and random and latents.isdisjoint(ancestors([rv])) and not near:
-            return not_latent(f"The argument of {rv.name!r}", random)
+            return (
+                f"The argument of {rv.name!r} must be made of Gaussian variables, but is made of {listing(random)}. "
+                f"{why_no_recipes(random, model)} {as_it_is(model)}"
+            )
         whys = [why for likelihood in likely if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
         near |= dict.fromkeys(whys[:1])
     written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
@@ -233,20 +368,17 @@ def _as_given(labels: Variable) -> Variable:
 
 def _by_functions(likelihood: Likelihood, argument: TensorVariable, rv: TensorVariable) -> TensorVariable:
     """The argument of a likelihood as (n, c)."""
-    wanted = 2 if likelihood.function_axis else 1
-    if argument.ndim != wanted:
-        expected, advice = (
-            (
-                "two axes, (points, classes)",
-                "Give it f.T, where f has one row per class. Two classes by one function are pm.Bernoulli(logit_p=f).",
+    if likelihood.function_axis:
+        if argument.ndim != 2:
+            raise StructureError(
+                f"The argument of {rv.name!r} must have two axes, (points, classes), but its number of axes is "
+                f"{argument.ndim}. Give it f.T, where f has one row per class. Two classes by one function are "
+                "pm.Bernoulli(logit_p=f)."
             )
-            if likelihood.function_axis
-            else ("one axis, over points", "Give it the latent values of gp.prior(...) as they are, (n,).")
-        )
-        raise StructureError(
-            f"The argument of {rv.name!r} must have {expected}, but its number of axes is {argument.ndim}. {advice}"
-        )
-    return argument if likelihood.function_axis else argument[:, None]
+        return argument
+    if argument.ndim != 1:
+        raise NotProcessesAloneError(f"The argument of {rv.name!r} has no value for each point.")
+    return argument[:, None]
 
 
 def _check_labels(
@@ -277,21 +409,24 @@ def _check_parameters(
         raise StructureError(str(error)) from None
 
 
-def _check_hyperparameters(latents: Sequence[LatentGP], rv: TensorVariable, model: pm.Model) -> None:
-    """Refuse terms beside the likelihood that depend on latent values, and discrete hyperparameters."""
-    for latent in latents:
+def _check_hyperparameters(prior: LatentPrior, rv: TensorVariable) -> None:
+    """Refuse terms beside the likelihood that depend on integrated variables, and discrete hyperparameters."""
+    model = prior.model
+    values = {latent.free: latent.f for latent in prior.processes}
+    for free in prior.integrated:
         dependent = [
             term
             for term in (*model.basic_RVs, *model.potentials)
-            if term is not rv and term is not latent.free and latent.free in ancestors([term])
+            if term is not rv and term not in prior.integrated and free in ancestors([term])
         ]
         if dependent:
             raise StructureError(
-                f"Not only {rv.name!r} depends on the latent values {latent.f.name!r}: {listing(dependent)} does too. "
+                f"Not only {rv.name!r} depends on the latent values {values.get(free, free).name!r}: "
+                f"{listing(dependent)} does too. "
                 "Hyperparameters, potentials and other likelihoods must not depend on them (a Deterministic may). Take "
                 "these terms out of the model; add predictions to it only after fitting."
             )
-    discrete = [variable for variable in model.free_RVs if np.dtype(variable.dtype).kind != "f"]
+    discrete = [variable for variable in prior.hyperparameters if np.dtype(variable.dtype).kind != "f"]
     if discrete:
         raise StructureError(
             f"The model has discrete hyperparameters: {listing(discrete)}. All free variables must be continuous; sum "

@@ -5,11 +5,15 @@ from collections.abc import Iterable
 from pytensor.graph.basic import Variable
 from pytensor.tensor.random.op import RNGConsumerOp
 
-__all__ = ["StructureError", "describe", "distribution", "listing"]
+__all__ = ["NotProcessesAloneError", "StructureError", "describe", "distribution", "listing"]
 
 
 class StructureError(ValueError):
-    """The model is not a Gaussian process classifier of a kind that can be read."""
+    """The model is not one that can be read."""
+
+
+class NotProcessesAloneError(StructureError):
+    """Latent functions are not Gaussian processes at the points of their priors; they may be sums."""
 
 
 def describe(variable: Variable) -> str:

@@ -20,8 +20,8 @@ from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
+from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
-from pymc_gpep.structure.prior_functions import functions_of
 
 __all__ = ["InducingBlocks", "PriorAt"]
 

@@ -9,7 +9,7 @@ PyMC keeps no record of the Gaussian processes of a model, only the variables th
 Both are recognised by these expressions, never by the names of the variables.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -28,9 +28,17 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.elementwise import is_elementwise
-from pymc_gpep.structure.errors import StructureError
+from pymc_gpep.structure.errors import StructureError, listing
 
-__all__ = ["LatentGP", "is_process", "jitter_of", "latents_among", "read_latent", "without_jitter"]
+__all__ = [
+    "LatentGP",
+    "is_process",
+    "jitter_of",
+    "latents_among",
+    "read_latent",
+    "refuse_common_variables",
+    "without_jitter",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +92,15 @@ def latents_among(variables: Iterable[Variable], model: pm.Model) -> list[Latent
 def is_process(latent: LatentGP) -> bool:
     """Tell a prior made by `pm.gp.Latent` from an ordinary multivariate normal: by the jitter, `K + jitter * eye`."""
     return any(_is_jitter(term) for term in _operands(latent.cov, Add))
+
+
+def refuse_common_variables(latents: Sequence[LatentGP]) -> None:
+    """Raise a StructureError if two priors are made of one free variable."""
+    if len({latent.free for latent in latents}) < len(latents):
+        raise StructureError(
+            f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
+            "not independent. Give each its own."
+        )
 
 
 def without_jitter(latent: LatentGP) -> TensorVariable:

@@ -1,6 +1,6 @@
 """The likelihood of a model at new points: what exposures, cutpoints and the like are there."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,8 @@ class LikelihoodElsewhere:
         Data of the model and what takes their place, as of `frozen_data`; others are as they are now.
     new : dict of str to array_like, optional
         Data at the new points by name, with a row for each, or one number for all of them.
+    others : collection of str
+        Names of data that latent functions depend on, which `new` may have as well.
 
     Raises
     ------
@@ -48,6 +50,7 @@ class LikelihoodElsewhere:
         n_points: int,
         data: Mapping[Variable, Variable],
         new: Mapping[str, ArrayLike] | None = None,
+        others: Collection[str] = (),
     ) -> None:
         self._likelihood = classifier.likelihood_model
         self._name = classifier.likelihood.name
@@ -57,11 +60,11 @@ class LikelihoodElsewhere:
         behind = set(ancestors(expressions))
         known = {v.name: v for v in model.data_vars if v in behind and isinstance(v, SharedVariable)}
         given = dict(new or {})
-        if unknown := [name for name in given if name not in known]:
-            raise ValueError(
-                f"data names {_listing(unknown)}, but of data {self._name!r} depends, besides latent values, on "
-                f"{_listing(known)}."
-            )
+        if unknown := [name for name in given if name not in known and name not in others]:
+            has = [*others, *known]
+            depends = f"the data {_listing(has)}" if has else "no data besides latent values"
+            raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.")
+        given = {name: value for name, value in given.items() if name in known}
         self._missing = [name for name in known if name not in given]
         # With one row too many, what still has the rows of the fitted data cannot fit by chance.
         self._rows = n_points + (n_points == classifier.n_points) if given else None

@@ -8,7 +8,7 @@ import numpy as np
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
 from pymc_gpep.structure.classifier import GPClassifier
-from pymc_gpep.structure.processes import GPModel
+from pymc_gpep.structure.latent_prior import LatentPrior
 
 try:
     import resource
@@ -22,27 +22,27 @@ _LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 _GIGABYTE = 1e9
 
 
-def check_memory(processes: GPModel, what: str, *, learned: bool = False) -> None:
+def check_memory(prior: LatentPrior, what: str, *, learned: bool = False) -> None:
     """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
 
     What it would take at the least is compared with what there is, so that a fit which would fit is not refused.
 
     Parameters
     ----------
-    processes : GPModel
+    prior : LatentPrior
     what : str
         What would be done, for the message.
     learned : bool
         Whether derivatives in hyperparameters are wanted.
     """
-    n, c = processes.n_points, processes.n_functions
-    matrices = (_LEARNED if learned and processes.hyperparameters else _HELD) * (1 + c)
+    n, c = prior.n_points, prior.n_functions
+    matrices = (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
     needed, there = 8.0 * matrices * n * n, available_memory()
     if needed <= there:
         return
     names = []
-    if isinstance(processes, GPClassifier):
-        likelihood = processes.likelihood_model
+    if isinstance(prior, GPClassifier):
+        likelihood = prior.likelihood_model
         names = [f'"{kind.name}"' for kind in SPARSE_APPROXIMATIONS if kind.approximates(likelihood)]
         names += ['"ivm"'] if IVM.approximates(likelihood) else []
     sparse = [name for name in names if name != '"ivm"']

@@ -8,19 +8,19 @@ import pymc as pm
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
 
-from pymc_gpep.structure import GPModel
 from pymc_gpep.structure.interpreted import INTERPRETED, graph_function
+from pymc_gpep.structure.latent_prior import LatentPrior
 
 __all__ = ["draw_hyperparameters", "unconstrain"]
 
 
-def unconstrain(processes: GPModel) -> Callable[[Mapping[str, Any]], PointType]:
+def unconstrain(prior: LatentPrior) -> Callable[[Mapping[str, Any]], PointType]:
     """Make the function from values of the hyperparameters, by name, to values of the value variables, by name.
 
     The values have the shapes of the hyperparameters. Names of other variables may be among them.
     """
-    model = processes.model
-    rvs = list(processes.hyperparameters)
+    model = prior.model
+    rvs = list(prior.hyperparameters)
     given = {rv: rv.type(rv.name) for rv in rvs}
     transforms = [model.rvs_to_transforms[rv] for rv in rvs]
     values = [
@@ -37,7 +37,7 @@ def unconstrain(processes: GPModel) -> Callable[[Mapping[str, Any]], PointType]:
     return point
 
 
-def draw_hyperparameters(processes: GPModel, random_seed: int) -> PointType:
+def draw_hyperparameters(prior: LatentPrior, random_seed: int) -> PointType:
     """One draw from the priors of the hyperparameters, as values of the value variables by name.
 
     Raises
@@ -45,6 +45,6 @@ def draw_hyperparameters(processes: GPModel, random_seed: int) -> PointType:
     NotImplementedError
         If a prior is improper.
     """
-    rvs = list(processes.hyperparameters)
+    rvs = list(prior.hyperparameters)
     drawn = pm.draw(rvs, random_seed=random_seed, mode=INTERPRETED)
-    return unconstrain(processes)(dict(zip((rv.name for rv in rvs), drawn, strict=True)))
+    return unconstrain(prior)(dict(zip((rv.name for rv in rvs), drawn, strict=True)))

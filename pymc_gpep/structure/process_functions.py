@@ -25,7 +25,7 @@ from pymc_gpep.noted_inputs import NotedInputs, noted_inputs, some_columns_alike
 from pymc_gpep.structure.double_precision import whole
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP, is_process, without_jitter
-from pymc_gpep.structure.processes import GPModel
+from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.rows_of_graphs import COLUMNS, ROWS, CannotSplitError, Leaves, Role, Walk, named
 
 __all__ = ["ProcessFunctions", "process_functions"]
@@ -197,12 +197,12 @@ class _At:
         return variable in self._columns
 
 
-def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] | None) -> list[ProcessFunctions]:
+def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] | None) -> list[ProcessFunctions]:
     """Each prior of a model as functions of inputs.
 
     Parameters
     ----------
-    processes : GPModel
+    prior : LatentPrior
     gps : dict of LatentGP to pm.gp.Latent, optional
         What made the priors; if not given they are read from the model's graph.
 
@@ -214,21 +214,21 @@ def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] |
     """
     if gps is not None:
         for latent, gp in gps.items():
-            _refuse_other_inputs(processes, latent, gp)
-        return [OfMaker(gps[latent]) for latent in processes.latents]
-    stop = list(processes.model.basic_RVs)
+            _refuse_other_inputs(prior, latent, gp)
+        return [OfMaker(gps[latent]) for latent in prior.latents]
+    stop = list(prior.model.basic_RVs)
     leaves = Leaves()
     none = pt.zeros((1, 1))
-    latent = processes.latents[0]
+    latent = prior.latents[0]
     try:
-        for latent in processes.latents:
+        for latent in prior.latents:
             walk = Walk(leaves, {ROWS: pt.lscalar(), COLUMNS: pt.lscalar()}, none, stop)
             walk(without_jitter(latent), (ROWS, COLUMNS))
             walk(latent.mean, (*[None] * (latent.mean.type.ndim - 1), ROWS))
         columns = _Columns(leaves.found)
-        functions = [OfGraph(latent, columns, stop) for latent in processes.latents]
+        functions = [OfGraph(latent, columns, stop) for latent in prior.latents]
         x = pt.dmatrix("inputs")
-        for latent, function in zip(processes.latents, functions, strict=True):
+        for latent, function in zip(prior.latents, functions, strict=True):
             function.covariance(x, x)
             function.mean(x)
     except CannotSplitError as why:
@@ -245,7 +245,7 @@ def process_functions(processes: GPModel, gps: Mapping[LatentGP, pm.gp.Latent] |
     return list(functions)
 
 
-def _refuse_other_inputs(processes: GPModel, latent: LatentGP, gp: pm.gp.Latent) -> None:
+def _refuse_other_inputs(prior: LatentPrior, latent: LatentGP, gp: pm.gp.Latent) -> None:
     """Raise a StructureError if new inputs would be taken in one form with a gp, and in another without it."""
     moved = gp.X
     while isinstance(moved, Variable) and moved.owner is not None and isinstance(moved.owner.op, _AS_THEY_ARE):
@@ -253,10 +253,10 @@ def _refuse_other_inputs(processes: GPModel, latent: LatentGP, gp: pm.gp.Latent)
     if not isinstance(moved, Variable) or moved.owner is None:
         return
     try:
-        process_functions(processes, None)
+        process_functions(prior, None)
     except StructureError:
         return
-    named = ", ".join(map(repr, processes.inputs)) or "an array"
+    named = ", ".join(map(repr, prior.inputs)) or "an array"
     raise StructureError(
         f"The inputs of {latent.f.name!r} are computed within the model from {named}, and gp has them after that. "
         f"Leave gp out, and give new inputs in the form of {named}, as in predict(Xnew)."

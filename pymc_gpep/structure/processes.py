@@ -1,60 +1,74 @@
 """The Gaussian process priors of a model, whatever depends on their latent values."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Self
 
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import get_symbolic_rv_shapes
-from pytensor.graph.basic import equal_computations
+from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.cross_covariance import CrossCovariance
 from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, describe, listing
-from pymc_gpep.structure.latent import LatentGP, is_process, latents_among
+from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
+from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.process_variables import ProcessVariables
 
 __all__ = ["GPModel", "check_priors", "read_processes", "refuse_what_was_made", "with_functions"]
 
 
 @dataclass(frozen=True, eq=False)
-class GPModel:
-    """Latent functions with Gaussian process priors, all at the same number of points, and the other variables.
+class GPModel(LatentPrior):
+    """Latent functions that are Gaussian processes, all at the same number of points.
 
-    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
-    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+    Besides what any `LatentPrior` has.
 
     Attributes
     ----------
-    model : pm.Model
     latents : tuple of LatentGP
         The priors, each with the functions that its outputs are.
-    n_points : int
-        n.
-    hyperparameters : tuple of TensorVariable
-        All free random variables of the model that are not latent values.
     """
 
     model: pm.Model
     latents: tuple[LatentGP, ...]
     n_points: int
-    hyperparameters: tuple[TensorVariable, ...]
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Itself: it never changes, and its expressions belong to the model."""
-        return self
 
     @property
-    def n_functions(self) -> int:
-        """Number of latent functions, c."""
+    def n_functions(self) -> int:  # type: ignore[override]  # it is counted
+        """See `LatentPrior`."""
         return sum(len(latent.classes) for latent in self.latents)
 
     @property
+    def processes(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        """See `LatentPrior`."""
+        return self.latents
+
+    @property
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return tuple(latent.free for latent in self.latents)
+
+    @property
+    def held(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return tuple(latent.f for latent in self.latents if latent.rotated)
+
+    def variables(self, data: Mapping[Variable, Variable]) -> ProcessVariables:
+        """See `LatentPrior`."""
+        return ProcessVariables(self.latents, (self.n_functions, self.n_points))
+
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
+        """See `LatentPrior`."""
+        return CrossCovariance(self, gps, data)
+
+    @property
     def inputs(self) -> list[str]:
-        """Names of the data (`pm.Data`) that the covariances are computed from."""
+        """See `LatentPrior`."""
         behind = set(ancestors([latent.cov for latent in self.latents]))
         return [variable.name for variable in self.model.data_vars if variable in behind]
 
@@ -65,21 +79,17 @@ class GPModel:
         return all(equal_computations([first], [other]) for other in others)
 
     def covariance(self) -> TensorVariable:
-        """Return the prior covariance, (n, n) if it is `shared`, else (c, n, n) in the order of the functions."""
+        """See `LatentPrior`."""
         if self.shared:
             return self.latents[0].cov
         return pt.stack(self._by_function([[latent.cov] * len(latent.classes) for latent in self.latents]))
 
-    def covariances(self) -> TensorVariable:
-        """Return `covariance` as matrices of functions, (1, n, n) if all share one, else (c, n, n)."""
-        return pt.atleast_3d(self.covariance(), left=True)
-
     def mean(self) -> TensorVariable:
-        """Return the prior mean, (c, n) in the order of the functions."""
+        """See `LatentPrior`."""
         return pt.stack(self._by_function([rows(latent, latent.mean) for latent in self.latents]))
 
     def latent_values(self) -> TensorVariable:
-        """Return the latent values, (c, n) in the order of the functions."""
+        """See `LatentPrior`."""
         return pt.stack(self._by_function([rows(latent, latent.f) for latent in self.latents]))
 
     def _by_function(self, listed: Iterable[list[TensorVariable]]) -> list[TensorVariable]:
@@ -121,9 +131,9 @@ def read_processes(model: pm.Model) -> GPModel:
     latents = list({latent.free: latent for latent in found if is_process(latent)}.values())
     if not latents:
         raise StructureError(
-            f"The model has no pm.gp.Latent prior. Its free variables are {listing(model.free_RVs)}; linear models, "
-            "Student-t processes (pm.gp.TP), Kronecker (pm.gp.LatentKron), low-rank (pm.gp.HSGP) and other priors "
-            "cannot be read. PyMC's own steps sample all of them: pm.sample()."
+            f"This works on pm.gp.Latent priors alone, of which the model has none. Its free variables are "
+            f"{listing(model.free_RVs)}. pm.fit fits sums of effects of Gaussian variables; pm.sample() draws from any "
+            "model."
         )
     check_priors(latents, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
@@ -132,7 +142,6 @@ def read_processes(model: pm.Model) -> GPModel:
         raise StructureError(f"Latent functions have different numbers of points: {sizes}. Give all priors the same X.")
     outputs = [int(shape[0]) if len(shape) == 2 else 1 for shape in shapes]
     ends = [sum(outputs[: i + 1]) for i in range(len(outputs))]
-    free = {latent.free for latent in latents}
     return GPModel(
         model=model,
         latents=tuple(
@@ -140,18 +149,13 @@ def read_processes(model: pm.Model) -> GPModel:
             for latent, count, end in zip(latents, outputs, ends, strict=True)
         ),
         n_points=int(shapes[0][-1]),
-        hyperparameters=tuple(variable for variable in model.free_RVs if variable not in free),
     )
 
 
 def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
     """Refuse priors that depend on latent values, are not Gaussian, or share their free variable."""
     own = {latent.free for latent in latents}
-    if len(own) < len(latents):
-        raise StructureError(
-            f"The priors of {listing(latent.f for latent in latents)} are made of the same free variable, so they are "
-            "not independent. Give each its own."
-        )
+    refuse_common_variables(latents)
     for latent in latents:
         if (transform := model.rvs_to_transforms[latent.free]) is not None:
             raise StructureError(
@@ -168,12 +172,14 @@ def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:
             )
 
 
-def with_functions(latent: LatentGP, classes: tuple[int, ...], model: pm.Model) -> LatentGP:
+def with_functions(
+    latent: LatentGP, classes: tuple[int, ...], model: pm.Model, stop: Collection[Variable] = ()
+) -> LatentGP:
     """Complete a prior by the functions that its outputs are; its mean gets the shape of its latent values.
 
-    Mean and covariance are then in double precision.
+    Mean and covariance are then in double precision, down to random variables and to those of `stop`.
     """
-    mean, cov = in_double_precision([latent.mean, latent.cov], model.basic_RVs)
+    mean, cov = in_double_precision([latent.mean, latent.cov], [*model.basic_RVs, *stop])
     n = cov.shape[0]
     shape = (len(classes), n) if latent.f.ndim == 2 else (n,)
     return replace(latent, classes=classes, mean=pt.broadcast_to(mean, shape), cov=cov)

@@ -18,6 +18,7 @@ from pymc_gpep.fits.callback import check_callbacks
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
+from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -27,7 +28,7 @@ from pymc_gpep.streaming.batch_log_posterior import StepTrace
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.backends import compile_options
-from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.user_warnings import warn
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.plans.plan import FitTask, Search
@@ -36,6 +37,8 @@ from pymc_gpep.variational.plans.plans import PLANS, plan_for
 __all__ = ["GPInference", "taken"]
 
 _log = logging.getLogger(__name__)
+_MOST_FOR_CCD = 6  # hyperparameters, beyond which a design has many nodes
+_MANY = 15  # hyperparameters, beyond which a maximum is a poor stand-in for their posterior
 
 
 class GPInference(Inference):
@@ -68,12 +71,17 @@ class GPInference(Inference):
         Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
         inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
         `pymc_gpep.rows.open_rows.rows_of`.
-    hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}
-        What is done about the hyperparameters once their maximum is found. `"map"`: they stay there. The others
-        integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the Gaussian at the
-        maximum, `"ccd"` by a central composite design, `"importance"` by weighted draws, `"mean_field"`, which is for
-        `"vb"` alone, by variational Bayes, `"nuts"`, for methods that work on all latent values together, by Markov
-        chains. After batches the integral takes sweeps over all rows. See `pymc_gpep.hyper`.
+    hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}, optional
+        What is done about the hyperparameters once their maximum is found. The default is `"map"` for latent functions
+        that are Gaussian processes, and `"ccd"` for sums of effects with up to six hyperparameters. `"map"`: they stay
+        there. The others integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the
+        Gaussian at the maximum, `"ccd"` by a central composite design, `"importance"` by weighted draws,
+        `"mean_field"`, which is for `"vb"` alone, by variational Bayes, `"nuts"`, for methods that work on all latent
+        values together, by Markov chains. After batches the integral takes sweeps over all rows. See
+        `pymc_gpep.hyper`.
+    hyperparameters : sequence of str, optional
+        Names of Gaussian variables that stay hyperparameters. Others that the likelihood's argument is affine in are
+        integrated out.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
@@ -103,7 +111,8 @@ class GPInference(Inference):
         likelihood: str | None = None,
         gp: pm.gp.Latent | Sequence[pm.gp.Latent] | None = None,
         data: Any = None,
-        hyper: str = "map",
+        hyper: str | None = None,
+        hyperparameters: Sequence[str] = (),
         hyper_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
@@ -113,11 +122,12 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
+        classifier = read_classifier(pm.modelcontext(model), likelihood, hyperparameters)
+        space = Hyperparameters(classifier)
+        hyper = hyper or _default_hyper(space)
         self._hyper = hyper_method(hyper, hyper_options)
-        classifier = read_classifier(pm.modelcontext(model), likelihood)
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         self._hyper.check(approximator, method)
-        space = Hyperparameters(classifier)
         gps, rows = as_gps(gp), None if data is None else rows_of(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)
         seed = 0 if random_seed is None else int(np.random.default_rng(random_seed).integers(2**30))
@@ -319,6 +329,24 @@ def _begun(start: Any, plan: Any, batches: bool) -> tuple[LeftOff | None, Mappin
     if batches and isinstance(start, str | PathLike):
         return read_checkpoint(start), None, plan
     return None, start, plan
+
+
+def _default_hyper(space: Hyperparameters) -> str:
+    """Return how hyperparameters are treated where a user does not say it, and warn of many."""
+    size = space.size
+    if not space.classifier.effects or not size:
+        return Maximum.name
+    if size <= _MOST_FOR_CCD:
+        return CentralComposite.name
+    names = ", ".join(dict.fromkeys(space.owners))
+    if size > _MANY:
+        warn(
+            f"{size} hyperparameters, {names}, stay at their maximum, which says nothing of their uncertainty. "
+            "gpep.marginalize(model) and pm.sample integrate over so many."
+        )
+    else:
+        _log.info("%d hyperparameters, %s, stay at their maximum: pm.fit(..., hyper='ccd') integrates.", size, names)
+    return Maximum.name
 
 
 def _check_optimiser(obj_optimizer: Any, method: str, there: bool) -> None:

@@ -81,7 +81,7 @@ def test_weights_are_ratios_of_the_densities(method, per_class, softmax, rotated
     flat = f.reshape(5, 9)
     expected = multivariate_normal(np.zeros(9), prior.reshape(9, 9)).logpdf(flat) + likelihood
     expected -= multivariate_normal(fit.solution.mean.ravel(), q).logpdf(flat)
-    found, x = log_importance_weights(fit.classifier, fit.solution, values)
+    found, x = log_importance_weights(fit.solution, f)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
     np.testing.assert_allclose(x, f - fit.solution.mean, atol=1e-12)
 
@@ -96,7 +96,7 @@ def test_each_point_has_what_its_likelihood_is_given(name):
     points = zip(solution.labels, f.T, solution.likelihood.parameters.T, strict=True)
     likelihood = sum(CASES[name].log_probability(y, values, given) for y, values, given in points)
     ratio = solution.posterior.relative_log_normaliser - solution.posterior.relative_site_log_density(x)
-    found, _ = log_importance_weights(fit.classifier, fit.solution, {"f": f})
+    found, _ = log_importance_weights(fit.solution, f[:, None])
     np.testing.assert_allclose(found, likelihood + ratio, rtol=0, atol=1e-8)
 
 
@@ -264,7 +264,7 @@ def test_refuses_with_reasons(shared):
         shared.fit.importance(99)
     values = {"f": np.full((100, 3, len(shared.y)), np.nan)}
     with pytest.raises(ValueError, match="nested_ep has draws without a finite density: converged"):
-        importance_check("nested_ep", shared.fit.classifier, shared.fit.solution, values, shared.fit.latent["mean"])
+        importance_check("nested_ep", shared.fit.solution, values["f"], shared.fit.latent["mean"])
 
 
 def test_smoothing_is_that_of_arviz_with_the_normaliser_kept():

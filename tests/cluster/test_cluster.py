@@ -22,8 +22,8 @@ from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.prior_functions import as_gps
 from tests import models
 
 # What Dask and Tornado leave open when a worker goes away in the middle of something.

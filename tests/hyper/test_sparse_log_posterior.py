@@ -11,8 +11,8 @@ from pymc_gpep.hyper.inducing_inputs import initial_inducing
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.prior_functions import as_gps
 from tests import models
 
 

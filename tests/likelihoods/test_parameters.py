@@ -134,7 +134,7 @@ def test_data_that_are_the_same_everywhere_need_not_be_given():
         ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be finite numbers"),
         ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be finite numbers"),
         ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
-        ({"weight": 1.0}, "data names 'weight', but of data 'y' depends, .* on 'place', 'hours'"),
+        ({"weight": 1.0}, "data names 'weight', but 'y' depends on the data 'place', 'hours'"),
     ],
 )
 def test_data_that_are_refused(data, message, fits):
@@ -150,7 +150,7 @@ def test_what_differs_without_data_is_refused():
         fit = pm.fit(method="laplace", progressbar=False)
     with pytest.raises(ValueError, match=r"differs between points.*pm\.Data"):
         fit.predict(gp, X)
-    with pytest.raises(ValueError, match="data names 'y', but of data 'y' depends, besides latent values, on none"):
+    with pytest.raises(ValueError, match="data names 'y', but 'y' depends on no data besides latent values"):
         fit.predict(gp, X, data={"y": 1.0})
 
 
@@ -235,7 +235,6 @@ def test_ordered_classes_with_a_scale_of_their_own_are_no_softmax():
     [
         (lambda f: pm.Poisson("y", mu=pt.softplus(f), observed=COUNTS), "rate is not the exponential of one latent"),
         (lambda f: pm.Poisson("y", mu=1 + pt.exp(f), observed=COUNTS), "rate is not the exponential of one latent"),
-        (lambda f: pm.Poisson("y", mu=pt.exp(2 * f), observed=COUNTS), "'f' is scaled"),
         (lambda f: pm.OrderedProbit("y", eta=f, cutpoints=CUTS, observed=ORDERED + 1), "must be integers 0…2"),
     ],
 )

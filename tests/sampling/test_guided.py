@@ -209,7 +209,7 @@ def test_a_guide_needs_a_classifier():
 def test_a_model_without_processes_is_refused():
     with pm.Model():
         pm.Normal("x")
-        with pytest.raises(gpep.StructureError, match=r"no pm\.gp\.Latent prior"):
+        with pytest.raises(gpep.StructureError, match=r"pm\.gp\.Latent priors alone, of which the model has none"):
             gpep.GuidedHMC()
 
 

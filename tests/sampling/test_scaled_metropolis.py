@@ -224,7 +224,7 @@ def test_refuses_a_model_without_latent_values():
     with pm.Model():
         x = pm.Normal("x")
         pm.Normal("y", x, 1, observed=0.0)
-        with pytest.raises(gpep.StructureError, match=r"The model has no pm\.gp\.Latent prior"):
+        with pytest.raises(gpep.StructureError, match=r"pm\.gp\.Latent priors alone, of which the model has none"):
             gpep.ScaledMetropolis()
 
 

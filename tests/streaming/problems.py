@@ -14,7 +14,7 @@ from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
 from pymc_gpep.structure import read_classifier
-from pymc_gpep.structure.prior_functions import as_gps
+from pymc_gpep.structure.cross_covariance import as_gps
 from tests import models
 from tests.graphs import HARDLY_REWRITTEN
 

@@ -197,7 +197,7 @@ def test_a_fit_of_a_file_says_how_to_go_on(fits):
 
 @pytest.mark.parametrize("kind", ["inducing inputs", "batches"])
 def test_data_that_a_likelihood_does_not_have_are_refused_alike(kind, fits):
-    dense = pytest.raises(ValueError, match="data names 'exposure', but of data")
+    dense = pytest.raises(ValueError, match="data names 'exposure', but 'y' depends on")
     for each in ("all rows", kind):
         with dense:
             fits(each).predict(NEW, data={"exposure": 1.0})

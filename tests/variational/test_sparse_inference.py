@@ -14,8 +14,8 @@ import pymc_gpep as gpep
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.prior_functions import as_gps
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude
 from tests import models
 

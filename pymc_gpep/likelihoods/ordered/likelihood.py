@@ -57,7 +57,7 @@ class OrderedLikelihood(OneFunction, ABC):
         return (
             f"{name} is a Categorical of classes between cutpoints, but not with standard normal or logistic noise. "
             f"Write pm.OrderedProbit({name}, eta=f, cutpoints=...) without sigma, or pm.OrderedLogistic. Dividing by "
-            "sigma leaves the model as it is: cutpoints=cutpoints / sigma, and in the prior cov_func=sigma**-2 * ...."
+            "sigma leaves the model as it is: eta=f / sigma, cutpoints=cutpoints / sigma."
         )
 
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:

@@ -40,9 +40,11 @@ def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Readin
     except _NotExponentialError:
         return None
     arguments = [(sign, term) for sign, term in terms if depends(term)]
-    if [sign for sign, _ in arguments] != [1]:
+    if not arguments:
         return None
-    ((_, argument),) = arguments
+    (first_sign, argument), *others = arguments
+    argument = argument if first_sign > 0 else -argument
+    argument = sum((sign * term for sign, term in others), start=argument)
     offset = sum((sign * term for sign, term in terms if not depends(term)), start=pt.constant(0.0))
     bounded = pt.switch(pt.eq(offset, -np.inf), pt.constant(NO_EXPOSURE, dtype="float64"), offset)
     return Reading(argument, pt.atleast_1d(bounded)[None])

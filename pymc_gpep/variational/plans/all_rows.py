@@ -8,7 +8,7 @@ from pymc_gpep.approximations import approximator
 from pymc_gpep.checks.learned import nothing_learned
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
-from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure import GPClassifier, StructureError
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.variational.fit_run import FitRun
@@ -31,10 +31,17 @@ class AllRows(Plan):
 
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
+        if given.classifier.effects and given.approximator.inverts_prior:
+            raise StructureError(
+                f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
+                "rows has a singular one. Take method='kl', which has a lower bound as well."
+            )
         check_memory(given.classifier, f"method={given.method!r}", learned=True)
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""
+        if fit.classifier.effects:  # covariances of sums have no length scales to speak of
+            return ""
         return nothing_learned(fit.log_posterior, fit.theta, fit.solution)  # type: ignore[arg-type]  # its own
 
     def begin(self, given: FitTask, run: FitRun, kwargs: dict[str, Any], optimiser: Callable[..., Any] | None) -> Climb:

@@ -35,10 +35,10 @@ from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import INTERPRETED
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import (
     off_symmetry,

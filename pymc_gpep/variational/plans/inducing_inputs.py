@@ -16,8 +16,8 @@ from pymc_gpep.hyper.optimum import FLAT, Optimum
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
-from pymc_gpep.structure.prior_functions import functions_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb, Report

@@ -1,0 +1,164 @@
+"""Sums of effects by EP and Laplace's method, held against long chains of NUTS on the same models.
+
+    python -m benchmarks.sums --draws 1000
+    python -m benchmarks.sums --only binary areas
+
+For each model: the largest error of a mean of an integrated variable, in standard deviations of the chains, the root
+mean square of these errors, the range of ratios of standard deviations, and seconds after compiling. Chains and fits
+integrate over hyperparameters.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import arviz as az
+import numpy as np
+import pymc as pm
+
+import pymc_gpep as gpep
+
+
+def binary() -> None:
+    """Forty groups of three."""
+    rng = np.random.default_rng(1)
+    group, x = np.repeat(np.arange(40), 3), rng.normal(size=120)
+    eta = 0.8 + 1.0 * rng.normal(size=40)[group] - 0.8 * x
+    level, beta = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1)
+    s = pm.HalfNormal("s", 1.5)
+    u = pm.Normal("u", 0, 1, shape=40)
+    observed = (rng.random(120) < 1 / (1 + np.exp(-eta))).astype(int)
+    pm.Bernoulli("y", logit_p=level + beta * x + s * u[group], observed=observed)
+
+
+def crossed() -> None:
+    """Persons and items, both summing to zero or not."""
+    rng = np.random.default_rng(2)
+    person, item = np.repeat(np.arange(30), 8), np.tile(np.arange(8), 30)
+    eta = rng.normal(size=30)[person] - np.linspace(-1.5, 1.5, 8)[item]
+    s_person, s_item = pm.HalfNormal("s_person", 1), pm.HalfNormal("s_item", 1)
+    mean = pm.Normal("mean", 0, 2)
+    ability = pm.Normal("ability", 0, 1, shape=30)
+    difficulty = pm.ZeroSumNormal("difficulty", 1, shape=8)
+    observed = (rng.random(240) < 1 / (1 + np.exp(-eta))).astype(int)
+    pm.Bernoulli("y", logit_p=mean + s_person * ability[person] - s_item * difficulty[item], observed=observed)
+
+
+def slopes() -> None:
+    """Counts of forty subjects with a level and a slope each, and an exposure."""
+    rng = np.random.default_rng(3)
+    subject, day, hours = np.repeat(np.arange(40), 5), np.tile(np.linspace(-1, 1, 5), 40), rng.uniform(0.5, 2, 200)
+    eta = 0.3 + 0.6 * rng.normal(size=40)[subject] + (0.4 + 0.5 * rng.normal(size=40)[subject]) * day
+    mean, sd = pm.Normal("mean", 0, 1, shape=2), pm.HalfNormal("sd", 1, shape=2)
+    z = pm.Normal("z", 0, 1, shape=(40, 2))
+    u = mean + z * sd
+    observed = rng.poisson(hours * np.exp(eta))
+    pm.Poisson("y", mu=hours * pm.math.exp(u[subject, 0] + u[subject, 1] * day), observed=observed)
+
+
+def areas() -> None:
+    """Counts of 64 areas (BYM2)."""
+    rng = np.random.default_rng(4)
+    side, n = 8, 64
+    w = np.zeros((n, n), int)
+    for i in range(n):
+        for j in ([i + 1] if (i + 1) % side else []) + ([i + side] if i + side < n else []):
+            w[i, j] = w[j, i] = 1
+    x, expected = rng.normal(size=n), rng.uniform(2, 5, size=n)
+    level, beta = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1)
+    sigma, rho = pm.HalfNormal("sigma", 1), pm.Beta("rho", 2, 2)
+    phi, theta = pm.ICAR("phi", W=w), pm.Normal("theta", 0, 1, shape=n)
+    b = sigma * (pm.math.sqrt(1 - rho) * theta + pm.math.sqrt(rho / 0.605) * phi)
+    observed = rng.poisson(expected * np.exp(0.3 * x + 0.6 * np.sin(np.arange(n) // side)))
+    pm.Poisson("y", mu=expected * pm.math.exp(level + beta * x + b), observed=observed)
+
+
+def ordered() -> None:
+    """Ratings by judges."""
+    rng = np.random.default_rng(5)
+    judge, warm = np.repeat(np.arange(12), 8), np.tile(np.arange(8) % 2, 12)
+    eta = 1.2 * warm + 0.8 * rng.normal(size=12)[judge] + rng.normal(size=96)
+    beta, s = pm.Normal("beta", 0, 2), pm.HalfNormal("s", 1)
+    u = pm.Normal("u", 0, 1, shape=12)
+    start, ascending = [-1.0, 0.5, 2.0], pm.distributions.transforms.ordered
+    cut = pm.Normal("cut", 0, 3, shape=3, initval=start, transform=ascending)
+    pm.OrderedProbit("y", eta=beta * warm + s * u[judge], cutpoints=cut, observed=np.digitize(eta, [-0.5, 0.5, 1.5]))
+
+
+def basis() -> None:
+    """A field by an HSGP beside a linear term."""
+    rng = np.random.default_rng(6)
+    xy, x = rng.uniform(-1, 1, size=(250, 2)), rng.normal(size=250)
+    eta = pm.HalfNormal("eta", 1)
+    ls = pm.InverseGamma("ls", 4, 2)
+    gp = pm.gp.HSGP(m=[6, 6], c=1.5, cov_func=eta**2 * pm.gp.cov.Matern52(2, ls=ls))
+    field = gp.prior("field", X=xy)
+    beta, level = pm.Normal("beta", 0, 1), pm.Normal("level", 0, 2)
+    observed = (rng.random(250) < 1 / (1 + np.exp(-(1.5 * np.sin(3 * xy[:, 0]) + 0.7 * x)))).astype(int)
+    pm.Bernoulli("y", logit_p=level + beta * x + field, observed=observed)
+
+
+MODELS: dict[str, Callable[[], None]] = {f.__name__: f for f in (binary, crossed, slopes, areas, ordered, basis)}
+METHODS = ("ep", "laplace")
+
+
+def compared(fit: gpep.Fit, chains: az.InferenceData, names: list[str]) -> dict[str, float]:
+    """Return errors of means and ratios of standard deviations of some variables against chains."""
+    found, posterior = fit.effects(names), chains["posterior"]
+    errors, ratios = [], []
+    for name in names:
+        draws = posterior[name]
+        mean, sd = draws.mean(("chain", "draw")).values, draws.std(("chain", "draw")).values
+        errors.append(np.ravel((found[name].sel(moment="mean").values - mean) / sd))
+        ratios.append(np.ravel(found[name].sel(moment="sd").values / sd))
+    error, ratio = np.concatenate(errors), np.concatenate(ratios)
+    return {
+        "largest": float(np.abs(error).max()),
+        "rms": float(np.sqrt((error**2).mean())),
+        "least ratio": float(ratio.min()),
+        "greatest ratio": float(ratio.max()),
+    }
+
+
+def run(name: str, draws: int) -> dict[str, dict[str, float]]:
+    """Return a row for each method, and one with what the chains took."""
+    with pm.Model() as model:
+        MODELS[name]()
+    began = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        chains = pm.sample(draws, tune=1000, chains=4, cores=1, model=model, random_seed=1, progressbar=False)
+    rows = {"nuts": {"seconds": time.perf_counter() - began}}
+    names = [rv.name for rv in gpep.read_classifier(model).integrated]
+    summary = az.summary(chains, var_names=names, round_to="none")
+    rows["nuts"] |= {"r_hat": float(summary["r_hat"].max()), "ess": float(summary["ess_bulk"].min())}
+    for method in METHODS:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _ = pm.fit(method=method, model=model, progressbar=False)  # compiles
+            fit = pm.fit(method=method, model=model, progressbar=False)
+        rows[method] = compared(fit, chains, names) | {"seconds": fit.seconds}
+    return rows
+
+
+def main() -> None:
+    """Print a table, and write it where wanted."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
+    parser.add_argument("--draws", type=int, default=1000, help="of each of four chains")
+    parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    given = parser.parse_args()
+    found = {}
+    for name in given.only:
+        found[name] = run(name, given.draws)
+        for method, row in found[name].items():
+            print(f"{name:8s} {method:8s}", "  ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True)
+    if given.output:
+        given.output.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Effects of a fit by name: moments of variables that are affine in what was integrated, and their contrasts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import ArrayLike
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.structure.integrated_variables import Joint
+from pymc_gpep.user_warnings import warn
+
+__all__ = ["contrasts", "effects"]
+
+_ALIKE = 0.999  # correlation above which data tell nothing apart
+_LABELS = 10  # that a message names
+_MOST = 3000  # numbers whose correlations are looked at
+
+type Weights = Mapping[str, ArrayLike | Mapping[Any, float]]
+
+
+def effects(hyper: HyperPosterior, names: Sequence[str]) -> xr.Dataset:
+    """Return means and standard deviations of variables of the model, along the dim `moment`; see `Fit.effects`."""
+    if not names:
+        raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
+    joints = list(_joints(hyper, names))
+    model = hyper.log_posterior.classifier.model
+    found = {}
+    for name in names:
+        means = np.array([joint.means[name] for joint in joints])
+        variances = np.array([joint.variances()[name] for joint in joints])
+        mean, variance = total_variance(hyper.weights, means, variances)
+        dims = model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(np.ndim(mean))]
+        found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
+    used = {dim for dims, _ in found.values() for dim in dims}
+    coords = {dim: list(values) for dim, values in model.coords.items() if values is not None and dim in used}
+    _warn_of_likes(joints[int(np.argmax(hyper.weights))])
+    return xr.Dataset(found, coords={"moment": ["mean", "sd"], **coords})
+
+
+def contrasts(hyper: HyperPosterior, wanted: Mapping[str, Weights]) -> xr.Dataset:
+    """Return moments of linear combinations of variables, along the dim `contrast`; see `Fit.contrast`."""
+    given: Any = wanted
+    if not isinstance(given, Mapping) or not given or not all(isinstance(own, Mapping) for own in given.values()):
+        raise TypeError(
+            "contrast takes weights of variables for each combination, as in "
+            "contrast({'a - b': {'u': {'a': 1, 'b': -1}}})."
+        )
+    names = list(dict.fromkeys(name for weights in wanted.values() for name in weights))
+    model = hyper.log_posterior.classifier.model
+
+    def parts() -> Iterator[tuple[Array, Array]]:
+        for joint in _joints(hyper, names):
+            centres, slopes = [], []
+            for weights in wanted.values():
+                each = {name: _array(name, given, joint.means[name], model) for name, given in weights.items()}
+                centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
+                slopes.append(
+                    sum(joint.slopes[name].reshape(len(joint.cov), -1) @ w.ravel() for name, w in each.items())
+                )
+            rows = np.array(slopes)
+            yield np.array(centres), rows @ joint.cov @ rows.T
+
+    mean, cov = total_covariance(hyper.weights, parts())
+    labels = list(wanted)
+    sd = np.sqrt(np.maximum(cov.diagonal(), 0.0))
+    return xr.Dataset(
+        {"mean": ("contrast", mean), "sd": ("contrast", sd), "cov": (("contrast", "contrast_other"), cov)},
+        coords={"contrast": labels, "contrast_other": labels},
+    )
+
+
+def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
+    """Return the joint Gaussian of variables at each node."""
+    log_posterior = hyper.log_posterior
+    joint = log_posterior.space.variables.affine(names)
+    for s, (node, solution) in enumerate(hyper.solutions()):
+        yield joint(hyper.point(s), log_posterior.latent(node.theta, solution))
+
+
+def _array(name: str, given: ArrayLike | Mapping[Any, float], mean: Array, model: Any) -> Array:
+    """Return weights in the shape of a variable; by label where they are a mapping."""
+    if isinstance(given, Mapping):
+        dims = [model.coords.get(dim) for dim in model.named_vars_to_dims.get(name) or ()]
+        labels = list(dims[0] if len(dims) == 1 and dims[0] is not None else range(len(mean)))
+        if unknown := [label for label in given if label not in labels]:
+            more = ", ..." * (len(labels) > _LABELS)
+            known = ", ".join(map(repr, labels[:_LABELS]))
+            raise ValueError(f"{name!r} has no entry {unknown[0]!r}, only {known}{more}.")
+        return np.array([float(given.get(label, 0.0)) for label in labels])
+    weights = np.asarray(given, dtype=np.float64)
+    if weights.shape != np.shape(mean):
+        raise ValueError(f"Weights of {name!r} must have the shape {np.shape(mean)}, but have {weights.shape}.")
+    return weights
+
+
+def _warn_of_likes(joint: Joint) -> None:
+    """Warn of entries of variables that the data do not tell apart."""
+    names = [(name, place) for name, mean in joint.means.items() for place in np.ndindex(np.shape(mean))]
+    if len(names) > _MOST:
+        return
+    flat = np.concatenate([slopes.reshape(len(joint.cov), -1) for slopes in joint.slopes.values()], axis=1)
+    cov = flat.T @ joint.cov @ flat
+    size = np.sqrt(cov.diagonal())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        correlation = np.triu(np.abs(cov / size / size[:, None]), 1)
+    pairs = [
+        (a, b)
+        for a, b in np.argwhere(correlation > _ALIKE)
+        if names[a][0] != names[b][0] and np.isfinite(correlation[a, b])
+    ]
+    if pairs:
+        a, b = pairs[0]
+        first, second = (
+            name + (f"[{', '.join(map(str, place))}]" if place else "") for name, place in (names[a], names[b])
+        )
+        others = f", and {len(pairs) - 1} pairs more" * (len(pairs) > 1)
+        warn(
+            f"The data do not tell {first} and {second} apart{others}: their correlation is above {_ALIKE}. Leave one "
+            "out, give it a tighter prior, or let effects sum to zero, pm.ZeroSumNormal."
+        )

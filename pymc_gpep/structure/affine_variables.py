@@ -1,0 +1,216 @@
+"""Variables of a model that are affine in standard normals: their coefficients, moments and draws."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.affine import Affinity, NotAffineError
+from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
+from pymc_gpep.structure.interpreted import graph_function
+
+__all__ = ["AffineVariables", "InNormals", "SumVariables", "at_zero", "slopes_of"]
+
+
+class InNormals(Protocol):
+    """A prior whose variables are made of q standard normals."""
+
+    @property
+    def model(self) -> pm.Model:
+        """The model."""
+
+    @property
+    def n_functions(self) -> int:
+        """Number of latent functions, c."""
+
+    @property
+    def owner(self) -> NDArray[np.int64]:
+        """The latent function in which each standard normal has a part, (q,)."""
+
+    @property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        """Variables that are not integrated."""
+
+    @property
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        """Variables that are."""
+
+    @property
+    def held(self) -> tuple[TensorVariable, ...]:
+        """Deterministics that hold values of Gaussian processes."""
+
+    @property
+    def n_normals(self) -> int:
+        """Number of standard normals, q."""
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        """Integrated variables, and the latent values of processes."""
+
+    def by_normals(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
+        """Return expressions with standard normals z (q,) in place of integrated variables."""
+
+    def latent_values(self) -> TensorVariable:
+        """Return the latent values, (c, n)."""
+
+
+def at_zero(value: TensorVariable, z: TensorVariable) -> TensorVariable:
+    """Return t of a value that is t + T z."""
+    return graph_replace([value.astype("float64")], {z: pt.zeros(z.type.shape)}, strict=False)[0]
+
+
+def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVariable:
+    """Return T (q, ...) of a value that is t + T z."""
+    value = value.astype("float64")
+    if z not in ancestors([value]):
+        return pt.zeros((count, *(value.shape[i] for i in range(value.ndim))))
+    return vectorize_graph(value, {z: pt.eye(count)}) - at_zero(value, z)
+
+
+class AffineVariables:
+    """Variables as t + T z of the standard normals, as a function of the hyperparameters.
+
+    Parameters
+    ----------
+    prior : InNormals
+    variables : dict of str to TensorVariable
+        Expressions by name.
+    data : mapping
+        Data of the model → what takes their place.
+    inputs : sequence of Variable
+        Further inputs of the expressions.
+    """
+
+    def __init__(
+        self,
+        prior: InNormals,
+        variables: Mapping[str, TensorVariable],
+        data: Mapping[Variable, Variable],
+        inputs: Sequence[Variable] = (),
+    ) -> None:
+        model = prior.model
+        self._names = list(variables)
+        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        made = prior.by_normals(list(variables.values()), z)
+        outputs = [out for each in made for out in (at_zero(each, z), slopes_of(each, z, prior.n_normals))]
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), dict(data), strict=False)
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        self._given = [v.name for v in value_vars]
+        self._function = graph_function(model, [*value_vars, *inputs], outputs)
+
+    def __call__(self, point: PointType, *inputs: Any) -> dict[str, tuple[Array, Array]]:
+        """Return t (...) and T (q, ...) by name, given values of the value variables."""
+        found = self._function(*(point[name] for name in self._given), *inputs)
+        return {name: (found[2 * i], found[2 * i + 1]) for i, name in enumerate(self._names)}
+
+
+class SumVariables(IntegratedVariables):
+    """Integrated variables as affine functions of standard normals.
+
+    Parameters
+    ----------
+    prior : InNormals
+    data : mapping
+        Data of the model → constants that take their place.
+    """
+
+    def __init__(self, prior: InNormals, data: Mapping[Variable, Variable]) -> None:
+        self._prior, self._data = prior, data
+        model = prior.model
+        self._values = [model.rvs_to_values[rv].name for rv in prior.integrated]
+
+    @cached_property
+    def _own(self) -> AffineVariables:
+        prior, model = self._prior, self._prior.model
+        unconstrained = {
+            model.rvs_to_values[rv].name: transform.forward(rv, *rv.owner.inputs)
+            for rv in prior.integrated
+            if (transform := model.rvs_to_transforms[rv]) is not None
+        }
+        natural = {str(v.name): v for v in [*prior.integrated, *prior.held]}
+        return AffineVariables(prior, unconstrained | natural, self._data)
+
+    def flat(self, z: Array) -> Array:
+        """Standard normals (..., q) of z (..., c, q), in which each function has its own."""
+        owner = self._prior.owner
+        return z[..., owner, np.arange(owner.size)]
+
+    def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
+        """See `IntegratedVariables`."""
+        flat = self.flat(z)
+        return {name: centre + np.tensordot(flat, slopes, 1) for name, (centre, slopes) in self._own(point).items()}
+
+    def posterior(self, functions: PosteriorFunctions) -> tuple[Array, Array]:
+        """Return mean (q,) and covariance (q, q) of the standard normals."""
+        owner = self._prior.owner
+        every = np.arange(owner.size)
+        joint = functions.joint_covariance(np.ones(self._prior.n_functions, bool))
+        return self.flat(functions.whitened()[0]), joint[owner, every][:, owner, every]
+
+    def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
+        """See `IntegratedVariables`."""
+        joint = self._joint(self._own, self._values, point, functions)
+        return joint.means, joint.variances()
+
+    def _joint(
+        self, variables: AffineVariables, names: Sequence[str], point: PointType, functions: PosteriorFunctions
+    ) -> Joint:
+        centre, cov = self.posterior(functions)
+        found = variables(point)
+        means = {name: found[name][0] + np.tensordot(centre, found[name][1], 1) for name in names}
+        return Joint(means, {name: found[name][1] for name in names}, cov)
+
+    def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
+        """See `IntegratedVariables`."""
+        prior, model = self._prior, self._prior.model
+        affinity = Affinity(prior.sources)
+        for name in names:
+            if name not in model.named_vars:
+                raise ValueError(f"The model has no variable {name!r}.")
+            if model[name] in prior.hyperparameters:
+                raise ValueError(f"{name!r} is a hyperparameter: see fit.hyperparameters and fit.nodes.")
+            try:
+                behind = affinity.behind(model[name])
+            except NotAffineError as error:
+                raise ValueError(
+                    f"{name!r} is not affine in integrated variables, because of {error.node.op}. Draws of it are in "
+                    "fit.sample()."
+                ) from None
+            if not behind:
+                raise ValueError(f"{name!r} depends on no integrated variable.")
+        variables = AffineVariables(prior, {name: model[name] for name in names}, self._data)
+        return lambda point, functions: self._joint(variables, names, point, functions)
+
+    def covariance(
+        self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int
+    ) -> Array:
+        """See `IntegratedVariables`."""
+        _, cov = self.posterior(functions)
+        slopes = np.zeros((len(cov), size))
+        own = self._own(point)
+        for name in self._values:
+            slopes[:, places[name]] = own[name][1].reshape(len(cov), -1)
+        found: Array = slopes.T @ cov @ slopes
+        return found
+
+    def latent_values(self, values: Mapping[str, Array]) -> Array:
+        """See `IntegratedVariables`."""
+        prior, model = self._prior, self._prior.model
+        held = {f: f.type(f.name) for f in prior.held}
+        outputs = graph_replace([prior.latent_values()], held, strict=False)
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), dict(self._data), strict=False)
+        given = [*(model.rvs_to_values[rv] for rv in model.free_RVs), *held.values()]
+        given = [v for v in given if v.name in values]
+        function = graph_function(model, given, outputs[0])
+        count = len(next(iter(values.values())))
+        return np.array([function(*(values[v.name][i] for v in given)) for i in range(count)])

@@ -1,0 +1,155 @@
+"""Prior moments of Gaussian processes at inputs other than those of the model."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
+from pymc_gpep.structure.process_functions import ProcessFunctions, process_functions
+
+__all__ = ["CrossCovariance", "as_gps", "functions_of", "match_priors", "new_inputs"]
+
+
+def new_inputs(x: ArrayLike | None, columns: int) -> Array:
+    """Check new inputs against the number of columns of the model's; (m, columns)."""
+    if x is None:
+        raise TypeError("predict needs new inputs: predict(Xnew), or predict(gp, Xnew).")
+    try:
+        values = np.asarray(x, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"Xnew must be numbers, as the model's inputs are: {error}.") from None
+    if values.ndim != 2:
+        advice = ""
+        if values.ndim == 1 and columns == 1:
+            advice = "; one input is a column, Xnew[:, None]"
+        elif values.ndim == 1 and len(values) == columns:
+            advice = "; one point is a row, Xnew[None]"
+        raise ValueError(
+            f"Xnew must be (points, inputs), here (points, {columns}), but has shape {values.shape}{advice}."
+        )
+    if values.shape[1] != columns:
+        raise ValueError(f"Xnew has {values.shape[1]} columns, but the model's inputs have {columns}.")
+    if not np.isfinite(values).all():
+        raise ValueError(f"Xnew must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
+    return values
+
+
+def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
+    """What made the latent values as a user gives it, one `pm.gp.Latent` or several, as a tuple; None stays None.
+
+    Raises
+    ------
+    TypeError
+        If it is something else.
+    """
+    if gp is None:
+        return None
+    gps = tuple(gp) if isinstance(gp, Sequence) else (gp,)
+    if wrong := [type(each).__name__ for each in gps if not isinstance(each, pm.gp.Latent)]:
+        raise TypeError(
+            f"gp must be the pm.gp.Latent that made the latent values, or a list of these, not a {wrong[0]}."
+        )
+    return gps
+
+
+def match_priors(prior: LatentPrior, gps: Sequence[pm.gp.Latent]) -> list[tuple[LatentGP, pm.gp.Latent]]:
+    """Each prior of the model with the `pm.gp.Latent` that made it."""
+    matched = []
+    for latent in prior.latents:
+        makers = [gp for gp in gps if getattr(gp, "f", None) is latent.f]
+        if not makers:
+            wanted = ", ".join(repr(latent.f.name) for latent in prior.latents)
+            raise ValueError(
+                f"gp: none of the {len(gps)} given made the latent values {latent.f.name!r}. Pass the pm.gp.Latent "
+                f"whose .prior made them, or a list of these for {wanted}. For a model that PyMC has made of another "
+                "one (pm.do, model.copy()) leave gp out."
+            )
+        if len(makers) > 1:
+            raise ValueError(f"gp: {latent.f.name!r} was given {len(makers)} times. Pass every pm.gp.Latent once.")
+        matched.append((latent, makers[0]))
+    if len(gps) > len(matched):
+        raise ValueError(f"gp: {len(gps)} were given, but the likelihood's latent values have only {len(matched)}.")
+    return matched
+
+
+def functions_of(prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None) -> list[tuple[LatentGP, ProcessFunctions]]:
+    """Each prior of the model with its covariance and mean functions; from the model's graph where `gps` is None.
+
+    Raises
+    ------
+    ValueError
+        If `gps` are not what made the latent values.
+    StructureError
+        If the graph does not say what they are at other inputs.
+    """
+    makers = None if gps is None else dict(match_priors(prior, gps))
+    return list(zip(prior.latents, process_functions(prior, makers), strict=True))
+
+
+class CrossCovariance(Elsewhere):
+    """Prior moments of Gaussian processes at new inputs, compiled once.
+
+    Covariance functions are those of `gps`, or where that is None those that the graph of the model has. The data of
+    the model are those given, as the fit had them. Calling it with the values of the hyperparameters and inputs (m, d)
+    gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and prior mean
+    (c, m).
+
+    Attributes
+    ----------
+    where : TensorVariable
+        Inputs (n, d) in the model.
+    """
+
+    def __init__(
+        self, prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+    ) -> None:
+        matched = functions_of(prior, gps)
+        model = prior.model
+        self.where = matched[0][1].inputs
+        (self._inputs,) = graph_replace([self.where], data, strict=False)
+        (columns,) = evaluate([self._inputs.shape[1]])
+        self.columns = int(columns)
+        x = pt.dmatrix("Xnew")
+        rows: dict[int, tuple[Any, Any, Any]] = {}
+        for latent, functions in matched:
+            cross = functions.covariance(functions.inputs, x).T
+            variance = functions.variance(x)
+            mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
+            for output, k in enumerate(latent.classes):
+                rows[k] = cross, variance, mean[output]
+        ordered = [rows[k] for k in range(prior.n_functions)]
+        distinct = ordered[:1] if len(matched) == 1 else ordered
+        outputs = [
+            pt.stack([cross for cross, _, _ in distinct]),
+            pt.stack([variance for _, variance, _ in distinct]),
+            pt.stack([mean for _, _, mean in ordered]),
+        ]
+        # In this order: a random variable may depend on data itself, and would no longer be the model's.
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
+        self._names = [model.rvs_to_values[rv].name for rv in prior.hyperparameters]
+        inputs = [*(model.rvs_to_values[rv] for rv in prior.hyperparameters), x]
+        self._function = graph_function(model, inputs, outputs)
+
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
+        """See `Elsewhere`."""
+        return new_inputs(x, self.columns)
+
+    @property
+    def inputs(self) -> Array:
+        """See `Elsewhere`."""
+        return np.asarray(evaluate([self._inputs])[0], dtype=np.float64)
+
+    def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
+        """Evaluate at the inputs `x` (m, d)."""
+        return tuple(np.asarray(out) for out in self._function(*(point[name] for name in self._names), x))  # type: ignore[return-value]  # three of them

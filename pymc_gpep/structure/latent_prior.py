@@ -1,0 +1,161 @@
+"""The contract of a Gaussian prior of latent functions as it is read from a model."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
+
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.integrated_variables import IntegratedVariables
+from pymc_gpep.structure.latent import LatentGP
+
+__all__ = ["Elsewhere", "LatentPrior"]
+
+
+class Elsewhere(ABC):
+    """Prior moments of latent functions at new rows, as a function of the hyperparameters.
+
+    Attributes
+    ----------
+    takes : collection of str
+        Names of data of the model that say what new rows are.
+    """
+
+    takes: Collection[str] = ()
+
+    @abstractmethod
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Any:
+        """Return new rows, which have a length and slices, from what a user gives: inputs, or data by name.
+
+        With `new_levels`, data may name levels of groups that the model does not have.
+
+        Raises
+        ------
+        ValueError
+            If what is given does not fit the model.
+        TypeError
+            If nothing is given.
+        """
+
+    @abstractmethod
+    def __call__(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
+        """Return moments at m new rows, given values of the value variables.
+
+        Covariance with the rows of the model (1 or c, m, n), variance (1 or c, m) and mean (c, m).
+        """
+
+    @property
+    @abstractmethod
+    def inputs(self) -> Array:
+        """Inputs of the model, (n, d)."""
+
+
+class LatentPrior(ABC):
+    """The prior of c latent functions at n points, as a function of hyperparameters.
+
+    Expressions are in terms of the random variables of the model; `model.replace_rvs_by_values` makes them expressions
+    of its value variables. They follow the data of the model (`pm.set_data`); the counts, being numbers, do not.
+
+    Attributes
+    ----------
+    model : pm.Model
+    n_points : int
+        n.
+    n_functions : int
+        c.
+    latents : tuple of LatentGP
+        The Gaussian processes that the latent functions are. A StructureError says so where they are something else.
+    processes : tuple of LatentGP
+        The Gaussian processes among what is integrated.
+    """
+
+    model: pm.Model
+    n_points: int
+    n_functions: int
+    latents: tuple[LatentGP, ...]
+    processes: tuple[LatentGP, ...]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: it never changes, and its expressions belong to the model."""
+        return self
+
+    @property
+    @abstractmethod
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        """Free random variables that are integrated out."""
+
+    @property
+    @abstractmethod
+    def held(self) -> tuple[TensorVariable, ...]:
+        """Deterministics that hold values of Gaussian processes, which draws give so that no graph computes them."""
+
+    @cached_property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        """All free random variables that the model had when it was read, and that are not integrated."""
+        return tuple(rv for rv in self.model.free_RVs if rv not in set(self.integrated))
+
+    @property
+    @abstractmethod
+    def inputs(self) -> list[str]:
+        """Names of the data (`pm.Data`) that the covariances are computed from."""
+
+    @abstractmethod
+    def covariance(self) -> TensorVariable:
+        """Return the prior covariance, (n, n) if all functions share it, else (c, n, n) in their order."""
+
+    def covariances(self) -> TensorVariable:
+        """Return `covariance` as matrices of functions, (1, n, n) if all share one, else (c, n, n)."""
+        return pt.atleast_3d(self.covariance(), left=True)
+
+    @abstractmethod
+    def mean(self) -> TensorVariable:
+        """Return the prior mean, (c, n) in the order of the functions."""
+
+    @abstractmethod
+    def latent_values(self) -> TensorVariable:
+        """Return the latent values, (c, n) in the order of the functions."""
+
+    def roots(self) -> TensorVariable | None:
+        """Return J (c, n, q) of f = m + J z with independent standard normals z.
+
+        None where J is the Cholesky factor of the covariance, which those compute that need it.
+        """
+        return None
+
+    @abstractmethod
+    def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
+        """Return how integrated variables are made of latent functions, with data of the model as given."""
+
+    @abstractmethod
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        """Return the prior at new rows, with data of the model as given; `gps` made the Gaussian processes, if known.
+
+        Raises
+        ------
+        ValueError
+            If `gps` did not make the latent values.
+        StructureError
+            If `gps` are missing, and the graph of the model does not say what the prior is at other inputs.
+        """
+
+    @property
+    def effects(self) -> tuple[TensorVariable, ...]:
+        """Integrated variables outside of Gaussian processes."""
+        return ()
+
+    @property
+    def asked(self) -> list[str]:
+        """Names of Gaussian variables that stay hyperparameters because a user said so."""
+        return []
+
+    @property
+    def described(self) -> str:
+        """Sentences that name what was integrated, and what not; empty where it is all latent values."""
+        return ""

@@ -1,0 +1,313 @@
+"""Latent functions that are affine in Gaussian variables: f = m + J z with independent standard normals z.
+
+Every integrated variable is replaced in the graph by what it makes of standard normals, its recipe. A Gaussian process
+among the terms keeps its own covariance, so that an evidence needs no factor of it.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.linalg.decomposition.cholesky import cholesky
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
+from pymc_gpep.structure.assembly import Dims
+from pymc_gpep.structure.cross_covariance import CrossCovariance
+from pymc_gpep.structure.errors import StructureError
+from pymc_gpep.structure.integrated import ASKED
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.process_term import ProcessTerm
+from pymc_gpep.structure.processes import GPModel, with_functions
+from pymc_gpep.structure.recipes import Recipe
+from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
+
+__all__ = ["LatentSum"]
+
+_NAMED = 4  # variables that a message names
+
+
+@dataclass(frozen=True, eq=False)
+class _Alone(GPModel):
+    """A process of a sum, which has the hyperparameters of the sum."""
+
+    whole: LatentPrior
+
+    @property
+    def hyperparameters(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.whole.hyperparameters
+
+
+@dataclass(frozen=True, eq=False)
+class LatentSum(LatentPrior):
+    """Latent functions that are sums of effects of Gaussian variables.
+
+    Besides what any `LatentPrior` has.
+
+    Attributes
+    ----------
+    argument : TensorVariable, shape (n, c), (n,) of one function, or what broadcasts to it
+        The argument of the likelihood.
+    by_class : bool
+        Whether the argument has an axis for functions.
+    recipes : dict of TensorVariable to Recipe
+        The integrated variables and what they are made of, in the order of the model.
+    processes : tuple of LatentGP
+        Gaussian processes among the terms.
+    sizes : tuple of tuple of int
+        Their shapes, (points,) or (outputs, points).
+    kept : dict of TensorVariable to str
+        Gaussian variables that stay hyperparameters, and why.
+    owner : array (q,)
+        The latent function in which each standard normal has a part.
+    terms : tuple of ProcessTerm
+        The parts of covariances that are processes.
+    seen : dict of TensorVariable to Recipe
+        Recipes that the argument takes in place of others. They differ by what is the same for all functions of a
+        point, where the likelihood does not see that, and leave functions independent.
+    """
+
+    model: pm.Model
+    n_points: int
+    n_functions: int
+    argument: TensorVariable
+    by_class: bool
+    recipes: dict[TensorVariable, Recipe]
+    processes: tuple[LatentGP, ...]
+    sizes: tuple[tuple[int, ...], ...]
+    kept: dict[TensorVariable, str]
+    owner: NDArray[np.int64]
+    terms: tuple[ProcessTerm, ...] = ()
+    seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
+
+    @property
+    def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
+        """See `LatentPrior`."""
+        first = [str(variable.name) for variable in self.recipes][:_NAMED]
+        others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
+        held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""
+        sums = f"sums with {', '.join(map(repr, first))}{others}, which are integrated{held}" if first else "sums"
+        raise StructureError(
+            f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
+            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. pm.sample() draws from '
+            "the model, and from gpep.marginalize(model)."
+        )
+
+    @cached_property
+    def integrated(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        own = {*self.recipes, *(latent.free for latent in self.processes)}
+        return tuple(rv for rv in self.model.free_RVs if rv in own)
+
+    @property
+    def held(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return tuple(latent.f for latent in self.processes if latent.rotated)
+
+    @property
+    def inputs(self) -> list[str]:
+        """See `LatentPrior`."""
+        behind = set(ancestors([self.argument, *(latent.cov for latent in self.processes)]))
+        return [variable.name for variable in self.model.data_vars if variable in behind]
+
+    @property
+    def effects(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return tuple(rv for rv in self.recipes if "_hsgp_coeffs" not in str(rv.name))
+
+    @property
+    def asked(self) -> list[str]:
+        """See `LatentPrior`."""
+        return [str(v.name) for v, why in self.kept.items() if why == ASKED]
+
+    @property
+    def described(self) -> str:
+        """See `LatentPrior`."""
+        kept = "".join(f" {v.name!r} stays a hyperparameter: {why}." for v, why in self.kept.items())
+        return f"Integrated: {', '.join(str(rv.name) for rv in self.integrated)}.{kept}"
+
+    @property
+    def sources(self) -> frozenset[Variable]:
+        """Integrated variables, and the latent values of processes."""
+        return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
+
+    # Standard normals: those of recipes in their order, and after them those of processes.
+
+    @property
+    def n_plain(self) -> int:
+        """How many standard normals the recipes have."""
+        return sum(each.size for each in self.recipes.values())
+
+    @property
+    def n_normals(self) -> int:
+        """How many standard normals there are, q."""
+        return self.n_plain + sum(map(_count, self.sizes))
+
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions with standard normals z (q,) in place of integrated variables.
+
+        With `seen` they may differ by what the likelihood does not see.
+
+        Processes that are `moved` to other inputs have the values given, less their means, in place of normals.
+        """
+        begin, values, free = self.n_plain, [], {}
+        for latent, shape in zip(self.processes, self.sizes, strict=True):
+            own = z[begin : begin + _count(shape)].reshape(shape)
+            begin += _count(shape)
+            if moved and latent.f in moved:
+                values.append(moved[latent.f])
+                continue
+            values.append(own @ cholesky(latent.cov).T)  # rows are outputs: (L z)ᵀ = zᵀ Lᵀ
+            if latent.rotated:
+                free[latent.free] = own
+        return self.by_parts(outputs, z, values, free, seen=seen)
+
+    def by_parts(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        values: Sequence[TensorVariable],
+        free: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions in terms of the normals of recipes, and of values of processes less their means.
+
+        What is `free`, the model's own normals of a process, may be given as well.
+        """
+        processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
+        place = {rv: i for i, rv in enumerate(self.model.free_RVs)}
+        of_free = {f: latent.free for f, (latent, _) in processes.items()}
+        starts = dict(zip(self.recipes, np.cumsum([0, *(each.size for each in self.recipes.values())]), strict=False))
+        made: dict[Variable, Variable] = {}
+        for variable in sorted([*self.recipes, *processes], key=lambda v: place[of_free.get(v, v)]):
+            if variable in processes:
+                latent, own = processes[variable]
+                value = _replaced([latent.mean], made)[0] + own
+            else:
+                recipe, start = self.recipes[variable], int(starts[variable])
+                recipe = self.seen.get(variable, recipe) if seen else recipe
+                value = recipe.make(z[start : start + recipe.size], _replaced(recipe.means, made), recipe.scales)
+            made[variable] = value.astype(variable.dtype)
+        return _replaced(outputs, {**made, **(free or {})})
+
+    def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
+        """Return values of the argument at points as (c, n), or with a first axis of normals as (c, n, q)."""
+        wanted = 1 + self.by_class
+        own = values.ndim - batched
+        shape = (n_points, self.n_functions)[:wanted]
+        if batched:
+            axes = [0, *["x"] * (wanted - own), *range(1, own + 1)]
+            spread = pt.broadcast_to(values.dimshuffle(*axes), (values.shape[0], *shape))
+            return spread.transpose(2, 1, 0) if self.by_class else spread.T[None]
+        spread = pt.broadcast_to(values, shape)
+        return spread.T if self.by_class else spread[None]
+
+    def dims(self) -> Dims:
+        """Return the name of the axis of functions, that of an integrated variable with an entry for each."""
+        if not self.by_class:
+            return Dims()
+        starts = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)])
+        variables = [*self.recipes, *(latent.f for latent in self.processes)]
+        for variable, start, end in zip(variables, starts, starts[1:], strict=False):
+            dims = self.model.named_vars_to_dims.get(variable.name) or ()
+            shape = tuple(len(self.model.coords[dim] or ()) if dim in self.model.coords else 0 for dim in dims)
+            if _count(shape) != end - start or not shape:
+                continue
+            owner = self.owner[start:end].reshape(shape)
+            for axis, dim in enumerate(dims):
+                if shape[axis] == self.n_functions and (owner == _along(axis, shape)).all():
+                    labels = self.model.coords[dim]
+                    return Dims(dim, None, None if labels is None else tuple(labels))
+        return Dims()
+
+    # The prior.
+
+    def mean(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        zeros = [pt.zeros(shape) for shape in self.sizes]
+        (values,) = self.by_parts([self.argument], pt.zeros(self.n_plain), zeros, seen=True)
+        return self.shaped(values, self.n_points)
+
+    def covariance(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        functions = self.covariances()
+        return functions[0] if self.n_functions == 1 else functions
+
+    def covariances(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        plain = self.plain_roots()
+        found = []
+        for k in range(self.n_functions):
+            own = np.flatnonzero(self.owner[: self.n_plain] == k)
+            parts = [each for term in self.terms for each in term.covariance(k)]
+            if own.size:
+                root = plain[k] if own.size == self.n_plain else plain[k][:, own]
+                parts.append(root @ root.T)
+            found.append(pt.add(*parts) if len(parts) > 1 else [*parts, pt.zeros((self.n_points, self.n_points))][0])
+        return pt.stack(found)
+
+    def plain_roots(self) -> TensorVariable:
+        """Return J (c, n, q) of the normals of recipes."""
+        z = pt.vector("normals", shape=(self.n_plain,), dtype="float64")
+        (values,) = self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
+        return self.shaped(slopes_of(values, z, self.n_plain), self.n_points, batched=True)
+
+    def roots(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        z = pt.vector("normals", shape=(self.n_normals,), dtype="float64")
+        (values,) = self.by_normals([self.argument], z, seen=True)
+        return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
+
+    def latent_values(self) -> TensorVariable:
+        """See `LatentPrior`."""
+        return self.shaped(self.argument, self.n_points)
+
+    def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
+        """See `LatentPrior`."""
+        return SumVariables(self, data)
+
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> SumElsewhere:
+        """See `LatentPrior`."""
+        return SumElsewhere(self, gps, data)
+
+    def alone(
+        self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+    ) -> MovedProcess:
+        """Return a process of the sum, without its mean, at other inputs."""
+        own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
+        makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
+        moments = CrossCovariance(
+            _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self), makers, data
+        )
+        return MovedProcess(moments.where, moments)
+
+
+def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variable]) -> list[TensorVariable]:
+    outputs = list(outputs)
+    return graph_replace(outputs, dict(made), strict=False) if made and outputs else outputs
+
+
+def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Place along an axis, in a shape that broadcasts."""
+    return np.arange(shape[axis]).reshape([-1 if i == axis else 1 for i in range(len(shape))])
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(np.prod(shape))

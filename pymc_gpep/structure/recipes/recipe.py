@@ -1,0 +1,178 @@
+"""Recipes, and the table of functions that read them, one for each kind of distribution."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.multivariate import ZeroSumNormalRV
+from pymc.distributions.transforms import ZeroSumTransform
+from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Second
+from pytensor.tensor.basic import Alloc
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.elementwise import is_elementwise
+
+__all__ = [
+    "Make",
+    "Recipe",
+    "Shape",
+    "as_double",
+    "as_matrix",
+    "is_random",
+    "is_read",
+    "keeps_gaussian",
+    "parameters",
+    "reads",
+    "recipe",
+    "recipe_of",
+    "shape_of",
+    "unbroadcast",
+]
+
+Shape = tuple[int, ...]
+Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariable]], TensorVariable]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A Gaussian random variable as an affine function of independent standard normals.
+
+    Attributes
+    ----------
+    size : int
+        Number of standard normals; a singular distribution has more of them than it has dimensions.
+    means : tuple of TensorVariable
+        Parameters in which the variable is affine, so that they may depend on other Gaussian variables.
+    scales : tuple of TensorVariable
+        Parameters that must not depend on variables that are integrated.
+    make : callable
+        `make(z, means, scales)` returns the variable as a graph in double precision, with the shape that the random
+        variable had when it was read. It is affine in `z`, of shape (size,), and in the means.
+    """
+
+    size: int
+    means: tuple[TensorVariable, ...]
+    scales: tuple[TensorVariable, ...]
+    make: Make
+
+
+_Reader = Callable[[TensorVariable, Shape], Recipe | None]
+_READERS: dict[type[Op], _Reader] = {}
+
+
+def reads(op: type[Op]) -> Callable[[_Reader], _Reader]:
+    """Register a function that reads random variables made by an Op of exactly this type.
+
+    The function takes the variable and its shape, and returns None where it has no recipe.
+    """
+
+    def register(reader: _Reader) -> _Reader:
+        _READERS[op] = reader
+        return reader
+
+    return register
+
+
+def is_read(variable: Variable) -> bool:
+    """Whether variables of this distribution have a recipe in general."""
+    return variable.owner is not None and type(variable.owner.op) in _READERS
+
+
+def recipe(variable: TensorVariable, model: pm.Model) -> Recipe | None:
+    """Return how a random variable of a model is made of independent standard normals.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+    model : pm.Model
+
+    Returns
+    -------
+    Recipe or None
+        None for a variable that is not Gaussian, that has no recipe, or whose transform is not linear.
+    """
+    if not is_read(variable) or not keeps_gaussian(variable, model):
+        return None
+    return recipe_of(variable, shape_of(variable))
+
+
+def recipe_of(variable: TensorVariable, shape: Shape) -> Recipe | None:
+    """Return the recipe of a random variable of known shape, which may be part of another distribution."""
+    return _READERS[type(variable.owner.op)](variable, shape) if is_read(variable) else None
+
+
+def keeps_gaussian(variable: TensorVariable, model: pm.Model) -> bool:
+    """Whether a Gaussian variable is Gaussian in the values that PyMC keeps of it."""
+    transform = model.rvs_to_transforms.get(variable)
+    if not isinstance(variable.owner.op, ZeroSumNormalRV):
+        return transform is None
+    axes = tuple(range(-variable.owner.op.ndim_supp, 0))
+    return isinstance(transform, ZeroSumTransform) and transform.zerosum_axes == axes
+
+
+def shape_of(variable: TensorVariable) -> Shape:
+    """Return the shape of a variable as numbers; data may change it later."""
+    known = variable.type.shape
+    if all(length is not None for length in known):
+        return cast(Shape, tuple(known))
+    return tuple(int(length) for length in evaluate(get_symbolic_rv_shapes([variable]))[0])
+
+
+def parameters(variable: TensorVariable) -> list[TensorVariable]:
+    """Return the inputs of a random variable, without generator and size where its Op tells them apart."""
+    op = variable.owner.op
+    if isinstance(op, SymbolicRandomVariable):
+        return list(variable.owner.inputs)
+    return list(op.dist_params(variable.owner))
+
+
+def is_random(variable: Variable) -> bool:
+    """Whether a variable is a random variable or depends on one."""
+    return any(each.owner is not None and isinstance(each.owner.op, RNGConsumerOp) for each in ancestors([variable]))
+
+
+def unbroadcast(mean: TensorVariable) -> TensorVariable:
+    """Return a mean as it was before PyMC broadcast it to the shape of a distribution.
+
+    PyMC gives a mean the length of its covariance, by an operation that looks as if one depended on the other.
+    """
+    while (node := mean.owner) is not None:
+        if is_elementwise(mean, Second):
+            mean = cast(TensorVariable, node.inputs[1])
+        elif isinstance(node.op, Alloc) or _adds_axes_in_front(mean):
+            mean = cast(TensorVariable, node.inputs[0])
+        else:
+            break
+    return mean
+
+
+def as_matrix(variable: TensorVariable) -> TensorVariable:
+    """Return a matrix, or a batch of matrices, without the axes that PyMC put in front of it."""
+    while variable.ndim > 2 and _adds_axes_in_front(variable):
+        inner = cast(TensorVariable, variable.owner.inputs[0])
+        if inner.ndim < 2:
+            break
+        variable = inner
+    return variable
+
+
+def _adds_axes_in_front(variable: TensorVariable) -> bool:
+    if variable.owner is None or not isinstance(variable.owner.op, DimShuffle):
+        return False
+    order, before = variable.owner.op.new_order, cast(TensorVariable, variable.owner.inputs[0]).ndim
+    return order == ("x",) * (len(order) - before) + tuple(range(before))
+
+
+def as_double(variable: TensorVariable) -> TensorVariable:
+    """Return a variable in double precision."""
+    return cast(TensorVariable, pt.cast(variable, "float64"))

@@ -1,0 +1,357 @@
+"""Sums of effects at new rows: the model's own argument with other data."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike, NDArray
+from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.latent_prior import Elsewhere
+from pymc_gpep.structure.levels import levels_of, own_normals
+
+__all__ = ["MovedProcess", "NewData", "SumElsewhere"]
+
+_SAME = 1e-8  # relative, of coefficients at the same rows
+
+
+@dataclass(frozen=True)
+class NewData:
+    """Data at new rows, which can be cut to some of them.
+
+    Attributes
+    ----------
+    by_row : dict of str to array
+        Data with an entry for each row.
+    others : dict of str to array
+        Data that all rows share.
+    n_rows : int
+    strange : dict of str to array (n_rows,)
+        Which rows have a level that the model does not have, by the data that say the level.
+    """
+
+    by_row: Mapping[str, NDArray[Any]]
+    others: Mapping[str, NDArray[Any]]
+    n_rows: int
+    strange: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return self.n_rows
+
+    def __getitem__(self, rows: slice) -> "NewData":
+        cut = {name: values[rows] for name, values in self.by_row.items()}
+        strange = {name: mask[rows] for name, mask in self.strange.items()}
+        return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
+
+
+class MovedProcess(NamedTuple):
+    """A Gaussian process at other inputs than its own."""
+
+    inputs: TensorVariable
+    """Its inputs (n, d) in the model."""
+    moments: Elsewhere
+
+
+class RowSum(InNormals, Protocol):
+    """A prior of latent functions that are sums, at rows."""
+
+    @property
+    def n_points(self) -> int:
+        """Number of rows, n."""
+
+    @property
+    def argument(self) -> TensorVariable:
+        """The argument of the likelihood: (n, c), (n,) of one function, or what broadcasts to it."""
+
+    @property
+    def by_class(self) -> bool:
+        """Whether the argument has an axis for functions."""
+
+    @property
+    def processes(self) -> tuple[LatentGP, ...]:
+        """Gaussian processes among the terms."""
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Their shapes, (points,) or (outputs, points)."""
+
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions with standard normals in place of integrated variables."""
+
+    def alone(
+        self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+    ) -> MovedProcess:
+        """Return a process without its mean at other inputs."""
+
+
+class _AtRows(NamedTuple):
+    """A sum at rows."""
+
+    mean: Array
+    """(c, m)."""
+    roots: Array
+    """Coefficients of the standard normals, (c, m, q)."""
+    factors: list[Array]
+    """Coefficients of the outputs of each process that is moved, (outputs, c, m)."""
+    inputs: list[Array]
+    """Inputs of each process that is moved, (m, d)."""
+
+
+type _Rows = Callable[[PointType, Sequence[Any], int], _AtRows]
+
+
+class SumElsewhere(Elsewhere):
+    """Prior moments of latent functions that are sums, at new rows.
+
+    Gaussian processes whose inputs are among the new data are moved to these inputs. The values of all others are those
+    of the fit, of which new rows take other ones.
+
+    Parameters
+    ----------
+    prior : RowSum
+    gps : sequence of pm.gp.Latent or None
+        The makers of the processes.
+    data : dict
+        Data of the model → constants, as the fit had them.
+    """
+
+    def __init__(self, prior: RowSum, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> None:
+        self._prior, self._gps, self._data = prior, gps, data
+        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        covs = [latent.cov for latent in prior.processes]
+        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([prior.argument], z), *covs])
+        behind = set(ancestors(outputs))
+        found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
+        self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
+        self.takes = self._known.keys()
+        self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
+
+    @property
+    def inputs(self) -> Array:
+        """See `Elsewhere`."""
+        name = self._input_name()
+        if name is None:
+            raise ValueError(f"Latent functions that are sums have no inputs, but {self._new}")
+        return np.asarray(self._fitted(name), dtype=np.float64)
+
+    @property
+    def _new(self) -> str:
+        return f"data of the model at new rows, data={{...}} with {', '.join(self._known) or 'none'}."
+
+    def _input_name(self) -> str | None:
+        """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
+        found = {
+            str(v.name)
+            for v in ancestors([latent.cov for latent in self._prior.processes])
+            if v in set(self._known.values())
+        }
+        return next(iter(found)) if len(found) == 1 and self._each_row(next(iter(found))) else None
+
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> NewData:
+        """See `Elsewhere`."""
+        given = {name: value for name, value in new.items() if name in self._known}
+        if x is not None:
+            name = self._input_name()
+            if name is None:
+                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}")
+            given[name] = x
+        if not given and self._known:
+            raise TypeError(f"predict needs {self._new}")
+        by_row: dict[str, NDArray[Any]] = {}
+        others: dict[str, NDArray[Any]] = {}
+        for name, value in given.items():
+            fitted, array = self._fitted(name), np.asarray(value)
+            each_row = self._each_row(name)
+            wide = array[None] if each_row and array.ndim == fitted.ndim - 1 else array  # one for all rows
+            shape = (wide.shape[:1] if each_row else fitted.shape[:1]) + fitted.shape[1:]
+            if wide.dtype.kind not in "biuf" or wide.shape != shape:
+                wanted = ", ".join(map(str, ("rows", *fitted.shape[1:]) if each_row else fitted.shape))
+                raise ValueError(
+                    f"data[{name!r}] must be numbers of shape ({wanted}), but has type {array.dtype} and shape "
+                    f"{array.shape}."
+                )
+            (by_row if each_row else others)[name] = _as_data(self._known[name], wide)
+        lengths = {name: len(value) for name, value in by_row.items()}
+        m = max(lengths.values(), default=1)
+        if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
+            raise ValueError(f"data must have as many rows each, but have {lengths}: look at {wrong[0]!r}.")
+        spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
+        strange: dict[str, NDArray[np.bool_]] = {}
+        for name, values in spread.items():
+            levels = self._levels(name)
+            outside = (values < 0) | (values >= levels) if levels else np.zeros(m, bool)
+            if not outside.any():
+                continue
+            if not new_levels:
+                raise ValueError(
+                    f"data[{name!r}] has {values[outside][0]}, but its levels are 0 to {levels - 1}. Give "
+                    "new_levels=True for the prior of a level that the model does not have."
+                )
+            spread[name], strange[name] = np.where(outside, 0, values), outside
+        return NewData(spread, others, m, strange)
+
+    def _levels(self, name: str) -> int:
+        """Return the number of levels that data select from; 0 where they are no index."""
+        if self._fitted(name).dtype.kind not in "iu" or self._fitted(name).ndim != 1:
+            return 0
+        return levels_of(self._known[name], [self._prior.argument]) or 0
+
+    def _fitted(self, name: str) -> NDArray[Any]:
+        variable = self._known[name]
+        return evaluate([self._data.get(variable, variable)])[0]
+
+    def _each_row(self, name: str) -> bool:
+        """Tell whether data have an entry for each row."""
+        return self._fitted(name).shape[:1] == (self._prior.n_points,)
+
+    def __call__(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
+        """See `Elsewhere`.
+
+        Raises
+        ------
+        ValueError
+            If the argument has another number of rows, since data that were not given have those of the fit.
+        """
+        names = (*x.by_row, *x.others)
+        if names not in self._made:
+            function, _ = self._made[names] = self._compiled(names)
+            self._check_alone(function, point, tuple(x.by_row), tuple(x.others))
+        function, processes = self._made[names]
+        m = len(x)
+        # What still has the rows of the fit must not fit by chance.
+        extra = m + 1 if m == self._prior.n_points else m
+        values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
+        try:
+            new = function(point, [*values, *x.others.values()], extra)
+        except (ValueError, IndexError) as error:
+            raise ValueError(self._refusal(names, m)) from error
+        old = function(point, [self._fitted(name) for name in names], self._prior.n_points)
+        known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
+        for name, mask in x.strange.items():
+            wide = np.concatenate([mask, mask[-1:]]) if extra > m else mask
+            other = [np.where(wide, 1, v) if k == name else v for k, v in zip(x.by_row, values, strict=True)]
+            moved = function(point, [*other, *x.others.values()], extra)
+            alone = own_normals(name, (new.mean, new.roots), (moved.mean, moved.roots))
+            known[alone & wide[:, None]] = 0.0
+        cross = known @ old.roots.swapaxes(1, 2)
+        variance = (new.roots**2).sum(axis=2)
+        for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
+            between, own, _ = process(point, inputs)
+            for there, here in zip(ahead, behind, strict=True):
+                cross += there[:, :, None] * between * here[:, None]
+                variance += there**2 * own
+        return cross[:, :m], variance[:, :m], new.mean[:, :m]
+
+    def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
+        """Return a function of a point and data, and the processes that are moved."""
+        prior, model = self._prior, self._prior.model
+        given = [self._known[name] for name in names]
+        moved = [latent for latent in prior.processes if not set(given).isdisjoint(ancestors([latent.cov]))]
+        processes = [prior.alone(latent, self._gps, self._data) for latent in moved]
+        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        shapes = [
+            (*latent.f.type.shape[:-1], each.inputs.shape[0]) for latent, each in zip(moved, processes, strict=True)
+        ]
+
+        def argument(ones: tuple[int, int] | None = None) -> TensorVariable:
+            """The argument with one output of a moved process at 1, and all else of these at 0."""
+            values = {}
+            for i, (latent, shape) in enumerate(zip(moved, shapes, strict=True)):
+                value = pt.zeros(shape)
+                if ones is not None and ones[0] == i:
+                    value = pt.ones(shape) if value.ndim == 1 else value[ones[1]].set(1.0)
+                values[latent.f] = value
+            return prior.by_normals([prior.argument], z, values, seen=True)[0]
+
+        still = argument()
+        centre = at_zero(still, z)
+        outputs = [centre, slopes_of(still, z, prior.n_normals)]
+        places = [(i, o) for i, latent in enumerate(moved) for o in range(len(latent.classes))]
+        outputs += [at_zero(argument(place), z) - centre for place in places]
+        outputs += [each.inputs for each in processes]
+        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **there}, strict=False)
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        function = graph_function(model, [*value_vars, *there.values()], outputs)
+        counts = [len(latent.classes) for latent in moved]
+
+        def at(point: PointType, values: Sequence[Any], n: int) -> _AtRows:
+            centre, roots, *rest = function(*(point[v.name] for v in value_vars), *values)
+            factors = [self._by_function(each, n) for each in rest[: len(places)]]
+            ends = np.cumsum([0, *counts])
+            return _AtRows(
+                self._by_function(centre, n),
+                np.ascontiguousarray(self._by_function(roots, n, batched=True)),
+                [np.array(factors[begin:end]) for begin, end in pairwise(ends)],
+                [np.asarray(each, dtype=np.float64) for each in rest[len(places) :]],
+            )
+
+        return at, [each.moments for each in processes]
+
+    def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
+        """Refuse an argument that at some of the fitted rows is another one than among all of them."""
+        n = self._prior.n_points
+        some = slice(n // 2, None)
+        given = [self._fitted(name) for name in by_row]
+        rest = [self._fitted(name) for name in others]
+        try:
+            alone = function(point, [*(each[some] for each in given), *rest], n - n // 2)
+        except (ValueError, IndexError):
+            return  # further data are missing, which new rows find out
+        among = function(point, [*given, *rest], n)
+        for one, all_of in ((alone.mean, among.mean[:, some]), (alone.roots, among.roots[:, some])):
+            if not np.allclose(one, all_of, rtol=0.0, atol=_SAME * (1.0 + np.abs(all_of).max(initial=0.0))):
+                raise ValueError(
+                    f"Latent functions at a row depend on other rows of {', '.join(map(repr, by_row))}, as by a mean "
+                    "over rows. They are not known at new rows alone: compute such numbers before the model."
+                )
+
+    def _by_function(self, values: Array, n: int, batched: bool = False) -> Array:
+        """Values of the argument as (c, n), or with a first axis of normals as (c, n, q)."""
+        prior, first = self._prior, np.shape(values)[:1] if batched else ()
+        shape = (n, prior.n_functions)[: 1 + prior.by_class]
+        missing = len(shape) + len(first) - np.ndim(values)
+        spread = np.broadcast_to(
+            np.reshape(values, (*first, *[1] * missing, *np.shape(values)[len(first) :])), (*first, *shape)
+        )
+        return spread.T if prior.by_class else spread.T[None]
+
+    def _refusal(self, names: tuple[str, ...], m: int) -> str:
+        missing = [name for name in self._known if name not in names and self._each_row(name)]
+        if missing:
+            listed = ", ".join(f"{name!r}: ..." for name in missing)
+            return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."
+        return (
+            f"Latent functions at {m} new rows cannot be computed from the data given: a part of the argument has an "
+            f"entry for each of the {self._prior.n_points} fitted rows, or an index is out of range. Put what differs "
+            "between rows into the model as pm.Data."
+        )
+
+
+def _as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
+    """Return values in the type of data of the model."""
+    converted = value.astype(variable.type.dtype)
+    if not np.isfinite(converted).all() or not np.allclose(converted, value, rtol=1e-6):
+        raise ValueError(f"data[{variable.name!r}] must be finite numbers that fit {variable.type.dtype}.")
+    return converted

@@ -1,0 +1,229 @@
+"""Reading latent functions that are affine in Gaussian variables."""
+
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.pytensorf import get_symbolic_rv_shapes
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.affine_variables import slopes_of
+from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.double_precision import in_double_precision
+from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.integrated import Gaussians
+from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.process_term import ProcessTerm, probes
+from pymc_gpep.structure.processes import with_functions
+from pymc_gpep.structure.recipes import unprojected
+
+__all__ = ["read_sum"]
+
+_SAME = 1e-8  # relative, of two ways to compute an argument
+_BESIDE = 0.3  # of the initial point, unconstrained
+_SEED = 1
+_SHOWN = 5  # rows that a message names
+
+
+def read_sum(
+    model: pm.Model,
+    gaussians: Gaussians,
+    argument: TensorVariable,
+    likelihood: TensorVariable,
+    by_class: bool,
+    sees_common: bool = True,
+) -> LatentSum:
+    """Read the prior of latent functions that are affine in Gaussian variables.
+
+    Parameters
+    ----------
+    model : pm.Model
+    gaussians : Gaussians
+        Gaussian variables that the argument is affine in.
+    argument : TensorVariable
+        The argument of the likelihood.
+    likelihood : TensorVariable
+    by_class : bool
+        Whether the argument has an axis for functions.
+    sees_common : bool
+        Whether the likelihood sees what is added to all functions of a point.
+
+    Raises
+    ------
+    StructureError
+        If functions have variables in common, or their number or that of points does not fit.
+    """
+    stop = [*model.basic_RVs, *gaussians.processes]
+    labels = model.rvs_to_values[likelihood]
+    if labels.ndim != 1:
+        raise StructureError(f"{likelihood.name!r} must be observed with one axis, but has {labels.ndim}.")
+    (argument,) = in_double_precision([argument.astype("float64")], stop)
+    latents = tuple(gaussians.processes.values())
+    shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents])) if latents else []
+    sizes = tuple(tuple(map(int, shape)) for shape in shapes)
+    outputs = [tuple(range(shape[0])) if len(shape) > 1 else (0,) for shape in sizes]
+    processes = tuple(with_functions(*each, model, stop) for each in zip(latents, outputs, strict=True))
+    (n,) = (int(each) for each in evaluate([labels.shape[0]]))
+    if n == 0:
+        raise StructureError(f"{likelihood.name!r} has no points. Declare the model with one row at least.")
+    part = LatentSum(
+        model, n, 1, argument, by_class, dict(gaussians.recipes), processes, sizes, dict(gaussians.kept),
+        np.zeros(0, np.int64),
+    )  # fmt: skip
+    found = _Numbers(part, likelihood)
+    if shared := found.shared():
+        apart = (
+            {} if sees_common else {v: each for v in shared if (each := unprojected(v, part.recipes[v])) is not None}
+        )
+        again = _Numbers(replace(part, seen=apart), likelihood) if len(apart) == len(shared) else found
+        if again.shared() or not again.differs_by_common(found):
+            raise StructureError(
+                f"Latent functions of {likelihood.name!r} must be independent a priori, but several of them depend on "
+                f"{listing(shared)}. Give each class effects of its own, as with dims=('input', 'class'); a level that "
+                "all classes share changes no probability and can be left out."
+            )
+        found = again
+    return found.completed()
+
+
+class _Numbers:
+    """Coefficients of a sum near the initial point of a model, which show its functions and their normals.
+
+    Parameters
+    ----------
+    part : LatentSum
+        Not yet complete.
+    likelihood : TensorVariable
+    """
+
+    def __init__(self, part: LatentSum, likelihood: TensorVariable) -> None:
+        self.part, self._name = part, likelihood.name
+        model, by_class = part.model, part.by_class
+        z = pt.vector("normals", shape=(part.n_plain,), dtype="float64")
+        values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(part.sizes)]
+        (general,) = part.by_parts([part.argument], z, values, seen=True)
+        value_vars = [model.rvs_to_values[rv] for rv in part.hyperparameters]
+        outputs = model.replace_rvs_by_values([general, slopes_of(general, z, part.n_plain)])
+        self._function = graph_function(model, [*value_vars, z, *values], outputs)
+        with without_c_compiler():
+            point = model.initial_point()
+        self._nothing = [np.zeros(shape) for shape in part.sizes]
+        at = [point[v.name] for v in value_vars]
+        begun = self._function(*at, np.zeros(part.n_plain), *self._nothing)
+        # A coefficient that begins at 0 is not there yet.
+        rng = np.random.default_rng(_SEED)
+        self._theta = [each + _BESIDE * rng.standard_normal(np.shape(each)) for each in at]
+        self._centre, self._slopes = self._function(*self._theta, np.zeros(part.n_plain), *self._nothing)
+        columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
+        self._shape = (part.n_points, columns)[: 1 + by_class]
+        self.c = columns if by_class else 1
+        self._check_finite(*begun)
+        # (q, c, n)
+        self.slopes = np.array([self._by_function(each) for each in self._slopes]).reshape(-1, self.c, part.n_points)
+
+    def _by_function(self, found: Array) -> Array:
+        """(c, n) of what broadcasts to the shape of the argument."""
+        try:
+            spread = np.broadcast_to(found, self._shape)
+        except ValueError:
+            raise StructureError(
+                f"The argument of {self._name!r} has the shape {np.shape(found)}, but there are {self.part.n_points} "
+                "observations. Give it a value for each."
+            ) from None
+        return spread.T if self.part.by_class else spread[None]
+
+    def _check_finite(self, centre: Array, slopes: Array) -> None:
+        """Refuse an argument that is not finite where the model begins."""
+        n = self.part.n_points
+        finite = np.isfinite(self._by_function(centre)).all(axis=0)
+        for each in slopes:
+            finite &= np.isfinite(self._by_function(each)).all(axis=0)
+        wrong = np.flatnonzero(~finite).tolist()
+        if len(wrong) == n:
+            raise StructureError(
+                f"The argument of {self._name!r} is not finite at the initial point of the model. Give hyperparameters "
+                "other initial values, initval=...."
+            )
+        if wrong:
+            raise StructureError(
+                f"The argument of {self._name!r} is not finite at {len(wrong)} of {n} rows (position "
+                f"{'; '.join(map(str, wrong[:_SHOWN]))}{'; ...' * (len(wrong) > _SHOWN)}). Look for missing values in "
+                "the data that it is computed from, and in the parameters of its Gaussian variables."
+            )
+
+    def _change(self, i: int, values: Array) -> Array:
+        """Return the change of the latent functions by values of a process, (c, n)."""
+        given = [*self._nothing[:i], values, *self._nothing[i + 1 :]]
+        moved, _ = self._function(*self._theta, np.zeros(self.part.n_plain), *given)
+        return self._by_function(moved) - self._by_function(self._centre)
+
+    @cached_property
+    def _outputs(self) -> list[NDArray[np.bool_]]:
+        """Whether each output of a process has a part in each function, (outputs, c) for each process."""
+        found = []
+        for i, shape in enumerate(self.part.sizes):
+            noise = probes(shape)[2]
+            count = shape[0] if len(shape) > 1 else 1
+            masked = [noise * (np.arange(count) == o)[:, None] if len(shape) > 1 else noise for o in range(count)]
+            found.append(np.array([self._change(i, each).any(axis=1) for each in masked]))
+        return found
+
+    @cached_property
+    def _taken(self) -> NDArray[np.bool_]:
+        """Whether each normal has a part in each function, (q, c)."""
+        of_processes = [
+            np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
+        ]
+        return np.concatenate([self.slopes.any(axis=2), *of_processes])
+
+    def shared(self) -> list[TensorVariable]:
+        """Return the variables that several functions depend on by the same normals."""
+        part = self.part
+        sizes = [*(each.size for each in part.recipes.values()), *(int(np.prod(shape)) for shape in part.sizes)]
+        several = np.flatnonzero(self._taken.sum(axis=1) > 1)
+        names = [*part.recipes, *(latent.f for latent in part.processes)]
+        return list(dict.fromkeys(names[int(np.searchsorted(np.cumsum(sizes), j, side="right"))] for j in several))
+
+    def differs_by_common(self, other: "_Numbers") -> bool:
+        """Tell whether functions differ from those of other recipes by what all functions of a point share."""
+        apart = self.slopes - other.slopes
+        return bool(np.allclose(apart, apart[:, :1], rtol=0.0, atol=_SAME * (1.0 + np.abs(self.slopes).max())))
+
+    def completed(self) -> LatentSum:
+        """Return the sum with its functions, and the terms that processes are."""
+        owner = np.asarray(self._taken.argmax(axis=1), dtype=np.int64)
+        whole = replace(self.part, n_functions=self.c, owner=owner)
+        given = [[self._change(i, probe) for probe in probes(shape)] for i, shape in enumerate(self.part.sizes)]
+        terms = [_term(whole, i, *each) for i, each in enumerate(zip(given, self._outputs, strict=True))]
+        self._check()
+        return replace(whole, terms=tuple(terms))
+
+    def _check(self) -> None:
+        """Check that coefficients reproduce the argument at random normals."""
+        z = np.random.default_rng(_SEED).standard_normal(self.part.n_plain)
+        there, _ = self._function(*self._theta, z, *self._nothing)
+        values, centre = self._by_function(there), self._by_function(self._centre)
+        change = np.tensordot(z, self.slopes, 1)
+        size = 1.0 + max(np.abs(each).max() for each in (values, centre, change))
+        if not np.allclose(centre + change, values, rtol=0.0, atol=_SAME * size):
+            raise StructureError(
+                f"The argument of {self._name!r} was read as affine in Gaussian variables, and is not. Please report "
+                "this model."
+            )
+
+
+def _term(prior: LatentSum, i: int, given: list[Array], taken: NDArray[np.bool_]) -> ProcessTerm:
+    zeros = [pt.zeros(shape) for shape in prior.sizes]
+
+    def linear(values: TensorVariable) -> TensorVariable:
+        parts = [*zeros[:i], values, *zeros[i + 1 :]]
+        normals = pt.zeros(prior.n_plain)
+        moved, still = (prior.by_parts([prior.argument], normals, each, seen=True)[0] for each in (parts, zeros))
+        return prior.shaped(moved - still, prior.n_points)
+
+    return ProcessTerm.read(prior.processes[i], prior.sizes[i], linear, given, taken.T)

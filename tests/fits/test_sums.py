@@ -1,0 +1,373 @@
+"""Fits of models whose latent functions are sums of effects, beside dense formulas in numpy.
+
+Given the sites exp(νᵀf − ½ fᵀΠf) of a fit, the posterior of v = μ + B z is Gaussian, with precision I + BᵀAᵀΠAB of z.
+"""
+
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+from pytensor.graph.replace import graph_replace
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.structure import StructureError, read_classifier
+from tests.sums import BINARY, COUNTS, GROUP, HOURS, MODELS, PLACES, SUMS, XY, J, N, X, made
+
+pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
+
+
+def fitted(model, method="ep", hyper="map", **kwargs):
+    with model:
+        return pm.fit(method=method, hyper=hyper, progressbar=False, random_seed=1, **kwargs)
+
+
+@pytest.fixture(scope="module")
+def intercepts():
+    model = MODELS["varying_intercepts"]()
+    return model, fitted(model)
+
+
+class Dense:
+    """The posterior of `varying_intercepts`: (level, gamma, alpha, beta) = B z, and f = A of these."""
+
+    def __init__(self, fit):
+        sigma = fit.hyperparameters["sigma"].item()
+        self.b = np.zeros((J + 3, J + 3))
+        self.b[0, 0], self.b[1, 1], self.b[-1, -1] = 2.0, 1.0, 1.0
+        self.b[2:-1, 0], self.b[2:-1, 1] = 2.0, PLACES[:, 0]
+        self.b[2:-1, 2:-1] = sigma * np.eye(J)
+        posterior = fit.solution.posterior
+        self.pi, self.nu = (np.ravel(each) for each in precision_and_force(posterior))
+        slopes = self.rows(GROUP, X) @ self.b
+        inner = np.linalg.inv(np.eye(J + 3) + slopes.T @ (self.pi[:, None] * slopes))
+        self.mean = self.b @ inner @ slopes.T @ self.nu
+        self.cov = self.b @ inner @ self.b.T
+
+    def rows(self, where, floor):
+        a = np.zeros((len(where), J + 3))
+        a[np.arange(len(where)), 2 + np.asarray(where)] = 1.0
+        a[:, -1] = floor
+        return a
+
+    def by_name(self, values):
+        return {"level": values[0], "gamma": values[1], "alpha": values[2:-1], "beta": values[-1]}
+
+
+def precision_and_force(posterior):
+    """π and ν of sites, from marginals and weights: b = ν − Π f̂."""
+    mean, _ = posterior.marginals()
+    return posterior.precision, posterior.weights + posterior.precision * mean
+
+
+def test_moments_are_those_of_the_dense_formula(intercepts):
+    _, fit = intercepts
+    dense = Dense(fit)
+    means, sds = dense.by_name(dense.mean), dense.by_name(np.sqrt(dense.cov.diagonal()))
+    effects = fit.effects()
+    assert set(effects.data_vars) == set(means)
+    for name, mean in means.items():
+        assert_allclose(fit.mean_data[name], mean, atol=1e-8)
+        assert_allclose(fit.std_data[name], sds[name], atol=1e-8)
+        assert_allclose(effects[name], [mean, sds[name]], atol=1e-8)
+    assert effects["alpha"].dims == ("moment", "group")
+    assert list(effects.coords["group"]) == list(range(J))
+
+
+def test_contrasts_are_those_of_the_dense_formula(intercepts):
+    _, fit = intercepts
+    dense = Dense(fit)
+    found = fit.contrast({"pair": {"alpha": {1: 1, 4: -1}}, "at one": {"level": 1.0, "beta": 2.0}})
+    weights = np.zeros((2, J + 3))
+    weights[0, [3, 6]] = 1.0, -1.0
+    weights[1, [0, -1]] = 1.0, 2.0
+    assert_allclose(found["mean"], weights @ dense.mean, atol=1e-8)
+    assert_allclose(found["cov"], weights @ dense.cov @ weights.T, atol=1e-8)
+    assert_allclose(found["sd"] ** 2, found["cov"].values.diagonal(), atol=1e-12)
+    with pytest.raises(ValueError, match="'alpha' has no entry 99"):
+        fit.contrast({"pair": {"alpha": {99: 1}}})
+    with pytest.raises(ValueError, match=r"Weights of 'alpha' must have the shape \(8,\)"):
+        fit.contrast({"pair": {"alpha": [1.0]}})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("sigma", "is a hyperparameter"), ("nothing", "no variable 'nothing'"), ("y", "'y'")],
+)
+def test_effects_that_there_are_not(name, message, intercepts):
+    with pytest.raises(ValueError, match=message):
+        intercepts[1].effects(name)
+
+
+def test_predictions_are_those_of_the_dense_formula(intercepts):
+    """The last row is of a group with few rows, the first of a combination that the fit has not seen."""
+    _, fit = intercepts
+    dense = Dense(fit)
+    where, floor = np.array([3, 7, 0]), np.array([0.0, 1.0, -5.0])
+    found = fit.predict(data={"where": where, "floor": floor})
+    rows = dense.rows(where, floor)
+    mean, variance = rows @ dense.mean, (rows @ dense.cov @ rows.T).diagonal()
+    assert_allclose(found["mean"], mean, atol=1e-8)
+    assert_allclose(found["variance"], variance, atol=1e-8)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    f = mean[:, None] + np.sqrt(variance)[:, None] * nodes
+    assert_allclose(found["p"][:, 1], (1 / (1 + np.exp(-f))) @ weights / weights.sum(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        ({"where": [3, 7, 1], "floor": [0.0, 1.0]}, ValueError),
+        ({"where": [J], "floor": [0.0]}, (ValueError, IndexError)),
+        ({"where": [0.5], "floor": [0.0]}, (ValueError, TypeError)),
+        ({"where": [0], "floor": [np.nan]}, ValueError),
+        ({"nothing": [0]}, (ValueError, TypeError)),
+        ({"where": [0], "floor": [0.0], "nothing": [0]}, ValueError),
+    ],
+    ids=["lengths", "no such group", "no whole number", "missing", "no such data", "more data"],
+)
+def test_data_that_predictions_refuse(data, error, intercepts):
+    with pytest.raises(error):
+        intercepts[1].predict(data=data)
+
+
+def test_draws_have_the_moments(intercepts):
+    model, fit = intercepts
+    draws = fit.sample(4000, random_seed=3)["posterior"]
+    dense = Dense(fit)
+    sds = dense.by_name(np.sqrt(dense.cov.diagonal()))
+    for name, mean in dense.by_name(dense.mean).items():
+        values = draws[name].values.reshape(-1, *np.shape(mean))
+        assert_allclose(values.mean(axis=0), mean, atol=5 * np.max(sds[name]) / np.sqrt(len(values)))
+        assert_allclose(values.std(axis=0), sds[name], rtol=0.08)
+    assert draws["alpha"].dims[2:] == ("group",)
+    assert set(draws.data_vars) == {rv.name for rv in model.free_RVs}
+
+
+def test_a_saved_fit_is_the_same(intercepts, tmp_path):
+    model, fit = intercepts
+    path = tmp_path / "fit.nc"
+    fit.to_datatree().to_netcdf(path, engine="h5netcdf")
+    with xr.open_datatree(path, engine="h5netcdf") as stored:
+        again = gpep.from_datatree(stored.load(), model)
+    assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
+    assert_allclose(again.effects()["alpha"], fit.effects()["alpha"], atol=1e-7)
+
+
+def test_importance_finds_the_fit_close(intercepts):
+    found = intercepts[1].importance(400, random_seed=1)
+    assert found.pareto_k < 0.7
+    assert found.log_evidence == pytest.approx(intercepts[1].log_evidence, abs=0.1)
+
+
+def test_rows_left_out_are_predicted_as_by_fits_without_them(intercepts):
+    """At the same hyperparameters: sigma is given."""
+    sigma = intercepts[1].hyperparameters["sigma"].item()
+
+    def model_of(keep):
+        with pm.Model() as model:
+            level, gamma, beta = pm.Normal("level", 0, 2), pm.Normal("gamma", 0, 1), pm.Normal("beta", 0, 1)
+            alpha = pm.Normal("alpha", level + gamma * PLACES[:, 0], sigma, shape=J)
+            where, floor = pm.Data("where", GROUP[keep]), pm.Data("floor", X[keep])
+            pm.Bernoulli("y", logit_p=alpha[where] + beta * floor, observed=BINARY[keep])
+        return model
+
+    loo = intercepts[1].loo()
+    for i in (2, 11, 20):
+        fit = fitted(model_of(np.arange(N) != i))
+        p = fit.predict(data={"where": GROUP[[i]], "floor": X[[i]]})["p"].values[0, BINARY[i]]
+        assert loo.elpd_i.values[i] == pytest.approx(np.log(p), abs=0.03)
+
+
+# ---- one model, many forms -------------------------------------------------------------------------------------
+
+
+def evidence(declare, **values):
+    """EP's log evidence at hyperparameters in the model's own space."""
+    classifier = read_classifier(made(declare))
+    given = {rv: pt.constant(values[rv.name]) for rv in classifier.hyperparameters}
+    moments = graph_replace([classifier.covariances(), classifier.mean()], given, strict=False)
+    k, mean = (each.eval() for each in moments)
+    likelihood = classifier.likelihood_model.given(
+        graph_replace([classifier.parameters], given, strict=False)[0].eval()
+    )
+    solver = approximator("ep", likelihood, {"tolerance": 1e-11})
+    found = solver.solve(k, mean, classifier.labels.eval().astype(np.int64), likelihood=likelihood)
+    assert found.convergence.converged
+    return found.evidence
+
+
+CHOL = np.array([[0.8, 0.0], [0.3, 0.5]])
+
+
+def slopes_by(form):
+    def declare():
+        if form == "chol":
+            u = pm.MvNormal("u", np.zeros(2), chol=CHOL, shape=(J, 2))
+        elif form == "cov":
+            u = pm.MvNormal("u", np.zeros(2), cov=CHOL @ CHOL.T, shape=(J, 2))
+        elif form == "tau":
+            u = pm.MvNormal("u", np.zeros(2), tau=np.linalg.inv(CHOL @ CHOL.T), shape=(J, 2))
+        else:
+            u = pm.Normal("z", shape=(J, 2)) @ CHOL.T
+        pm.Poisson("y", mu=HOURS * pm.math.exp(u[GROUP, 0] + u[GROUP, 1] * X), observed=COUNTS)
+
+    return declare
+
+
+def processes_by(form):
+    def declare():
+        cov = pm.gp.cov.ExpQuad(2, ls=1.3)
+        if form == "added":
+            f = pm.gp.Latent(cov_func=cov).prior("f", X=XY) + XY @ pm.Normal("b", 0, 0.7, shape=2)
+        elif form == "two processes":
+            linear = pm.gp.Latent(cov_func=0.7**2 * pm.gp.cov.Linear(2, c=np.zeros(2)))
+            f = pm.gp.Latent(cov_func=cov).prior("f", X=XY, jitter=1e-9) + linear.prior("g", X=XY, jitter=1e-9)
+        else:
+            cov = cov + 0.7**2 * pm.gp.cov.Linear(2, c=np.zeros(2))
+            f = pm.gp.Latent(cov_func=cov).prior("f", X=XY)
+        pm.Bernoulli("y", logit_p=f, observed=BINARY)
+
+    return declare
+
+
+def areas_by(form):
+    def declare():
+        sigma = 0.7
+        phi, theta = pm.ICAR("phi", W=path()), pm.Normal("theta", shape=J)
+        if form == "inside":
+            eta = (sigma * (0.6 * theta + 0.8 * phi))[GROUP]
+        else:
+            eta = sigma * 0.6 * theta[GROUP] + sigma * 0.8 * phi[GROUP]
+        pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS)
+
+    return declare
+
+
+def path():
+    w = np.zeros((J, J), int)
+    w[range(J - 1), range(1, J)] = 1
+    return w + w.T
+
+
+FORMS = {
+    "intercepts": ([SUMS[name] for name in ("varying_intercepts", "non_centred_intercepts")], {"sigma": 0.6}),
+    "slopes": ([slopes_by(form) for form in ("chol", "cov", "tau", "non-centred")], {}),
+    "walks": ([SUMS[name] for name in ("random_walk", "summed_walk")], {"s": 0.4}),
+    "areas": ([areas_by(form) for form in ("inside", "outside")], {}),
+}
+
+
+@pytest.mark.parametrize("case", FORMS)
+def test_forms_of_one_model_have_the_same_evidence(case):
+    forms, values = FORMS[case]
+    found = [evidence(declare, **values) for declare in forms]
+    assert_allclose(found, found[0], atol=1e-8)
+
+
+@pytest.mark.parametrize(("form", "atol"), [("added", 1e-8), ("two processes", 2e-5)])
+def test_a_linear_term_is_a_linear_covariance(form, atol):
+    assert evidence(processes_by(form)) == pytest.approx(evidence(processes_by("one covariance")), abs=atol)
+
+
+def test_forms_of_one_model_have_the_same_moments():
+    fits = [fitted(MODELS[name]()) for name in ("varying_intercepts", "non_centred_intercepts")]
+    moments = [fit.effects(["level", "gamma", "alpha", "beta"]) for fit in fits]
+    for name in moments[0].data_vars:
+        assert_allclose(moments[0][name], moments[1][name], atol=1e-5)
+
+
+# ---- hyperparameters -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["correlated_slopes", "areas", "process_and_trend"])
+def test_gradient_of_the_log_posterior(name):
+    log_posterior = DenseLogPosterior(read_classifier(MODELS[name]()), gpep.EP(tolerance=1e-10))
+    theta = initial(log_posterior) + 0.1
+    gradient = log_posterior(theta).gradient
+    for i in range(theta.size):
+        step = 1e-4 * np.eye(theta.size)[i]
+        difference = log_posterior(theta + step).log_posterior - log_posterior(theta - step).log_posterior
+        assert gradient[i] == pytest.approx(difference / 2e-4, abs=2e-5)
+
+
+def initial(log_posterior):
+    classifier = log_posterior.classifier
+    model, point = classifier.model, classifier.model.initial_point()
+    return np.concatenate([np.ravel(point[model.rvs_to_values[rv].name]) for rv in classifier.hyperparameters])
+
+
+def many_scales(count):
+    def declare():
+        s = pm.HalfNormal("s", 1, shape=count)
+        b = pm.Normal("b", 0, s, shape=count)
+        design = np.random.default_rng(5).normal(size=(N, count))
+        pm.Bernoulli("y", logit_p=design @ b, observed=BINARY)
+
+    return declare
+
+
+def test_few_hyperparameters_are_integrated():
+    fit = fitted(MODELS["splines"](), method="laplace", hyper=None)
+    assert fit.nodes.sizes["node"] > 1
+    assert fitted(MODELS["splines"](), method="laplace").nodes.sizes["node"] == 1
+
+
+def test_some_hyperparameters_stay_at_their_maximum(caplog):
+    with caplog.at_level(logging.INFO, logger="pymc_gpep"):
+        fit = fitted(made(many_scales(7)), method="laplace", hyper=None)
+    assert fit.nodes.sizes["node"] == 1
+    assert "7 hyperparameters, s, stay at their maximum" in caplog.text
+
+
+def test_many_hyperparameters_are_warned_of():
+    with pytest.warns(UserWarning, match=r"16 hyperparameters, s, stay at their maximum.*gpep\.marginalize"):
+        fitted(made(many_scales(16)), method="laplace", hyper=None)
+
+
+def test_a_variable_that_a_user_keeps_is_a_hyperparameter():
+    fit = fitted(MODELS["varying_intercepts"](), method="laplace", hyperparameters=["beta"])
+    assert set(fit.hyperparameters.data_vars) == {"sigma", "beta"}
+    assert "beta" not in fit.effects()
+    assert "'beta' stays a hyperparameter: hyperparameters=[...] names it." in str(fit)
+
+
+@pytest.mark.parametrize("method", ["sparse_ep", "ivm"])
+def test_methods_by_inducing_inputs_name_another(method):
+    kwargs = {"inducing": 5} if method == "sparse_ep" else {}
+    with pytest.raises((StructureError, ValueError), match='"ep"'):
+        fitted(MODELS["varying_intercepts"](), method=method, **kwargs)
+
+
+# ---- classes, and draws given hyperparameters ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "method"), [("classes_with_trend", "nested_ep"), ("softmax_with_reference", "laplace")]
+)
+def test_fits_of_classes(name, method):
+    model = MODELS[name]()
+    fit = fitted(model, method=method)
+    assert fit.converged
+    draws = fit.sample(300, random_seed=1)["posterior"]
+    values = draws["b"].values.reshape(-1, *fit.mean_data["b"].shape)
+    assert_allclose(values.mean(axis=0), fit.mean_data["b"], atol=0.4 * float(fit.std_data["b"].max()))
+    assert_allclose(values.std(axis=0), fit.std_data["b"], rtol=0.25)
+
+
+def test_integrated_variables_come_back():
+    """Given sigma, recovered draws have the moments of the fit at this sigma."""
+    model = MODELS["varying_intercepts"]()
+    marginal = gpep.marginalize(model)
+    assert [rv.name for rv in marginal.free_RVs] == ["sigma"]
+    fit = fitted(model)
+    sigma = np.full((1, 2000), fit.hyperparameters["sigma"].item())
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"sigma": (("chain", "draw"), sigma)})})
+    draws = gpep.recover(idata, marginal, random_seed=2)["posterior"]
+    assert_allclose(draws["alpha"].values[0].mean(axis=0), fit.mean_data["alpha"], atol=0.12)
+    assert_allclose(draws["alpha"].values[0].std(axis=0), fit.std_data["alpha"], rtol=0.12)

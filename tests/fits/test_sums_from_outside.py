@@ -1,0 +1,99 @@
+"""Sums of effects as users meet them: wide priors, mistakes in models, and messages."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.structure.errors import StructureError
+
+rng = np.random.default_rng(4)
+N = 40
+X, Y = rng.normal(size=N), rng.integers(0, 2, size=N)
+GROUP = rng.integers(0, 4, size=N)
+
+
+def logistic_mode(prior_sd):
+    """Mode and covariance of level and slope by Newton's method, in units of the coefficients."""
+    design = np.column_stack([np.ones(N), X])
+    at = np.zeros(2)
+    for _ in range(50):
+        p = 1 / (1 + np.exp(-design @ at))
+        cov = np.linalg.inv(np.eye(2) / prior_sd**2 + (design.T * p * (1 - p)) @ design)
+        at = at + cov @ (design.T @ (Y - p) - at / prior_sd**2)
+    return at, cov
+
+
+@pytest.mark.parametrize("prior_sd", [2.0, 1e4])
+def test_effects_of_wide_priors(prior_sd):
+    with pm.Model():
+        level, slope = pm.Normal("level", 0, prior_sd), pm.Normal("slope", 0, prior_sd)
+        pm.Bernoulli("y", logit_p=level + slope * X, observed=Y)
+        fit = pm.fit(method="laplace", progressbar=False)
+    mode, cov = logistic_mode(prior_sd)
+    found = fit.effects(["level", "slope"])
+    assert_allclose([found["level"][0], found["slope"][0]], mode, atol=1e-6)
+    assert_allclose([found["level"][1], found["slope"][1]], np.sqrt(cov.diagonal()), rtol=1e-5)
+    contrast = fit.contrast({"both": {"level": 1.0, "slope": 1.0}})
+    assert_allclose(contrast["sd"], np.sqrt(cov.sum()), rtol=1e-5)
+    draws = fit.sample(4000, random_seed=1).posterior
+    assert_allclose(np.cov(draws["level"][0], draws["slope"][0]), cov, atol=0.1 * cov.diagonal().max())
+
+
+@pytest.fixture(scope="module")
+def fit():
+    with pm.Model(coords={"group": list("abcd")}):
+        u = pm.Normal("u", 0, 1, dims="group")
+        x = pm.Data("x", X)
+        pm.Bernoulli("y", logit_p=u[GROUP] * x, observed=Y)
+        return pm.fit(method="laplace", progressbar=False)
+
+
+@pytest.mark.parametrize("wanted", [{}, "u", {"a": 1.0}, {"a": "u"}])
+def test_contrasts_that_are_no_weights(wanted, fit):
+    with pytest.raises(TypeError, match="contrast takes weights of variables for each combination, as in"):
+        fit.contrast(wanted)
+
+
+def test_names_that_are_not_there(fit):
+    with pytest.raises(ValueError, match=r"'u' has no entry 'e', only 'a', 'b', 'c', 'd'.$"):
+        fit.contrast({"one": {"u": {"e": 1}}})
+    with pytest.raises(ValueError, match="effects needs the name of a variable"):
+        fit.effects([])
+    with pytest.raises(ValueError, match="data names 'z', but 'y' depends on the data 'x'"):
+        fit.predict(data={"x": 1.0, "z": 1.0}, progressbar=False)
+
+
+def of_missing_values():
+    x = X.copy()
+    x[3] = np.nan
+    return pm.Normal("b", 0, 1) * x
+
+
+MISTAKES = {
+    "missing values": (of_missing_values, r"'y' is not finite at 1 of 40 rows \(position 3\)"),
+    "standard deviation": (lambda: pm.Normal("u", 0, -1.0, shape=4)[GROUP], r"'u' \(Normal\) has the .* deviation -1"),
+    "unknown deviation": (lambda: pm.Normal("u", 0, [1, 1, 1, np.nan])[GROUP], r"'u' \(Normal\) has the .* nan"),
+    "squares": (lambda: pm.math.sum(pm.Normal("u", 0, 1, shape=4)[:2] ** 2) * X, r"of it\. The model as it is"),
+    "truncated to integers": (lambda: pm.Normal("u", 0, 3, shape=4).astype("int64")[GROUP], "'y' is a Bernoulli, but"),
+}
+
+
+@pytest.mark.parametrize(("argument", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named(argument, message):
+    with pm.Model():
+        pm.Bernoulli("y", logit_p=argument(), observed=Y)
+        with pytest.raises(StructureError, match=message):
+            pm.fit(method="laplace", progressbar=False)
+
+
+def test_single_precision_is_read():
+    with pm.Model():
+        u = pm.Normal("u", 0, 1, shape=4)
+        pm.Bernoulli("y", logit_p=u.astype("float32")[GROUP], observed=Y)
+        found = pm.fit(method="laplace", progressbar=False).effects("u")
+    with pm.Model():
+        u = pm.Normal("u", 0, 1, shape=4)
+        pm.Bernoulli("y", logit_p=u[GROUP], observed=Y)
+        expected = pm.fit(method="laplace", progressbar=False).effects("u")
+    assert_allclose(found["u"], expected["u"], atol=1e-5)

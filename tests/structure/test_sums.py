@@ -1,0 +1,330 @@
+"""Models whose latent functions are sums of effects, read: what is integrated, and which Gaussian it is.
+
+The oracle is PyMC's own log density: it is quadratic in the values of integrated variables, so that differences give
+its mean and precision, and the argument of the likelihood is affine in them, so that differences give coefficients.
+"""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.structure.interpreted import graph_function
+from tests import sums
+from tests.sums import BINARY, COUNTS, GROUP, KINDS, MODELS, XY, J, N, X, made
+
+INTEGRATED = {
+    "process_of_sums": {"f_rotated_", "a"},
+    "plain_classes": {"a", "b"},
+    "varying_intercepts": {"level", "gamma", "alpha", "beta"},
+    "non_centred_intercepts": {"level", "gamma", "z", "beta"},
+    "correlated_slopes": {"mean", "z"},
+    "centred_slopes": {"mean", "u"},
+    "persons_and_items": {"mean", "ability", "difficulty"},
+    "ordered_ratings": {"beta", "u"},
+    "random_walk": {"level", "walk"},
+    "summed_walk": {"level", "first", "steps"},
+    "areas": {"level", "beta", "phi", "theta"},
+    "field_by_basis": {"beta", "level", "field_hsgp_coeffs"},
+    "process_and_trend": {"f_rotated_", "b", "a"},
+    "process_at_places": {"f_rotated_", "beta"},
+    "two_processes": {"f_rotated_", "g"},
+    "classes_with_trend": {"f_rotated_", "b", "a"},
+    "softmax_with_reference": {"b"},
+    "splines": {"w"},
+    "constant_alone": {"level"},
+    "moved_and_scaled": {"u"},
+    "process_on_process": {"f_rotated_", "g_rotated_"},
+    "differences_of_a_process": {"f_rotated_"},
+    "sum_of_products": {"beta"},
+    "autoregression": {"level", "u"},
+    "covariance_of_areas": {"u"},
+    "classes_of_one_draw": {"f"},
+}
+
+
+@pytest.fixture(scope="module")
+def read():
+    found = {}
+
+    def by_name(name):
+        if name not in found:
+            found[name] = read_classifier(MODELS[name]())
+        return found[name]
+
+    return by_name
+
+
+every = pytest.mark.parametrize("name", MODELS)
+
+
+@every
+def test_what_is_integrated(name, read):
+    classifier = read(name)
+    assert {rv.name for rv in classifier.integrated} == INTEGRATED[name]
+    assert {rv.name for rv in classifier.hyperparameters} == {rv.name for rv in classifier.model.free_RVs} - INTEGRATED[
+        name
+    ]
+
+
+def point_of(model, seed=4):
+    """Values of all value variables, away from the initial point."""
+    rng = np.random.default_rng(seed)
+    return {name: value + 0.3 * rng.normal(size=value.shape) for name, value in model.initial_point().items()}
+
+
+class Oracle:
+    """Mean and covariance of integrated variables' values, and the argument as an affine function of these."""
+
+    def __init__(self, classifier, point):
+        model = classifier.model
+        own = [model.rvs_to_values[rv] for rv in classifier.integrated]
+        sizes = [int(np.size(point[v.name])) for v in own]
+        ends = np.cumsum(sizes)
+
+        def at(x):
+            parts = np.split(x, ends[:-1])
+            return {**point, **{v.name: part.reshape(point[v.name].shape) for v, part in zip(own, parts, strict=True)}}
+
+        density = model.logp(vars=list(classifier.integrated), sum=True)
+        outputs = model.replace_rvs_by_values([density, classifier.latent_values()])
+        function = graph_function(model, model.value_vars, [*pt.grad(outputs[0], own), outputs[1]])
+
+        def both(x):
+            given = at(x)
+            *slopes, value = function(*(given[v.name] for v in model.value_vars))
+            return np.concatenate([np.ravel(each) for each in slopes]), value
+
+        q = int(ends[-1])
+        slope, f = both(np.zeros(q))
+        ahead = [both(unit) for unit in np.eye(q)]
+        precision = slope - np.array([each[0] for each in ahead])
+        self.cov = np.linalg.inv(precision)
+        self.mean = self.cov @ slope
+        self.slopes = np.array([each[1] - f for each in ahead])  # (q, c, n)
+        self.f = f + np.tensordot(self.mean, self.slopes, 1)
+        self.k = np.einsum("qcn,qr,rdm->cndm", self.slopes, self.cov, self.slopes)
+
+
+def values_at(classifier, point, outputs):
+    model = classifier.model
+    outputs = model.replace_rvs_by_values(outputs)
+    function = graph_function(model, [model.rvs_to_values[rv] for rv in classifier.hyperparameters], outputs)
+    return function(*(point[model.rvs_to_values[rv].name] for rv in classifier.hyperparameters))
+
+
+@every
+def test_prior_is_that_of_the_log_density(name, read):
+    classifier = read(name)
+    point = point_of(classifier.model)
+    outputs = [classifier.mean(), classifier.covariances()]
+    if (roots := classifier.roots()) is not None:
+        outputs.append(roots)
+    mean, k, *roots = values_at(classifier, point, outputs)
+    oracle = Oracle(classifier, point)
+    c, n = classifier.n_functions, classifier.n_points
+    assert mean.shape == (c, n)
+    size = 1 + abs(oracle.k).max()
+    assert_allclose(mean, oracle.f, atol=1e-8 * size)
+    for i in range(c):
+        for j in range(c):
+            own = np.broadcast_to(k, (c, n, n))[i] if i == j else np.zeros((n, n))
+            assert_allclose(oracle.k[i, :, j], own, atol=1e-6 * size)
+    if roots:
+        assert_allclose(roots[0] @ roots[0].swapaxes(1, 2), np.broadcast_to(k, (c, n, n)), atol=1e-9 * size)
+
+
+@every
+def test_values_of_standard_normals_make_the_argument(name, read):
+    """m + J z is what the model's own argument is of the variables that z makes."""
+    classifier = read(name)
+    roots = classifier.roots()
+    if roots is None:
+        pytest.skip("a Gaussian process alone has its Cholesky factor")
+    point = point_of(classifier.model)
+    mean, j = values_at(classifier, point, [classifier.mean(), roots])
+    z = np.random.default_rng(2).normal(size=(3, *j.shape[::2]))
+    values = classifier.variables({}).draws(point, mean + np.einsum("cnq,scq->scn", j, z), z)
+    model = classifier.model
+    function = graph_function(model, model.value_vars, model.replace_rvs_by_values([classifier.latent_values()]))
+    for s in range(3):
+        given = point | {key: value[s] for key, value in values.items() if key in point}
+        (f,) = function(*(given[v.name] for v in model.value_vars))
+        assert_allclose(f, mean + np.einsum("cnq,cq->cn", j, z[s]), atol=1e-8)
+
+
+# ---- what is not affine ----------------------------------------------------------------------------------------
+
+
+def normal(name, **kwargs):
+    return pm.Normal(name, **kwargs)
+
+
+def groups(name, **kwargs):
+    return pm.Normal(name, shape=J, **kwargs)[GROUP]
+
+
+def binary(eta):
+    pm.Bernoulli("y", logit_p=eta, observed=BINARY)
+
+
+def counts(eta):
+    pm.Poisson("y", mu=pm.math.exp(eta), observed=COUNTS)
+
+
+def shared_scale():
+    log_s = normal("log_s")
+    u = pm.Normal("u", 0, pt.exp(log_s), shape=J)
+    binary(u[GROUP] + X * log_s)
+
+
+def with_potential():
+    u = pm.Normal("u", shape=J)
+    pm.Potential("soft", -(u.sum() ** 2))
+    binary(u[GROUP] + normal("level"))
+
+
+def another_observed():
+    u, level = pm.Normal("u", shape=J), normal("level")
+    pm.Normal("z", u, 1.0, observed=np.zeros(J))
+    binary(u[GROUP] + level)
+
+
+def in_cutpoints():
+    level, shift = normal("level"), normal("shift")
+    pm.OrderedProbit("y", eta=level * X, cutpoints=shift + np.array([-1.0, 1.0]), compute_p=False, observed=KINDS)
+
+
+def ordered_effects():
+    u = pm.Normal("u", shape=3, initval=[-1.0, 0.0, 1.0], transform=pm.distributions.transforms.ordered)
+    binary(u[KINDS] + normal("level"))
+
+
+def autoregressive_coefficient():
+    rho = normal("rho", sigma=0.2)
+    u = pm.AR("u", rho=[rho], sigma=0.5, init_dist=pm.Normal.dist(0, 1), steps=J - 1)
+    binary(u[GROUP])
+
+
+KEPT = {
+    "loading": (lambda: binary(normal("lam") * groups("u")), {"lam": "a product of it with 'u' (Normal)"}),
+    "exponential of a scale": (
+        lambda: binary(pt.exp(normal("log_s")) * groups("u")),
+        {"log_s": "the function 'exp' of it"},
+    ),
+    "quotient": (
+        lambda: binary(groups("u") / normal("lam", mu=1.0)),
+        {"lam": "the function 'truediv' of it with 'u' (Normal)"},
+    ),
+    "scale of another": (shared_scale, {"log_s": "the scale of 'u' depends on it"}),
+    "square beside": (
+        lambda: binary(groups("u") + normal("v") ** 2),
+        {"v": "the function 'pow' of it"},
+    ),
+    "absolute value beside": (lambda: binary(groups("u") + abs(normal("v"))), {"v": "the function 'abs' of it"}),
+    "maximum beside": (
+        lambda: binary(groups("u") + pt.maximum(normal("v"), 0.0)),
+        {"v": "the function 'maximum' of it"},
+    ),
+    "condition": (
+        lambda: binary(pt.switch(normal("v") > 0, 1.0, -1.0) + groups("u")),
+        {"v": "of it"},
+    ),
+    "product over an axis": (
+        lambda: binary(groups("u") + pt.prod(pm.Normal("v", shape=3))),
+        {"v": "the operation 'Prod' of it"},
+    ),
+    "potential": (with_potential, {"u": "the Potential 'soft' depends on it"}),
+    "another observed variable": (another_observed, {"u": "'z' is observed and depends on it"}),
+    "coefficient of an autoregression": (autoregressive_coefficient, {"rho": "the scale of 'u' depends on it"}),
+    "factor in a matrix product": (
+        lambda: binary((pm.Normal("loads", shape=(J, 2)) @ pm.Normal("w", shape=2))[GROUP]),
+        {"w": "the operation 'Dot' of it with 'loads' (Normal)"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", KEPT)
+def test_what_is_in_the_way_stays_a_hyperparameter(case):
+    declare, expected = KEPT[case]
+    found = read_classifier(made(declare)).prior
+    assert {v.name for v in found.kept} == set(expected)
+    for variable, why in found.kept.items():
+        assert expected[variable.name] in why
+        assert f"{variable.name!r} stays a hyperparameter: {why}." in found.described
+        assert variable in found.hyperparameters
+
+
+def test_cutpoints_that_are_gaussian_are_kept_by_name():
+    found = read_classifier(made(in_cutpoints), hyperparameters=["shift"])
+    assert [rv.name for rv in found.integrated] == ["level"]
+    assert found.kind == "ordered_probit"
+
+
+def test_a_variable_with_a_transform_stays_a_hyperparameter():
+    found = read_classifier(made(ordered_effects)).prior
+    assert [rv.name for rv in found.integrated] == ["level"]
+    assert [rv.name for rv in found.hyperparameters] == ["u"]
+
+
+REFUSED = {
+    "product of equal size": (
+        lambda: binary(groups("u") * groups("v")),
+        ["a product of the Gaussian variables", "'u' (Normal)", "'v' (Normal)", "hyperparameters=["],
+    ),
+    "square": (
+        lambda: binary(groups("u") ** 2),
+        ["no Gaussian variable", "'u' (Normal) stays", "the function 'pow' of"],
+    ),
+    "not finite": (lambda: binary(groups("u") / normal("lam")), ["not finite at the initial point", "initval="]),
+    "cosine": (lambda: counts(pt.cos(groups("u"))), ["no Gaussian variable", "'u' (Normal) stays", "'cos'"]),
+    "Student's t": (
+        lambda: binary(pm.StudentT("u", nu=4, shape=J)[GROUP]),
+        ["'u' (StudentT) is not Gaussian", "pm.InverseGamma"],
+    ),
+    "double exponential": (
+        lambda: binary(pm.Laplace("u", 0, 1, shape=J)[GROUP]),
+        ["'u' (Laplace) is not Gaussian", "pm.Exponential"],
+    ),
+    "flat": (lambda: binary(pm.Flat("u")), ["'u' (Flat) has no density", "pm.Normal('u', 0, s)"]),
+    "areas with a learned scale": (
+        lambda: counts(pm.ICAR("u", W=sums._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
+        ["'u' (ICAR) has a sigma that is not constant", "sigma * pm.ICAR('u', W)"],
+    ),
+    "classes with a common level": (
+        lambda: pm.Categorical("y", logit_p=XY @ pm.Normal("b", shape=(2, 3)) + normal("a"), observed=KINDS),
+        ["must be independent a priori", "'a' (Normal)", "effects of its own"],
+    ),
+    "too few rows": (lambda: binary(pm.Normal("u", shape=J)), ["has the shape (8,)", f"{N} observations"]),
+    "process in a scale": (
+        lambda: binary(
+            pm.Normal("u", 0, pt.exp(pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=sums.PLACES)))[GROUP]
+        ),
+        ["The prior of 'u' depends on latent values", "'f'", "hyperparameters only"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_integrated_is_refused_by_name(case):
+    declare, phrases = REFUSED[case]
+    model = made(declare)
+    with pytest.raises(StructureError) as raised:
+        read_classifier(model)
+    for phrase in phrases:
+        assert phrase in str(raised.value)
+
+
+def test_users_keep_hyperparameters():
+    model = MODELS["varying_intercepts"]()
+    found = read_classifier(model, hyperparameters=["beta", "gamma"]).prior
+    assert {rv.name for rv in found.integrated} == {"level", "alpha"}
+    assert found.asked == ["beta", "gamma"] or found.asked == ["gamma", "beta"]
+    mean = model.replace_rvs_by_values([found.mean()])
+    point = model.initial_point() | {"beta": np.array(0.7), "gamma": np.array(-0.4)}
+    (value,) = graph_function(model, model.value_vars, mean)(*(point[v.name] for v in model.value_vars))
+    assert_allclose(value, [0.7 * X - 0.4 * sums.PLACES[GROUP, 0]], atol=1e-12)
+    with pytest.raises(StructureError, match=r"hyperparameters names 'nothing', but the free variables .* 'level'"):
+        read_classifier(model, hyperparameters=["nothing"])
