@@ -174,7 +174,8 @@ class SumElsewhere(Elsewhere):
         if x is not None:
             name = self._input_name()
             if name is None:
-                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}")
+                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
+                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}{advice}")
             given[name] = x
         if not given and self._known:
             raise TypeError(f"predict needs {self._new}")
@@ -244,7 +245,7 @@ class SumElsewhere(Elsewhere):
         values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
         try:
             new = function(point, [*values, *x.others.values()], extra)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
         old = function(point, [self._fitted(name) for name in names], self._prior.n_points)
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
@@ -317,7 +318,7 @@ class SumElsewhere(Elsewhere):
         rest = [self._fitted(name) for name in others]
         try:
             alone = function(point, [*(each[some] for each in given), *rest], n - n // 2)
-        except (ValueError, IndexError):
+        except (ValueError, IndexError, AssertionError):
             return  # further data are missing, which new rows find out
         among = function(point, [*given, *rest], n)
         for one, all_of in ((alone.mean, among.mean[:, some]), (alone.roots, among.roots[:, some])):
