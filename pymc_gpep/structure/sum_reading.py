@@ -77,9 +77,8 @@ def read_sum(
     )  # fmt: skip
     found = _Numbers(part, likelihood)
     if shared := found.shared():
-        apart = (
-            {} if sees_common else {v: each for v in shared if (each := unprojected(v, part.recipes[v])) is not None}
-        )
+        own = {v: unprojected(v, part.recipes[v]) for v in shared if v in part.recipes and not sees_common}
+        apart = {v: each for v, each in own.items() if each is not None}
         again = _Numbers(replace(part, seen=apart), likelihood) if len(apart) == len(shared) else found
         if again.shared() or not again.differs_by_common(found):
             raise StructureError(
