@@ -55,6 +55,8 @@ class GPClassifier(LatentPrior):
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
+    asked : tuple of str
+        Names of Gaussian variables that stay hyperparameters because a user said so.
     """
 
     prior: LatentPrior
@@ -66,6 +68,7 @@ class GPClassifier(LatentPrior):
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
+    asked: tuple[str, ...] = ()
 
     @property
     def model(self) -> pm.Model:
@@ -120,11 +123,6 @@ class GPClassifier(LatentPrior):
     def effects(self) -> tuple[TensorVariable, ...]:
         """See `LatentPrior`."""
         return self.prior.effects
-
-    @property
-    def asked(self) -> list[str]:
-        """See `LatentPrior`."""
-        return self.prior.asked
 
     @property
     def described(self) -> str:
@@ -222,6 +220,7 @@ def read_classifier(
         class_dim=dims.class_dim,
         point_dim=point_dim,
         class_labels=dims.class_labels,
+        asked=tuple(hyperparameters),
     )
 
 

@@ -17,9 +17,7 @@ from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
 from pymc_gpep.structure.recipes import Recipe, recipe, why_no_recipes
 
-__all__ = ["ASKED", "Gaussians", "gaussians_of"]
-
-ASKED = "hyperparameters=[...] names it"
+__all__ = ["Gaussians", "gaussians_of"]
 
 
 @dataclass
@@ -230,7 +228,7 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     found = {rv: recipe(rv, model) for rv in model.free_RVs if rv not in own}
     recipes = {rv: each for rv, each in found.items() if each is not None}
     gaussians = Gaussians(model, processes, recipes)
-    gaussians.keep([rv for rv in recipes if rv.name in hyperparameters], ASKED)
+    gaussians.keep([rv for rv in recipes if rv.name in hyperparameters], "hyperparameters=[...] names it")
     return gaussians
 
 

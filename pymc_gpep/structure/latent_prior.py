@@ -151,11 +151,6 @@ class LatentPrior(ABC):
         return ()
 
     @property
-    def asked(self) -> list[str]:
-        """Names of Gaussian variables that stay hyperparameters because a user said so."""
-        return []
-
-    @property
     def described(self) -> str:
         """Sentences that name what was integrated, and what not; empty where it is all latent values."""
         return ""

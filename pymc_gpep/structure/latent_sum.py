@@ -22,7 +22,6 @@ from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance
 from pymc_gpep.structure.errors import StructureError
-from pymc_gpep.structure.integrated import ASKED
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.process_term import ProcessTerm
@@ -123,11 +122,6 @@ class LatentSum(LatentPrior):
     def effects(self) -> tuple[TensorVariable, ...]:
         """See `LatentPrior`."""
         return tuple(rv for rv in self.recipes if "_hsgp_coeffs" not in str(rv.name))
-
-    @property
-    def asked(self) -> list[str]:
-        """See `LatentPrior`."""
-        return [str(v.name) for v, why in self.kept.items() if why == ASKED]
 
     @property
     def described(self) -> str:

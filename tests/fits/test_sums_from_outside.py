@@ -5,6 +5,7 @@ import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
 
+import pymc_gpep as gpep
 from pymc_gpep.structure.errors import StructureError
 
 rng = np.random.default_rng(4)
@@ -97,3 +98,15 @@ def test_single_precision_is_read():
         pm.Bernoulli("y", logit_p=u[GROUP], observed=Y)
         expected = pm.fit(method="laplace", progressbar=False).effects("u")
     assert_allclose(found["u"], expected["u"], atol=1e-5)
+
+
+def test_a_file_knows_which_variables_were_kept_out():
+    x = np.linspace(-1, 1, 10)
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=x[:, None])
+        slope = pm.Normal("slope", 0, 1)
+        pm.Poisson("y", mu=pm.math.exp(f + slope * x), observed=np.arange(10) % 3)
+        fit = pm.fit(method="ep", hyperparameters=["slope"], progressbar=False)
+    read = gpep.from_datatree(fit.to_datatree(), model)
+    assert [rv.name for rv in read.classifier.hyperparameters] == ["slope"]
+    assert read.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
