@@ -28,10 +28,10 @@ def effects(hyper: HyperPosterior, names: Sequence[str]) -> xr.Dataset:
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
     joints = list(_joints(hyper, names))
     model = hyper.log_posterior.classifier.model
+    spreads = [joint.variances() for joint in joints]
     found = {}
     for name in names:
-        means = np.array([joint.means[name] for joint in joints])
-        variances = np.array([joint.variances()[name] for joint in joints])
+        means, variances = (np.array([each[name] for each in of]) for of in ([j.means for j in joints], spreads))
         mean, variance = total_variance(hyper.weights, means, variances)
         dims = model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(np.ndim(mean))]
         found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import pymc as pm
@@ -57,8 +57,15 @@ class InNormals(Protocol):
     def sources(self) -> frozenset[Variable]:
         """Integrated variables, and the latent values of processes."""
 
-    def by_normals(self, outputs: Sequence[TensorVariable], z: TensorVariable) -> list[TensorVariable]:
-        """Return expressions with standard normals z (q,) in place of integrated variables."""
+    def by_normals(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        moved: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions with standard normals z (q,) in place of integrated variables; see `LatentSum`."""
 
     def latent_values(self) -> TensorVariable:
         """Return the latent values, (c, n)."""
@@ -87,8 +94,6 @@ class AffineVariables:
         Expressions by name.
     data : mapping
         Data of the model → what takes their place.
-    inputs : sequence of Variable
-        Further inputs of the expressions.
     """
 
     def __init__(
@@ -96,7 +101,6 @@ class AffineVariables:
         prior: InNormals,
         variables: Mapping[str, TensorVariable],
         data: Mapping[Variable, Variable],
-        inputs: Sequence[Variable] = (),
     ) -> None:
         model = prior.model
         self._names = list(variables)
@@ -106,11 +110,11 @@ class AffineVariables:
         outputs = graph_replace(model.replace_rvs_by_values(outputs), dict(data), strict=False)
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
         self._given = [v.name for v in value_vars]
-        self._function = graph_function(model, [*value_vars, *inputs], outputs)
+        self._function = graph_function(model, value_vars, outputs)
 
-    def __call__(self, point: PointType, *inputs: Any) -> dict[str, tuple[Array, Array]]:
+    def __call__(self, point: PointType) -> dict[str, tuple[Array, Array]]:
         """Return t (...) and T (q, ...) by name, given values of the value variables."""
-        found = self._function(*(point[name] for name in self._given), *inputs)
+        found = self._function(*(point[name] for name in self._given))
         return {name: (found[2 * i], found[2 * i + 1]) for i, name in enumerate(self._names)}
 
 

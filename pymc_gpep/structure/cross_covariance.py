@@ -46,7 +46,7 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
 
 
 def as_gps(gp: Any) -> tuple[pm.gp.Latent, ...] | None:
-    """What made the latent values as a user gives it, one `pm.gp.Latent` or several, as a tuple; None stays None.
+    """Return one `pm.gp.Latent` or several, as a user gives them, as a tuple; None stays None.
 
     Raises
     ------

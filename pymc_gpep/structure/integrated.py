@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pymc as pm
 from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Add, Mul
+from pytensor.scalar.basic import Mul
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
@@ -238,8 +238,6 @@ def _words(error: NotAffineError) -> str:
     match op:
         case Elemwise(scalar_op=Mul()):
             return "a product"
-        case Elemwise(scalar_op=Add()):
-            return "a sum"
         case Elemwise():
             return f"the function {type(op.scalar_op).__name__.lower()!r}"
     return f"the operation {type(getattr(op, 'core_op', op)).__name__!r}"

@@ -34,7 +34,7 @@ class Joint(NamedTuple):
     slopes: dict[str, Array]
     """By name, (q, ...)."""
     cov: Array
-    """Of what they are linear in, (q, q)."""
+    """Covariance of z, (q, q)."""
 
     def variances(self) -> dict[str, Array]:
         """Return variances by name."""

@@ -183,7 +183,7 @@ class LatentSum(LatentPrior):
     ) -> list[TensorVariable]:
         """Return expressions in terms of the normals of recipes, and of values of processes less their means.
 
-        What is `free`, the model's own normals of a process, may be given as well.
+        The model's own normals of a process, `free`, may be given as well.
         """
         processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
         place = {rv: i for i, rv in enumerate(self.model.free_RVs)}

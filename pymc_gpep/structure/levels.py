@@ -12,13 +12,14 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
-from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.elementwise import is_elementwise
 
 __all__ = ["levels_of", "own_normals"]
 
@@ -53,8 +54,7 @@ def _as_it_is(index: Variable) -> Variable:
     """Return what an index was before its type or its axes were changed."""
     while index.owner is not None:
         op = index.owner.op
-        cast = isinstance(op, Elemwise) and isinstance(op.scalar_op, Cast)
-        if not (cast or isinstance(op, ViewOp | DimShuffle)):
+        if not (is_elementwise(index, Cast) or isinstance(op, ViewOp | DimShuffle)):
             break
         index = index.owner.inputs[0]
     return index
@@ -66,7 +66,7 @@ def own_normals(name: str, first: tuple[Array, Array], second: tuple[Array, Arra
     Parameters
     ----------
     name : str
-        What the data are called that say the level.
+        Name of the data that say the level.
     first, second : tuple of arrays (c, m) and (c, m, q)
         Means, and coefficients of standard normals, of the same rows with either level.
 

@@ -85,20 +85,6 @@ class RowSum(InNormals, Protocol):
     def processes(self) -> tuple[LatentGP, ...]:
         """Gaussian processes among the terms."""
 
-    @property
-    def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """Their shapes, (points,) or (outputs, points)."""
-
-    def by_normals(
-        self,
-        outputs: Sequence[TensorVariable],
-        z: TensorVariable,
-        moved: Mapping[TensorVariable, TensorVariable] | None = None,
-        *,
-        seen: bool = False,
-    ) -> list[TensorVariable]:
-        """Return expressions with standard normals in place of integrated variables."""
-
     def alone(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
@@ -144,6 +130,7 @@ class SumElsewhere(Elsewhere):
         behind = set(ancestors(outputs))
         found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
         self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
+        self._fitted = dict(zip(self._known, evaluate([data.get(v, v) for v in found]) if found else [], strict=True))
         self.takes = self._known.keys()
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
 
@@ -153,7 +140,7 @@ class SumElsewhere(Elsewhere):
         name = self._input_name()
         if name is None:
             raise ValueError(f"Latent functions that are sums have no inputs, but {self._new}")
-        return np.asarray(self._fitted(name), dtype=np.float64)
+        return np.asarray(self._fitted[name], dtype=np.float64)
 
     @property
     def _new(self) -> str:
@@ -161,12 +148,9 @@ class SumElsewhere(Elsewhere):
 
     def _input_name(self) -> str | None:
         """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
-        found = {
-            str(v.name)
-            for v in ancestors([latent.cov for latent in self._prior.processes])
-            if v in set(self._known.values())
-        }
-        return next(iter(found)) if len(found) == 1 and self._each_row(next(iter(found))) else None
+        behind = set(ancestors([latent.cov for latent in self._prior.processes]))
+        found = [name for name, variable in self._known.items() if variable in behind]
+        return found[0] if len(found) == 1 and self._each_row(found[0]) else None
 
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> NewData:
         """See `Elsewhere`."""
@@ -182,7 +166,7 @@ class SumElsewhere(Elsewhere):
         by_row: dict[str, NDArray[Any]] = {}
         others: dict[str, NDArray[Any]] = {}
         for name, value in given.items():
-            fitted, array = self._fitted(name), np.asarray(value)
+            fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)
             wide = array[None] if each_row and array.ndim == fitted.ndim - 1 else array  # one for all rows
             shape = (wide.shape[:1] if each_row else fitted.shape[:1]) + fitted.shape[1:]
@@ -214,17 +198,13 @@ class SumElsewhere(Elsewhere):
 
     def _levels(self, name: str) -> int:
         """Return the number of levels that data select from; 0 where they are no index."""
-        if self._fitted(name).dtype.kind not in "iu" or self._fitted(name).ndim != 1:
+        if self._fitted[name].dtype.kind not in "iu" or self._fitted[name].ndim != 1:
             return 0
         return levels_of(self._known[name], [self._prior.argument]) or 0
 
-    def _fitted(self, name: str) -> NDArray[Any]:
-        variable = self._known[name]
-        return evaluate([self._data.get(variable, variable)])[0]
-
     def _each_row(self, name: str) -> bool:
         """Tell whether data have an entry for each row."""
-        return self._fitted(name).shape[:1] == (self._prior.n_points,)
+        return self._fitted[name].shape[:1] == (self._prior.n_points,)
 
     def __call__(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
@@ -240,14 +220,14 @@ class SumElsewhere(Elsewhere):
             self._check_alone(function, point, tuple(x.by_row), tuple(x.others))
         function, processes = self._made[names]
         m = len(x)
-        # What still has the rows of the fit must not fit by chance.
+        # Data that still have the rows of the fit must not fit by chance.
         extra = m + 1 if m == self._prior.n_points else m
         values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
         try:
             new = function(point, [*values, *x.others.values()], extra)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        old = function(point, [self._fitted(name) for name in names], self._prior.n_points)
+        old = function(point, [self._fitted[name] for name in names], self._prior.n_points)
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
         for name, mask in x.strange.items():
             wide = np.concatenate([mask, mask[-1:]]) if extra > m else mask
@@ -314,8 +294,8 @@ class SumElsewhere(Elsewhere):
         """Refuse an argument that at some of the fitted rows is another one than among all of them."""
         n = self._prior.n_points
         some = slice(n // 2, None)
-        given = [self._fitted(name) for name in by_row]
-        rest = [self._fitted(name) for name in others]
+        given = [self._fitted[name] for name in by_row]
+        rest = [self._fitted[name] for name in others]
         try:
             alone = function(point, [*(each[some] for each in given), *rest], n - n // 2)
         except (ValueError, IndexError, AssertionError):
