@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.normals import draw_normals
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
@@ -140,9 +141,11 @@ class _LatentValues:
         """One draw of each variable, by name."""
         posterior = self._solve(hyperparameters).posterior
         point = self._unconstrain(dict(zip(self._names, hyperparameters, strict=True)))
-        if self._roots is not None:
+        if self._roots is None:
+            z = posterior.draw_whitened(self.rng, 1)
+        else:
             posterior = posterior.rooted(self._roots(point))
-        z = posterior.draw_whitened(self.rng, 1)
+            z = draw_normals(posterior, self.rng, 1)
         drawn = self._variables.draws(point, posterior.prior.latent(z), z)
         values = {name: drawn[name][0] for name in self._drawn}
         return values | dict(zip(self._others, self._compute(*hyperparameters, *values.values()), strict=True))

@@ -6,10 +6,11 @@ Nothing is subtracted: variances far below those of the prior keep their digits,
 import numpy as np
 from scipy.linalg import LinAlgError
 
+from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_whitened
 
-__all__ = ["posterior_of_normals"]
+__all__ = ["draw_normals", "posterior_of_normals"]
 
 
 def posterior_of_normals(posterior: DensePosterior) -> CoupledWhitened | None:
@@ -33,3 +34,9 @@ def posterior_of_normals(posterior: DensePosterior) -> CoupledWhitened | None:
     except LinAlgError:
         return None
     return found._replace(mean=prior.whitened_slope(posterior.weights))
+
+
+def draw_normals(posterior: DensePosterior, rng: np.random.Generator, count: int) -> Array:
+    """Draw z (count, c, q); by perturbation where `posterior_of_normals` has no answer."""
+    normals = posterior_of_normals(posterior)
+    return posterior.draw_whitened(rng, count) if normals is None else normals.draw(rng, count)

@@ -7,6 +7,7 @@ among the terms keeps its own covariance, so that an evidence needs no factor of
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import pymc as pm
@@ -146,6 +147,13 @@ class LatentSum(LatentPrior):
         """How many standard normals there are, q."""
         return self.n_plain + sum(map(_count, self.sizes))
 
+    @cached_property
+    def places(self) -> dict[TensorVariable, slice]:
+        """Places of the normals of each integrated variable, or of the values of a process, among all."""
+        variables = [*self.recipes, *(latent.f for latent in self.processes)]
+        ends = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)]).tolist()
+        return {v: slice(*ends_of) for v, ends_of in zip(variables, pairwise(ends), strict=True)}
+
     def by_normals(
         self,
         outputs: Sequence[TensorVariable],
@@ -160,10 +168,9 @@ class LatentSum(LatentPrior):
 
         Processes that are `moved` to other inputs have the values given, less their means, in place of normals.
         """
-        begin, values, free = self.n_plain, [], {}
+        values, free = [], {}
         for latent, shape in zip(self.processes, self.sizes, strict=True):
-            own = z[begin : begin + _count(shape)].reshape(shape)
-            begin += _count(shape)
+            own = z[self.places[latent.f]].reshape(shape)
             if moved and latent.f in moved:
                 values.append(moved[latent.f])
                 continue
@@ -188,16 +195,15 @@ class LatentSum(LatentPrior):
         processes = {latent.f: (latent, own) for latent, own in zip(self.processes, values, strict=True)}
         place = {rv: i for i, rv in enumerate(self.model.free_RVs)}
         of_free = {f: latent.free for f, (latent, _) in processes.items()}
-        starts = dict(zip(self.recipes, np.cumsum([0, *(each.size for each in self.recipes.values())]), strict=False))
         made: dict[Variable, Variable] = {}
         for variable in sorted([*self.recipes, *processes], key=lambda v: place[of_free.get(v, v)]):
             if variable in processes:
                 latent, own = processes[variable]
                 value = _replaced([latent.mean], made)[0] + own
             else:
-                recipe, start = self.recipes[variable], int(starts[variable])
+                recipe = self.recipes[variable]
                 recipe = self.seen.get(variable, recipe) if seen else recipe
-                value = recipe.make(z[start : start + recipe.size], _replaced(recipe.means, made), recipe.scales)
+                value = recipe.make(z[self.places[variable]], _replaced(recipe.means, made), recipe.scales)
             made[variable] = value.astype(variable.dtype)
         return _replaced(outputs, {**made, **(free or {})})
 
@@ -217,14 +223,12 @@ class LatentSum(LatentPrior):
         """Return the name of the axis of functions, that of an integrated variable with an entry for each."""
         if not self.by_class:
             return Dims()
-        starts = np.cumsum([0, *(each.size for each in self.recipes.values()), *map(_count, self.sizes)])
-        variables = [*self.recipes, *(latent.f for latent in self.processes)]
-        for variable, start, end in zip(variables, starts, starts[1:], strict=False):
+        for variable, own in self.places.items():
             dims = self.model.named_vars_to_dims.get(variable.name) or ()
             shape = tuple(len(self.model.coords[dim] or ()) if dim in self.model.coords else 0 for dim in dims)
-            if _count(shape) != end - start or not shape:
+            if _count(shape) != own.stop - own.start or not shape:
                 continue
-            owner = self.owner[start:end].reshape(shape)
+            owner = self.owner[own].reshape(shape)
             for axis, dim in enumerate(dims):
                 if shape[axis] == self.n_functions and (owner == _along(axis, shape)).all():
                     labels = self.model.coords[dim]

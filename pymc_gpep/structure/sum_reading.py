@@ -182,11 +182,8 @@ class _Numbers:
 
     def shared(self) -> list[TensorVariable]:
         """Return the variables that several functions depend on by the same normals."""
-        part = self.part
-        sizes = [*(each.size for each in part.recipes.values()), *(int(np.prod(shape)) for shape in part.sizes)]
-        several = np.flatnonzero(self._taken.sum(axis=1) > 1)
-        names = [*part.recipes, *(latent.f for latent in part.processes)]
-        return list(dict.fromkeys(names[int(np.searchsorted(np.cumsum(sizes), j, side="right"))] for j in several))
+        several = self._taken.sum(axis=1) > 1
+        return [variable for variable, own in self.part.places.items() if several[own].any()]
 
     def differs_by_common(self, other: "_Numbers") -> bool:
         """Tell whether functions differ from those of other recipes by what all functions of a point share."""

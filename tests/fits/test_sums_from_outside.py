@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
@@ -110,3 +111,19 @@ def test_a_file_knows_which_variables_were_kept_out():
     read = gpep.from_datatree(fit.to_datatree(), model)
     assert [rv.name for rv in read.classifier.hyperparameters] == ["slope"]
     assert read.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
+
+
+def test_recovered_draws_keep_their_digits_under_wide_priors():
+    with pm.Model() as model:
+        s = pm.HalfNormal("s", 1)
+        a, u = pm.Normal("a", 0, 1e4), pm.Normal("u", 0, s, shape=4)
+        pm.Bernoulli("y", logit_p=a + u[np.arange(24) % 4], observed=np.arange(24) % 5 < 3)
+        fit = pm.fit(method="ep", hyper="map", progressbar=False)
+    values = np.full((1, 400), float(fit.hyperparameters["s"]))
+    draws = xr.Dataset({"s": (("chain", "draw"), values)}, {"chain": [0], "draw": np.arange(400)})
+    marginal = gpep.marginalize(model, "ep")
+    tree = xr.DataTree.from_dict({"posterior": draws})
+    found = gpep.recover(tree, marginal, random_seed=1, progressbar=False)["posterior"]["a"].values
+    mean, sd = fit.effects("a")["a"].values
+    assert abs(found.mean() - mean) < 4 * sd / 20
+    assert_allclose(found.std(), sd, rtol=0.15)
