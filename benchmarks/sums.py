@@ -2,10 +2,11 @@
 
     python -m benchmarks.sums --draws 1000
     python -m benchmarks.sums --only binary areas
+    python -m benchmarks.sums --draws 2500 --chains tests/benchmarks/long_chains_of_sums.json
 
 For each model: the largest error of a mean of an integrated variable, in standard deviations of the chains, the root
 mean square of these errors, the range of ratios of standard deviations, and seconds after compiling. Chains and fits
-integrate over hyperparameters.
+integrate over hyperparameters. The last command keeps the moments of chains, to which a test holds the fits.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from pathlib import Path
 import arviz as az
 import numpy as np
 import pymc as pm
+import xarray as xr
 
 import pymc_gpep as gpep
 
@@ -101,11 +103,46 @@ def basis() -> None:
     pm.Bernoulli("y", logit_p=level + beta * x + field, observed=observed)
 
 
-MODELS: dict[str, Callable[[], None]] = {f.__name__: f for f in (binary, crossed, slopes, areas, ordered, basis)}
-METHODS = ("ep", "laplace")
+def classes() -> None:
+    """Three classes by Gaussian processes with a linear trend."""
+    rng = np.random.default_rng(7)
+    x = rng.normal(size=(60, 2))
+    ls, eta = pm.InverseGamma("ls", 3, 3), pm.HalfNormal("eta", 1)
+    gp = pm.gp.Latent(cov_func=eta**2 * pm.gp.cov.ExpQuad(2, ls=ls))
+    f = gp.prior("f", X=x, n_outputs=3)
+    s = pm.HalfNormal("s", 1)
+    trend = pm.Normal("trend", 0, s, shape=(2, 3))
+    eta_true = x @ rng.normal(size=(2, 3)) + 1.5 * np.sin(2 * x[:, :1]) * [1, 0, -1]
+    observed = np.argmax(eta_true + rng.normal(size=(60, 3)), axis=1)
+    gpep.MultinomialProbit("y", f.T + x @ trend, observed=observed)
 
 
-def compared(fit: gpep.Fit, chains: az.InferenceData, names: list[str]) -> dict[str, float]:
+_MODELS = (binary, crossed, slopes, areas, ordered, basis, classes)
+MODELS: dict[str, Callable[[], None]] = {f.__name__: f for f in _MODELS}
+
+
+def methods(name: str) -> tuple[str, str]:
+    """Return the methods that fit a model: EP, and Laplace's."""
+    return ("nested_ep", "laplace") if name == "classes" else ("ep", "laplace")
+
+
+type Moments = dict[str, dict[str, list[float]]]
+"""Mean, standard deviation, and the Monte Carlo errors of both, by name of value variable, each flat."""
+
+
+def moments(chains: xr.DataTree) -> Moments:
+    """Return moments of the value variables of a model, by chains that keep them."""
+    found = {}
+    draws = {**chains["posterior"].data_vars, **chains["unconstrained_posterior"].data_vars}
+    for name, values in draws.items():
+        own = values.to_dataset(name=name)
+        each = {"mean": values.mean(("chain", "draw")), "sd": values.std(("chain", "draw"))}
+        each |= {f"error of {key}": az.mcse(own, method=key)[name] for key in ("mean", "sd")}
+        found[name] = {key: [float(f"{v:.5g}") for v in np.ravel(value)] for key, value in each.items()}
+    return found
+
+
+def compared(fit: gpep.Fit, chains: xr.DataTree, names: list[str]) -> dict[str, float]:
     """Return errors of means and ratios of standard deviations of some variables against chains."""
     found, posterior = fit.effects(names), chains["posterior"]
     errors, ratios = [], []
@@ -123,25 +160,28 @@ def compared(fit: gpep.Fit, chains: az.InferenceData, names: list[str]) -> dict[
     }
 
 
-def run(name: str, draws: int) -> dict[str, dict[str, float]]:
-    """Return a row for each method, and one with what the chains took."""
+def run(name: str, draws: int) -> tuple[dict[str, dict[str, float]], Moments]:
+    """Return a row for each method, one with what the chains took, and the moments of chains."""
     with pm.Model() as model:
         MODELS[name]()
     began = time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        chains = pm.sample(draws, tune=1000, chains=4, cores=1, model=model, random_seed=1, progressbar=False)
+        chains = pm.sample(
+            draws, tune=1000, chains=4, cores=1, model=model, random_seed=1, progressbar=False,
+            target_accept=0.95, idata_kwargs={"include_transformed": True},
+        )  # fmt: skip
     rows = {"nuts": {"seconds": time.perf_counter() - began}}
     names = [rv.name for rv in gpep.read_classifier(model).integrated]
     summary = az.summary(chains, var_names=names, round_to="none")
     rows["nuts"] |= {"r_hat": float(summary["r_hat"].max()), "ess": float(summary["ess_bulk"].min())}
-    for method in METHODS:
+    for method in methods(name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             _ = pm.fit(method=method, model=model, progressbar=False)  # compiles
             fit = pm.fit(method=method, model=model, progressbar=False)
         rows[method] = compared(fit, chains, names) | {"seconds": fit.seconds}
-    return rows
+    return rows, moments(chains)
 
 
 def main() -> None:
@@ -150,14 +190,18 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
     parser.add_argument("--draws", type=int, default=1000, help="of each of four chains")
     parser.add_argument("--output", type=Path, help="a JSON file for the figures")
+    parser.add_argument("--chains", type=Path, help="a JSON file for the moments of chains")
     given = parser.parse_args()
-    found = {}
+    found, of_chains = {}, {}
     for name in given.only:
-        found[name] = run(name, given.draws)
+        found[name], of_chains[name] = run(name, given.draws)
         for method, row in found[name].items():
             print(f"{name:8s} {method:8s}", "  ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True)
     if given.output:
         given.output.write_text(json.dumps(found, indent=1) + "\n")
+    if given.chains:
+        lines = [f"{json.dumps(name)}: {json.dumps(each)}" for name, each in of_chains.items()]
+        given.chains.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+import xarray as xr
 from pymc.pytensorf import floatX
 from pymc.variational.opvi import Group
 
@@ -85,6 +86,19 @@ class GPGroup(Group):
         if self._fit is None:
             return np.zeros((self.ddim, self.ddim))
         return self._fit.covariance({name: part for name, (_, part, *_) in self.ordering.items()}, self.ddim)
+
+    def var_to_data(self, shared: pt.TensorVariable) -> xr.Dataset:
+        """Return the values of a flat vector by name of value variable.
+
+        PyMC gives axes without a name the same name in all variables, and fails where their lengths differ.
+        """
+        flat, coords = shared.eval(), self.model.coords
+        found = {}
+        for name, place, shape, dtype in self.ordering.values():
+            dims = self.model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(len(shape))]
+            own = {dim: np.array(coords[dim]) for dim in dims if coords.get(dim) is not None}
+            found[name] = xr.DataArray(flat[place].reshape(shape).astype(dtype), coords=own, dims=dims, name=name)
+        return xr.Dataset(found)
 
     @property
     def symbolic_random(self) -> pt.TensorVariable:

@@ -8,6 +8,7 @@ import numpy as np
 
 from pymc_gpep.hyper.central_composite import CentralComposite
 from pymc_gpep.hyper.gaussian_nodes import LaplaceNodes
+from pymc_gpep.hyper.grid import Grid
 from pymc_gpep.hyper.hyper_method import HyperMethod
 from pymc_gpep.hyper.hyper_posterior import HyperPosterior
 from pymc_gpep.hyper.importance import ImportanceSampling
@@ -34,7 +35,7 @@ class Maximum(HyperMethod):
 
 HYPER: dict[str, type[HyperMethod]] = {
     method.name: method
-    for method in (Maximum, LaplaceNodes, CentralComposite, ImportanceSampling, MeanField, MarkovChain)
+    for method in (Maximum, LaplaceNodes, Grid, CentralComposite, ImportanceSampling, MeanField, MarkovChain)
 }
 """Names for `pm.fit(hyper=...)` → what they stand for, the default first."""
 

@@ -190,7 +190,7 @@ class SumVariables(IntegratedVariables):
                     f"{name!r} is not affine in integrated variables, because of {error.node.op}. Draws of it are in "
                     "fit.sample()."
                 ) from None
-            if not behind:
+            if not behind and model[name] not in prior.integrated:
                 raise ValueError(f"{name!r} depends on no integrated variable.")
         variables = AffineVariables(prior, {name: model[name] for name in names}, self._data)
         return lambda point, functions: self._joint(variables, names, point, functions)

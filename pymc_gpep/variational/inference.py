@@ -19,6 +19,7 @@ from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import HyperPosterior, Maximum, hyper_method
 from pymc_gpep.hyper.central_composite import CentralComposite
+from pymc_gpep.hyper.grid import Grid
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import Optimum
@@ -37,7 +38,7 @@ from pymc_gpep.variational.plans.plans import PLANS, plan_for
 __all__ = ["GPInference", "taken"]
 
 _log = logging.getLogger(__name__)
-_MOST_FOR_CCD = 6  # hyperparameters, beyond which a design has many nodes
+_MOST_FOR_GRID, _MOST_FOR_CCD = 2, 6  # hyperparameters, beyond which a grid or a design has many nodes
 _MANY = 15  # hyperparameters, beyond which a maximum is a poor stand-in for their posterior
 
 
@@ -71,14 +72,14 @@ class GPInference(Inference):
         Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
         inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
         `pymc_gpep.rows.open_rows.rows_of`.
-    hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}, optional
+    hyper : {"map", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         What is done about the hyperparameters once their maximum is found. The default is `"map"` for latent functions
-        that are Gaussian processes, and `"ccd"` for sums of effects with up to six hyperparameters. `"map"`: they stay
-        there. The others integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the
-        Gaussian at the maximum, `"ccd"` by a central composite design, `"importance"` by weighted draws,
-        `"mean_field"`, which is for `"vb"` alone, by variational Bayes, `"nuts"`, for methods that work on all latent
-        values together, by Markov chains. After batches the integral takes sweeps over all rows. See
-        `pymc_gpep.hyper`.
+        that are Gaussian processes. Sums of effects have `"grid"` for up to two hyperparameters, `"ccd"` for up to six.
+        `"map"`: they stay there. The others integrate over them, with inducing inputs and active rows held: `"laplace"`
+        by points from the Gaussian at the maximum, `"grid"`, for up to three, by a grid that follows the density,
+        `"ccd"` by a central composite design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"`
+        alone, by variational Bayes, `"nuts"`, for methods that work on all latent values together, by Markov chains.
+        After batches the integral takes sweeps over all rows. See `pymc_gpep.hyper`.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that stay hyperparameters. Others that the likelihood's argument is affine in are
         integrated out.
@@ -337,7 +338,7 @@ def _default_hyper(space: Hyperparameters) -> str:
     if not space.classifier.effects or not size:
         return Maximum.name
     if size <= _MOST_FOR_CCD:
-        return CentralComposite.name
+        return Grid.name if size <= _MOST_FOR_GRID else CentralComposite.name
     names = ", ".join(dict.fromkeys(space.owners))
     if size > _MANY:
         warn(

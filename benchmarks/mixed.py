@@ -1,0 +1,168 @@
+"""Maximum likelihood of mixed models by Laplace's method, held against lme4, glmmTMB and ordinal.
+
+    python -m benchmarks.mixed --data FOLDER
+    python -m benchmarks.mixed --data FOLDER --only cbpp
+
+FOLDER has the data sets as R's packages have them (`cbpp.csv`, `epil.csv`, `wine.csv`; groups and factors count from
+0) and `estimates.json`: what each function of R gave, by data set, function and setting. For each model: the log
+likelihood by Laplace's method at its maximum less R's, and the largest difference of a coefficient in standard errors.
+At R's estimates by quadrature: the evidences of EP and of corrected EP less the log likelihood by 120-point quadrature.
+"""
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+from scipy.special import gammaln
+
+import pymc_gpep  # noqa: F401  registers the methods of pm.fit
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """A mixed model with what R estimates.
+
+    Attributes
+    ----------
+    model : pm.Model
+        With flat priors of coefficients `b` and of the logarithm of a standard deviation, `log_sd`.
+    laplace, quadrature : dict
+        Values of hyperparameters at the maxima of R's log likelihoods, by Laplace's method and by quadrature.
+    errors : array
+        Standard errors of `b`.
+    likelihood : float
+        R's log likelihood by Laplace's method.
+    exact : float
+        Log likelihood at `quadrature`.
+    constant : float
+        What the evidence leaves out.
+    """
+
+    model: pm.Model
+    laplace: dict[str, Any]
+    quadrature: dict[str, Any]
+    errors: np.ndarray
+    likelihood: float
+    exact: float
+    constant: float = 0.0
+
+
+def _values(fit: dict[str, Any], group: str) -> dict[str, Any]:
+    """Return the hyperparameters of a fit of lme4 or glmmTMB."""
+    return {"b": np.array(list(fit["fixef"].values())), "log_sd": np.log(fit["sd"][group]["(Intercept)"])}
+
+
+def cbpp(folder: Path, estimates: dict[str, Any]) -> Mixed:
+    """Ill cattle of fifteen herds (binomial counts, as rows of zeros and ones)."""
+    d = pd.read_csv(folder / "cbpp.csv")
+    rows = np.repeat(np.arange(len(d)), d.n)
+    place = np.concatenate([np.arange(n) for n in d.n])
+    ill = (place < d.y.to_numpy()[rows]).astype(int)
+    x = np.eye(4)[d.period.to_numpy()[rows]]
+    x[:, 0] = 1.0
+    with pm.Model() as model:
+        b, log_sd = pm.Flat("b", shape=4), pm.Flat("log_sd")
+        u = pm.Normal("u", 0, pm.math.exp(log_sd), shape=15)
+        pm.Bernoulli("y", logit_p=x @ b + u[d.herd.to_numpy()[rows]], observed=ill)
+    one, many = estimates["cbpp"]["glmer"]["nAGQ1"], estimates["cbpp"]["glmer"]["nAGQ25"]
+    constant = float((gammaln(d.n + 1) - gammaln(d.y + 1) - gammaln(d.n - d.y + 1)).sum())
+    errors = np.array(list(one["se"].values()))
+    return Mixed(
+        model, _values(one, "herd"), _values(many, "herd"), errors, one["logLik"], -91.98336933, constant=constant
+    )
+
+
+def epil(folder: Path, estimates: dict[str, Any]) -> Mixed:
+    """Seizures of 59 subjects in four periods (Poisson)."""
+    d = pd.read_csv(folder / "epil.csv")
+    columns = {"(Intercept)": np.ones(len(d)), "lb:T": d["lb"] * d["T"], **{k: d[k] for k in ("lb", "T", "la", "V4")}}
+    fit = estimates["epil"]["glmmTMB"]["poisson"]
+    x = np.column_stack([columns[name] for name in fit["fixef"]])
+    with pm.Model() as model:
+        b, log_sd = pm.Flat("b", shape=x.shape[1]), pm.Flat("log_sd")
+        u = pm.Normal("u", 0, pm.math.exp(log_sd), shape=59)
+        pm.Poisson("y", mu=pm.math.exp(x @ b + u[d.subject.to_numpy()]), observed=d.y.to_numpy())
+    found = _values(fit, "subject")
+    return Mixed(model, found, found, np.array(list(fit["se"].values())), fit["logLik"], -665.43180794)
+
+
+def _wine(folder: Path, estimates: dict[str, Any], link: str, exact: float) -> Mixed:
+    """Ratings of wine by nine judges (ordered)."""
+    d = pd.read_csv(folder / "wine.csv")
+    x = d[["temp", "contact"]].to_numpy(float)
+    with pm.Model() as model:
+        b, log_sd = pm.Flat("b", shape=2), pm.Flat("log_sd")
+        u = pm.Normal("u", 0, pm.math.exp(log_sd), shape=9)
+        first, steps = pm.Flat("first", initval=-1.5), pm.Flat("steps", shape=3)
+        cut = first + pt.concatenate([[0.0], pt.cumsum(pt.exp(steps))])
+        eta = x @ b + u[d.judge.to_numpy()]
+        ordered = {"logit": pm.OrderedLogistic, "probit": pm.OrderedProbit}[link]
+        ordered("y", eta=eta, cutpoints=cut, observed=d.y.to_numpy())
+    fits = estimates["wine"]["clmm"]
+
+    def values(fit: dict[str, Any]) -> dict[str, Any]:
+        alpha = np.array(list(fit["alpha"].values()))
+        b = np.array(list(fit["beta"].values()))
+        return {"b": b, "log_sd": np.log(fit["sd"]), "first": alpha[0], "steps": np.log(np.diff(alpha))}
+
+    one, many = fits[f"{link}_nAGQ1"], fits[f"{link}_nAGQ10"]
+    # The estimates have no standard errors of clmm: a sixth of a coefficient, as large as the smaller, stands for one.
+    errors = np.array(list(one["beta"].values())) / 6
+    return Mixed(model, values(one), values(many), errors, one["logLik"], exact)
+
+
+def wine_logit(folder: Path, estimates: dict[str, Any]) -> Mixed:
+    """Ratings of wine, logit."""
+    return _wine(folder, estimates, "logit", -81.5324607117)
+
+
+def wine_probit(folder: Path, estimates: dict[str, Any]) -> Mixed:
+    """Ratings of wine, probit."""
+    return _wine(folder, estimates, "probit", -80.9312946159)
+
+
+MODELS: dict[str, Callable[[Path, dict[str, Any]], Mixed]] = {
+    f.__name__: f for f in (cbpp, epil, wine_logit, wine_probit)
+}
+
+
+def run(mixed: Mixed) -> dict[str, float]:
+    """Return differences from R."""
+    with mixed.model, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fit = pm.fit(method="laplace", hyper="map", progressbar=False)
+        there = pm.fit(0, method="ep", hyper="map", start=mixed.quadrature, progressbar=False)
+        corrected = there.corrected_evidence().evidence
+    found = fit.hyperparameters
+    return {
+        "likelihood": fit.log_evidence + mixed.constant - mixed.likelihood,
+        "coefficients": float(np.abs((found["b"].values - mixed.laplace["b"]) / mixed.errors).max()),
+        "log sd": float(found["log_sd"] - mixed.laplace["log_sd"]),
+        "EP": there.log_evidence + mixed.constant - mixed.exact,
+        "corrected EP": corrected + mixed.constant - mixed.exact,
+        "seconds": fit.seconds,
+    }
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of data sets and estimates")
+    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
+    given = parser.parse_args()
+    estimates = json.loads((given.data / "estimates.json").read_text())
+    for name in given.only:
+        row = run(MODELS[name](given.data, estimates))
+        print(f"{name:12s}", "  ".join(f"{k} {v:.2g}" for k, v in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
