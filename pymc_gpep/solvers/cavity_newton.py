@@ -18,11 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.linalg.rounding import rounding
-from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import MARGIN, begin, log_posterior, newton
 from pymc_gpep.solvers.problem import Problem
@@ -71,7 +68,7 @@ class CavityAscent:
         volume: Callable[[float, Array], float],
     ) -> None:
         n = problem.labels.size
-        self.width, self.posterior = width, FunctionPosterior(problem)
+        self.width, self.posterior = width, problem.prior.posterior(problem.mean[0])
         self.f, self.gradient = np.full((2, 1, n), np.nan)
         self.h = np.full((5, n), np.nan)
         self._problem, self._average, self._volume = problem, average, volume
@@ -207,24 +204,24 @@ def ascend(
 
 
 def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float) -> None:
-    """Come close to the mode without a factorisation: Newton's method, its steps by conjugate gradients, O(n²) each.
+    """Come close to the mode without a factorisation: Newton's method, its steps as cheap as they can be.
 
     Where these take many steps or none helps, what is left is for the factorisation.
     """
-    image, left, pull, step = np.empty((4, *b.shape))
+    image, pull, step = np.empty((3, *b.shape))
     closest = np.inf
     begin(problem, b, ascent, image)
     for _ in range(_MAX_APPROACHES):
         value = log_posterior(problem, b, ascent, image)
         slope = ascent.gradient - b
         reduction = min(_REDUCTION, closest)  # Newton's method squares what is left
-        newton_direction(problem.k, ascent.curvature[:, None, None], slope, reduction, _LIMIT, step, pull, left)
+        problem.prior.newton_direction(ascent.curvature, slope, reduction, _LIMIT, step, pull)
         residual = float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(step).max()))
         if not residual < (closest if closest < _CLOSE else np.inf):  # from far away it may rise
             break
         closest = residual
         b += ascent.length(b, pull, step, value, float(np.vdot(slope, step))) * pull
-        if max(residual, reduction) * residual < MARGIN * max(tolerance, rounding(problem.k, b)):
+        if max(residual, reduction) * residual < MARGIN * max(tolerance, problem.prior.rounding(b)):
             break
 
 
@@ -233,7 +230,7 @@ def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: flo
 
     They are a start for other approximations, and all 0 where they are no numbers.
     """
-    width = problem.k[0].diagonal().copy()
+    width = problem.prior.variances[0].copy()
     ascent = CavityAscent(problem, average, width, lambda *_: np.nan)
     b, image = np.zeros((2, 1, width.size))
     _approach(problem, b, ascent, tolerance)

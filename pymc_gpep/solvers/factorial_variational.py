@@ -18,6 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, parameter_slopes
 
@@ -89,7 +90,7 @@ def without_points(
     seen = ~silent
     k, n, size = problem.k[0], len(silent), int(seen.sum())
     part = problem._replace(
-        k=np.ascontiguousarray(problem.k[:, seen][:, :, seen]), mean=np.ascontiguousarray(problem.mean[:, seen]),
+        prior=DenseForm(problem.k[:, seen][:, :, seen]), mean=np.ascontiguousarray(problem.mean[:, seen]),
         labels=problem.labels[seen], parameters=np.ascontiguousarray(problem.parameters[:, seen]),
     )  # fmt: skip
     own = start[seen].copy()

@@ -19,8 +19,6 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
-from pymc_gpep.kernels.linalg.lapack import multiply_symmetric
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.history import History
@@ -46,7 +44,7 @@ def fixed_cavity(
     """
     n = problem.labels.size
     b = start.reshape(1, n)
-    width = problem.k[0].diagonal().copy() if wide else np.zeros(n)
+    width = problem.prior.variances[0].copy() if wide else np.zeros(n)
 
     def volume(log_det: float, w: Array) -> float:
         return log_det - float(np.log1p(w * width).sum())
@@ -63,25 +61,21 @@ def fixed_cavity(
 
     if status == CONVERGED:
         # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
-        force, image = ascent.gradient[0] - b[0], np.empty(n)
-        multiply_symmetric(problem.k[0], posterior.smooth(force), image)
+        force = ascent.gradient[0] - b[0]
+        image = posterior.times(posterior.smooth(force))
         evidence += float(image @ (0.5 * force + slope_in_mean()))
 
     def derivatives() -> Derivatives:
         kept, third = ascent.kept, ascent.h[3]
         u = posterior.smooth(slope_in_mean())
-        gradient = posterior.gradient()
-        add_implicit_gradient(b, u[None], gradient)
-        image = np.empty(n)
-        multiply_symmetric(problem.k[0], u, image)
+        image = posterior.times(u)
         of_parameters = np.full_like(problem.parameters, np.nan)
         if slopes is not None and of_parameters.size:
             of_density = np.empty((len(of_parameters), 3, n))
             slopes(posterior.mean, problem.labels, problem.parameters, of_density)
             of_parameters = of_density[:, 0] + image * of_density[:, 1] - mismatch() * of_density[:, 2]
-        if wide:
-            w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2
-            gradient[0][np.diag_indices(n)] += mismatch() * w_slope + image * 0.5 * third / kept
-        return Derivatives(gradient, b + u, of_parameters)
+        w_slope = -0.5 * (ascent.h[4] - width * third**2 / kept) / kept**2 if wide else None
+        of_variance = None if w_slope is None else mismatch() * w_slope + image * 0.5 * third / kept
+        return Derivatives(posterior.gradient(u, of_variance), b + u, of_parameters)
 
     return posterior.found(evidence, status, derivatives)

@@ -18,9 +18,8 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
+from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding
 
@@ -35,7 +34,7 @@ class _Regression:
     def __init__(self, problem: Problem, terms: Callable[..., None]) -> None:
         n = problem.labels.size
         self._problem, self._terms = problem, terms
-        self.posterior = FunctionPosterior(problem)
+        self.posterior = DenseFunctionPosterior(problem.k[0], problem.mean[0])
         self._g = np.empty((3, n))
         self._targets = 2.0 * problem.labels - 1.0
         self.inverse = np.full((n, n), np.nan)
@@ -79,8 +78,7 @@ def label_regression(
 
     def derivatives() -> Derivatives:
         u = posterior.smooth(regression.r)
-        gradient = posterior.gradient()
-        add_implicit_gradient(posterior.weights[None], u[None], gradient)
+        gradient = posterior.gradient(u)
         spread = (regression.inverse * regression.q) @ regression.inverse
         gradient[0] += 0.5 * (spread + spread.T)
         return Derivatives(gradient, (posterior.weights + u)[None])

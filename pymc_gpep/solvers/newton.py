@@ -11,8 +11,6 @@ from typing import Protocol
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.linalg.lapack import multiply_functions
-from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Problem
@@ -83,7 +81,7 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
         history.add(evidence, residual)
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
-        limit = max(tolerance, rounding(problem.k, b))
+        limit = max(tolerance, problem.prior.rounding(b))
         if residual < limit:
             return evidence, CONVERGED
         if not history.is_full():
@@ -97,7 +95,7 @@ def _step(problem: Problem, b: Array, ascent: Ascent, step: Array, image: Array)
     """Newton's step in b and K times it, with the curvature that was factorised; returns the residual."""
     slope = ascent.gradient - b
     ascent.solve(slope, step)
-    multiply_functions(problem.k, step, image)
+    problem.prior.multiply(step, image)
     return float(max((np.abs(slope) / ascent.stiffness).max(), np.abs(image).max()))
 
 
@@ -117,7 +115,7 @@ def _go_on(
 
 def log_posterior(problem: Problem, b: Array, ascent: Ascent, image: Array) -> float:
     """log p(y | f) − ½ bᵀ K b at f = m + K b, which `ascent` is left with; K b into `image`."""
-    multiply_functions(problem.k, b, image)
+    problem.prior.multiply(b, image)
     np.add(problem.mean, image, out=ascent.f)
     return ascent.log_density() - 0.5 * float(np.vdot(b, image))
 

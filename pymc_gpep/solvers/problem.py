@@ -1,4 +1,4 @@
-"""The contract of a solver: a problem that it is given, and what it found."""
+"""The contract of a solver: a problem that it is given, and what it found (`pymc_gpep.solvers.found`)."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,8 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.linalg.definite import is_covariance
-from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.status import (
     CONVERGED,
     NOT_FINITE,
@@ -16,7 +14,9 @@ from pymc_gpep.kernels.status import (
     OUT_OF_DIGITS,
     OUT_OF_ITERATIONS,
 )
+from pymc_gpep.solvers.found import NO_PARAMETERS, Derivatives, Found
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.team import ALONE, Team
 
 __all__ = [
@@ -32,15 +32,11 @@ __all__ = [
 ]
 
 
-NO_PARAMETERS = np.empty((0, 0))
-"""Of a likelihood that is given nothing but latent values."""
-
-
 class Problem(NamedTuple):
     """A Gaussian prior of c latent functions at n points, and the labels that were observed."""
 
-    k: Array
-    """Prior covariance, (1 or c, n, n)."""
+    prior: PriorForm
+    """Prior covariance, however it is given."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: NDArray[np.int64]
@@ -50,36 +46,10 @@ class Problem(NamedTuple):
     team: Team = ALONE
     """The threads that may work on it."""
 
-
-class Derivatives(NamedTuple):
-    """Those of an evidence."""
-
-    k: Array
-    """With respect to the prior covariance, (1 or c, n, n)."""
-    mean: Array
-    """With respect to the prior mean, (c, n)."""
-    parameters: Array = NO_PARAMETERS
-    """With respect to what else the likelihood is given, (p, n); NaN where it does not say."""
-
-
-class Found(NamedTuple):
-    """Where a solver ended."""
-
-    evidence: float
-    status: int
-    """One of `pymc_gpep.kernels.status`."""
-    weights: Array
-    """b = K⁻¹ (posterior mean − prior mean), (c, n)."""
-    mean: Array
-    """Of the posterior, (c, n)."""
-    cov: Array
-    """Of the posterior, between the classes of each point, (n, c, c)."""
-    precision: Array
-    """Of the sites, in the shape that the approximation's posterior wants."""
-    derivatives: Callable[[], Derivatives]
-    """Those of the evidence, once converged."""
-    rung: int = 0
-    """Which of the solver's schemes had the last word, 0 for its first."""
+    @property
+    def k(self) -> Array:
+        """What the prior covariance is made of; where that is a matrix, (1 or c, n, n)."""
+        return self.prior.array
 
 
 def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
@@ -90,12 +60,9 @@ def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
     if not all(np.isfinite(values).all() for values in (problem.k, problem.mean, problem.parameters, start)):
         return NOT_FINITE
     # Squares of prior variances are computed everywhere; where they overflow, what comes out is noise.
-    if not np.isfinite(np.square(np.diagonal(problem.k, axis1=1, axis2=2))).all():
+    if not np.isfinite(np.square(problem.prior.variances)).all():
         return NOT_FINITE
-    if trusted:
-        return CONVERGED
-    checked = problem.team.each(lambda matrix: is_covariance(matrix, np.empty_like(matrix)), problem.k)
-    return CONVERGED if all(checked) else NOT_POSITIVE_DEFINITE
+    return CONVERGED if trusted or problem.prior.is_covariance(problem.team) else NOT_POSITIVE_DEFINITE
 
 
 def relative_problem(problem: Problem) -> tuple[Problem, Array]:
@@ -112,7 +79,7 @@ def lost_in_rounding(problem: Problem, weights: Array, history: History, status:
 
     `weights` are b (c, n).
     """
-    close = history.smallest_residual < rounding(problem.k, weights)
+    close = history.smallest_residual < problem.prior.rounding(weights)
     return OUT_OF_DIGITS if status == OUT_OF_ITERATIONS and close else status
 
 

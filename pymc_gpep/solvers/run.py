@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, Problem, check_problem, relative_problem
 from pymc_gpep.solvers.team import gather, one_blas_thread
 
@@ -29,7 +31,7 @@ class Outcome(NamedTuple):
     evidence: float
     """NaN where the solver failed."""
     gradient: Array
-    """d evidence / d prior covariance, (1 or c, n, n); empty unless it was wanted, NaN unless converged."""
+    """d evidence / d what the prior covariance is made of; empty unless it was wanted, NaN unless converged."""
     gradient_mean: Array
     """d evidence / d prior mean, (c, n); empty unless it was wanted, NaN unless converged."""
     weights: Array
@@ -79,6 +81,7 @@ def run(
     gradient: bool = False,
     *,
     relative: bool,
+    form: type[PriorForm] = DenseForm,
     parameters: Array = NO_PARAMETERS,
     trusted: bool = False,
 ) -> Outcome:
@@ -87,8 +90,8 @@ def run(
     Parameters
     ----------
     solver : Solver
-    k : array (1 or c, n, n)
-        Prior covariance.
+    k : array
+        What the prior covariance is made of, as its `form` wants it: (1 or c, n, n) of a matrix.
     mean : array (c, n)
         Prior mean.
     labels : array (n,)
@@ -101,20 +104,22 @@ def run(
     relative : bool
         Whether the likelihood does not see what is added to all latent values of a point, and labels are numbers of
         these, so that the solver may be given less of the prior mean.
+    form : type of PriorForm
+        How the prior covariance is given.
     parameters : array (p, n)
         What the likelihood is given besides latent values at each point.
     trusted : bool
         Whether the prior covariance need not be factorised to see that it is one.
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
-    k, mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (k, mean, parameters))
+    mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (mean, parameters))
     labels = np.require(labels, np.int64, ["C", "W"])
     start = np.array(start, dtype=np.float64)
     history = History(max_iterations)
     # What is not finite ends as a status; nothing is to be warned of on the way.
     with one_blas_thread(), gather(len(labels)) as team, np.errstate(all="ignore"):
         try:
-            problem = Problem(k, mean, labels, parameters, team)
+            problem = Problem(form(k), mean, labels, parameters, team)
             return _solve(solver, problem, start, history, gradient, relative, trusted)
         except MemoryError:
             return _failed(OUT_OF_MEMORY, mean, start, history)

@@ -85,11 +85,11 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
         rise = look.at(mean - apart, v)[1] - look.at(mean + apart, v)[1]
         return np.asarray(np.maximum(rise / (2.0 * apart), 0.0))
 
-    newton = FunctionPosterior(problem)
+    newton = problem.prior.posterior(problem.mean[0])
     if not newton.decompose(curvature(m)):
         return look.precision, g[1] + look.precision * m
     step = newton.smooth(g[1] - b)
-    image = problem.k[0] @ step
+    image = newton.times(step)
     length = 1.0
     if (np.abs(image) > _CLOSE * np.sqrt(v)).any():
 
@@ -125,7 +125,7 @@ def scalar_bound(
     raised from the sites of naive TAP, which are found without a factorisation and near by however large the magnitude.
     """
     y, parameters = problem.labels, problem.parameters
-    posterior = FunctionPosterior(problem)
+    posterior = problem.prior.posterior(problem.mean[0])
     sites = start.reshape(2, -1, 1)
 
     def at(mean: Array, variance: Array) -> Array:

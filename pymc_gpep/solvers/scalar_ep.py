@@ -18,7 +18,6 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.ep_ladder import ep_ladder
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 
@@ -42,7 +41,7 @@ def scalar_ep(
     `ParameterSlopes` for it; options are those of `pymc_gpep.solvers.ep_ladder.ep_ladder`.
     """
     y = problem.labels
-    posterior = FunctionPosterior(problem)
+    posterior = problem.prior.posterior(problem.mean[0])
     h = np.empty((5, y.size))
     mean, width = np.full((2, y.size), np.nan)
 
@@ -70,7 +69,7 @@ def scalar_ep(
     evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
     # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
-    trace = float(problem.k[0].diagonal() @ posterior.precision)
+    trace = float(problem.prior.variances[0] @ posterior.precision)
     if status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
     return posterior.found(evidence, status, derivatives, rung)

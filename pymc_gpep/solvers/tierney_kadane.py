@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import CoupledAscent
 from pymc_gpep.solvers.newton import newton
@@ -60,7 +61,7 @@ def evidences_with_new_point(
         mean = np.column_stack([prior_mean, new_mean[:, new]])
         for label in range(c):
             weights = np.column_stack([b, np.zeros(c)])
-            problem = Problem(prior, mean, np.append(y, label))
+            problem = Problem(DenseForm(prior), mean, np.append(y, label))
             ascent = CoupledAscent(problem, log_density, along_line)
             evidence, status = newton(problem, weights, ascent, History(max_iterations), tolerance=tolerance)
             if status == CONVERGED:

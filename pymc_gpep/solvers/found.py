@@ -1,0 +1,44 @@
+"""What a solver found, and derivatives of the evidence there."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+
+__all__ = ["NO_PARAMETERS", "Derivatives", "Found"]
+
+NO_PARAMETERS = np.empty((0, 0))
+"""Of a likelihood that is given nothing but latent values."""
+
+
+class Derivatives(NamedTuple):
+    """Those of an evidence."""
+
+    k: Array
+    """With respect to the array of the prior: its covariance (1 or c, n, n), or its coefficients (1, n, q)."""
+    mean: Array
+    """With respect to the prior mean, (c, n)."""
+    parameters: Array = NO_PARAMETERS
+    """With respect to what else the likelihood is given, (p, n); NaN where it does not say."""
+
+
+class Found(NamedTuple):
+    """Where a solver ended."""
+
+    evidence: float
+    status: int
+    """One of `pymc_gpep.kernels.status`."""
+    weights: Array
+    """b = K⁻¹ (posterior mean − prior mean), (c, n)."""
+    mean: Array
+    """Of the posterior, (c, n)."""
+    cov: Array
+    """Of the posterior, between the classes of each point, (n, c, c)."""
+    precision: Array
+    """Of the sites, in the shape that the approximation's posterior wants."""
+    derivatives: Callable[[], Derivatives]
+    """Those of the evidence, once converged."""
+    rung: int = 0
+    """Which of the solver's schemes had the last word, 0 for its first."""

@@ -1,0 +1,55 @@
+"""The contract of a prior covariance as solvers see it."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.function_posterior import FunctionPosterior
+from pymc_gpep.solvers.team import Team
+
+__all__ = ["PriorForm"]
+
+
+class PriorForm(ABC):
+    """A prior covariance of c latent functions at n points.
+
+    Parameters
+    ----------
+    array : array
+        What it is made of.
+    """
+
+    def __init__(self, array: Array) -> None:
+        # Kernels are compiled for arrays that are contiguous and writeable.
+        self.array: Array = np.require(array, np.float64, ["C", "W"])
+
+    @property
+    @abstractmethod
+    def variances(self) -> Array:
+        """Prior variances, (1 or c, n)."""
+
+    @abstractmethod
+    def is_covariance(self, team: Team) -> bool:
+        """Whether it is positive semi-definite, to rounding."""
+
+    @abstractmethod
+    def multiply(self, b: Array, out: Array) -> None:
+        """K b into `out` (c, n), of b (c, n)."""
+
+    @abstractmethod
+    def rounding(self, b: Array) -> float:
+        """What rounding the terms of K b may do to a step of Newton's method at f = m + K b."""
+
+    @abstractmethod
+    def newton_direction(
+        self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
+    ) -> None:
+        """About (I + WK)⁻¹ r into `pull` (1, n), and K times it into `image`, of one function.
+
+        `curvature` is W (n,) and `slope` r (1, n); so much of the residual may be left, after so many steps at most.
+        """
+
+    @abstractmethod
+    def posterior(self, prior_mean: Array) -> FunctionPosterior:
+        """The posterior of the one function, whose prior mean is (n,)."""
