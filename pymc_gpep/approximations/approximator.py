@@ -19,7 +19,9 @@ from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, Problem
 from pymc_gpep.solvers.run import Outcome, from_start_or_cold, run
 
@@ -71,6 +73,8 @@ class Approximator(ABC):
     where the error of the evidence is of the order of the square of the tolerance."""
     bounds: ClassVar[bool] = False
     """Whether what it has for an evidence is a lower bound, which may be far below."""
+    by_rows: ClassVar[bool] = False
+    """Whether its solver takes a prior by rows of coefficients (`RowForm`), too."""
     inverts_prior: ClassVar[bool] = False
     """Whether it needs the inverse of the prior covariance, which must then have one."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
@@ -134,13 +138,14 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
+        prior_type: type[DensePrior] = DensePrior,
     ) -> Solution:
         """Approximate the posterior of the latent values.
 
         Parameters
         ----------
         k : array (n, n) or (c, n, n)
-            Prior covariance, shared by the latent functions or one for each.
+            Prior covariance, shared by the latent functions or one for each; or what else `prior_type` is made of.
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
@@ -151,6 +156,8 @@ class Approximator(ABC):
             `first_likelihood` if not given.
         parameters : array (p, n), optional
             What the likelihood is given besides latent values at each point, where it is not bound to it.
+        prior_type : type, optional
+            `DensePrior`, or `RowPrior` of one function by its coefficients (n, q), where `by_rows` says so.
 
         Returns
         -------
@@ -164,14 +171,14 @@ class Approximator(ABC):
             large for the approximation; or if that does not fit the likelihood.
         """
         likelihood = self._bound(likelihood, parameters)
-        prior = DensePrior.checked(k, mean)
+        prior = prior_type.checked(k, mean)
         labels = likelihood.check(labels, *prior.shape)
         begin = np.zeros(self.start_size(*prior.shape))
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")
             begin[:] = start
-        outcome = self.run(prior.k, prior.mean, labels, begin, likelihood=likelihood)
+        outcome = self.run(prior.array, prior.mean, labels, begin, likelihood=likelihood, form=prior.form)
         evidences, residuals = outcome.history.T.copy()
         return Solution(
             evidence=outcome.evidence,
@@ -195,10 +202,13 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
+        prior_type: type[DensePrior] = DensePrior,
     ) -> Solution:
         """`solve`, from a neighbouring start if there is one, and once more from cold where that does not converge."""
         return from_start_or_cold(
-            lambda begin: self.solve(k, mean, labels, begin, likelihood=likelihood, parameters=parameters),
+            lambda begin: self.solve(
+                k, mean, labels, begin, likelihood=likelihood, parameters=parameters, prior_type=prior_type
+            ),
             start,
             lambda solution: solution.convergence.converged,
         )
@@ -213,6 +223,7 @@ class Approximator(ABC):
         *,
         likelihood: Likelihood | None = None,
         parameters: Array = NO_PARAMETERS,
+        form: type[PriorForm] = DenseForm,
         trusted: bool = False,
     ) -> Outcome:
         """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
@@ -227,6 +238,7 @@ class Approximator(ABC):
             self.max_iterations,
             gradient,
             relative=not likelihood.sees_common,
+            form=form,
             parameters=likelihood.parameters,
             trusted=trusted,
         )

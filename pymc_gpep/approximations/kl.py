@@ -36,6 +36,7 @@ class KL(AcceleratedBound):
 
     name: ClassVar[str] = "kl"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
+    by_rows: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

@@ -39,6 +39,7 @@ class NaiveTAP(Approximator):
 
     name: ClassVar[str] = "tap_naive"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    by_rows: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property

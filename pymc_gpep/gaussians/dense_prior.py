@@ -1,6 +1,7 @@
 """A Gaussian prior of latent values by its mean and dense covariance, factorised once for all."""
 
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -8,6 +9,8 @@ from scipy.linalg import cho_solve, solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
+from pymc_gpep.solvers.dense_form import DenseForm
+from pymc_gpep.solvers.prior_form import PriorForm
 
 __all__ = ["DensePrior"]
 
@@ -26,6 +29,9 @@ class DensePrior(Prior):
         Covariance, shared by the functions or one for each.
     mean : array (c, n)
     """
+
+    form: ClassVar[type[PriorForm]] = DenseForm
+    """How solvers are given it."""
 
     def __init__(self, k: Array, mean: Array) -> None:
         # Kernels are compiled for arrays that are contiguous and writeable.
@@ -72,6 +78,16 @@ class DensePrior(Prior):
         if covariance.diagonal(axis1=1, axis2=2).min() < 0:
             raise ValueError("k must have no negative variance on its diagonal: check the covariance function.")
         return cls(covariance, means)
+
+    @property
+    def array(self) -> Array:
+        """What solvers are given: the covariance."""
+        return self.k
+
+    @property
+    def variances(self) -> Array:
+        """Prior variances, (1 or c, n)."""
+        return self.k.diagonal(axis1=1, axis2=2)
 
     @cached_property
     def roots(self) -> Array:

@@ -8,6 +8,8 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.prior import Prior
+from pymc_gpep.gaussians.row_posterior import RowPosterior
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 
 __all__ = ["make_posterior", "posterior_class", "posterior_of"]
@@ -18,6 +20,7 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.BLOCK): BlockPosterior,
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
     (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
+    (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
 }
 
 

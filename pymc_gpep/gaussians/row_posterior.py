@@ -1,0 +1,130 @@
+"""The Gaussian posterior of one latent function whose prior is by rows of coefficients of few standard normals."""
+
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+from scipy.linalg import solve_triangular
+from scipy.linalg.lapack import dtrtri
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.sites import IndependentSites, Sites
+from pymc_gpep.solvers.row_form import precision_factor
+
+__all__ = ["RowPosterior"]
+
+_EPS = float(np.finfo(np.float64).eps)
+
+
+class RowPosterior(DensePosterior):
+    """Sites of precision π ≥ 0, (1, n): with f = m + J z, q(z) = N(ẑ, Λ⁻¹), Λ = I + JᵀπJ = L Lᵀ and ẑ = Jᵀb."""
+
+    sites_class = IndependentSites
+    prior: RowPrior
+
+    @classmethod
+    def of(cls, prior: RowPrior, sites: Sites) -> Self:  # type: ignore[override]
+        posterior = cls(prior, sites.precision, np.empty(prior.shape))
+        force = sites.location - sites.precision * prior.mean
+        posterior.weights = force - posterior.precision * posterior._smoothed(force)
+        posterior.sites = sites
+        return posterior
+
+    @property
+    def _j(self) -> Array:
+        return self.prior.roots[0]
+
+    @cached_property
+    def _factor(self) -> Array:
+        """L, (q, q)."""
+        factor = precision_factor(self._j, self.precision[0])
+        if factor is None:
+            raise NotPositiveDefiniteError(NO_COVARIANCE)
+        return factor
+
+    @cached_property
+    def _root(self) -> Array:
+        """L⁻¹, (q, q)."""
+        root: Array = dtrtri(self._factor, lower=1)[0]
+        return root
+
+    def _smoothed(self, force: Array) -> Array:
+        """J Λ⁻¹ Jᵀ r (1, n), of r (1, n)."""
+        return np.asarray(self._j @ (self._root.T @ (self._root @ (self._j.T @ force[0]))))[None]
+
+    @cached_property
+    def mean(self) -> Array:
+        return self.prior.latent(self.normals()[0])
+
+    def normals(self) -> tuple[Array, Array]:
+        """The mean (1, q) of z, and L⁻¹ (q, q): the covariance of z is L⁻ᵀ L⁻¹."""
+        return (self._j.T @ self.weights[0])[None], self._root
+
+    @property
+    def log_determinant(self) -> float:
+        return 2.0 * float(np.log(self._factor.diagonal()).sum())
+
+    @cached_property
+    def _variance(self) -> Array:
+        half = self._j @ self._root.T
+        return np.einsum("ij,ij->i", half, half)
+
+    def marginals(self) -> tuple[Array, Array]:
+        return self.mean, self._variance[:, None, None].copy()
+
+    def derivatives(self) -> tuple[Array, Array]:
+        """Derivatives of `log_normaliser` at fixed sites, with respect to J (1, n, q) and the prior mean (1, n)."""
+        b = self.weights[0]
+        solved = self._j @ (self._root.T @ self._root)
+        gradient = np.outer(b, self._j.T @ b) - self.precision[0][:, None] * solved
+        return gradient[None], self.weights.copy()
+
+    def at_coefficients(self, coefficients: Array, beside: Array, prior_mean: Array) -> tuple[Array, Array]:
+        """Mean (1, m) and covariance (m, 1, 1) of m* + J* z + e, in which nothing is subtracted.
+
+        Parameters
+        ----------
+        coefficients : array (1, m, q)
+            J*.
+        beside : array (1, m)
+            Variance of e, which is independent of z.
+        prior_mean : array (1, m)
+            m*.
+        """
+        centre, root = self.normals()
+        half = coefficients[0] @ root.T
+        variance = beside + np.einsum("ij,ij->i", half, half)
+        return prior_mean + (coefficients[0] @ centre[0])[None], variance.T[:, :, None]
+
+    def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
+        explained = self._explained(k_cross[0].T)
+        return np.maximum(k_new - explained, 0.0).T[:, :, None]
+
+    def _explained(self, left: Array) -> Array:
+        """Diagonal (q′,) of leftᵀ M left, M = π − π J Λ⁻¹ Jᵀ π, for `left` (n, q′)."""
+        pulled = self._root @ (self._j.T @ (self.precision[0][:, None] * left))
+        return np.asarray((self.precision[0][:, None] * left**2).sum(axis=0) - (pulled**2).sum(axis=0))
+
+    def joint_covariance(self, left: Array, prior: Array) -> Array:
+        own = left[0]
+        weighted = self.precision[0][:, None] * own
+        pulled = self._root @ (self._j.T @ weighted)
+        return np.asarray(np.reshape(prior, (own.shape[1],) * 2) - own.T @ weighted + pulled.T @ pulled)[None, :, None]
+
+    def marginal_variance(self, left: Array, prior: Array) -> Array:
+        return np.asarray(np.atleast_2d(prior.diagonal(axis1=-2, axis2=-1)) - self._explained(left[0]))
+
+    def smoothing(self) -> tuple[Array, None]:
+        half = self.precision[0][:, None] * solve_triangular(self._factor, self._j.T, lower=True).T
+        return (np.diag(self.precision[0]) - half @ half.T)[None], None
+
+    def site_blocks(self) -> tuple[Array, Array]:
+        kept = np.maximum(1.0 - self.precision[0] * self._variance, _EPS)
+        return np.sqrt(self.precision[0])[:, None, None], kept[:, None, None]
+
+    def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
+        centre, root = self.normals()
+        return np.asarray(centre + rng.standard_normal((draws, 1, len(root))) @ root)

@@ -1,0 +1,110 @@
+"""Priors by rows of coefficients: all that is computed of them is what it is of the covariance J Jᵀ."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.solvers.row_form import RowForm
+
+N = 20
+RNG = np.random.default_rng(1)
+GIVEN = {
+    "ordered_probit": np.array([[-0.7], [0.6]]) * np.ones(N),
+    "ordered_logit": np.array([[-0.7], [0.6]]) * np.ones(N),
+    "poisson": RNG.normal(size=(1, N)),
+}
+LABELS = {"ordered_probit": 3, "ordered_logit": 3, "poisson": 4}
+CASES = [
+    pytest.param(replace(method(), tolerance=1e-10), likelihood, id=f"{method.name}-{likelihood.name}")
+    for likelihood in LIKELIHOODS
+    for method in APPROXIMATIONS
+    if method.by_rows and method.approximates(likelihood)
+]
+shapes = pytest.mark.parametrize(("q", "rank"), [(5, 5), (30, 30), (6, 3)], ids=["tall", "wide", "of low rank"])
+
+
+def coefficients(q, rank, rng=RNG):
+    return rng.normal(size=(1, N, rank)) @ rng.normal(size=(rank, q)) / np.sqrt(q)
+
+
+def bound(likelihood):
+    return likelihood.given(GIVEN[likelihood.name]) if likelihood.name in GIVEN else likelihood
+
+
+@shapes
+@pytest.mark.parametrize(("method", "likelihood"), CASES)
+def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
+    j, mean = coefficients(q, rank), 0.3 * RNG.normal(size=(1, N))
+    y = RNG.integers(0, LABELS.get(likelihood.name, 2), size=N)
+    likelihood, cold = bound(likelihood), np.zeros(method.start_size(1, N))
+    rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
+    dense = method.run(j @ j.swapaxes(1, 2), mean, y, cold, True, likelihood=likelihood)
+    assert rows.status == dense.status == 0
+    assert rows.evidence == pytest.approx(dense.evidence, abs=1e-9)
+    for name in ("mean", "cov", "weights", "precision", "gradient_mean", "gradient_parameters"):
+        assert_allclose(getattr(rows, name), getattr(dense, name), rtol=1e-7, atol=1e-7, err_msg=name)
+    assert_allclose(rows.gradient, 2.0 * dense.gradient @ j, atol=1e-7)
+    again = method.solve(j, mean, y, rows.start, likelihood=likelihood, prior_type=RowPrior)
+    assert again.evidence == pytest.approx(dense.evidence, abs=1e-9)
+    assert_allclose(again.posterior.marginals()[1], dense.cov, rtol=1e-7)
+
+
+@shapes
+def test_a_posterior_is_that_of_the_covariance(q, rank):
+    rng = np.random.default_rng(2)
+    j, mean, there = coefficients(q, rank, rng), rng.normal(size=(1, N)), rng.normal(size=(1, 4, q))
+    prior = RowPrior(j, mean)
+    sites = IndependentSites(rng.gamma(1.0, size=(1, N)), rng.normal(size=(1, N)))
+    rows, dense = posterior_of(prior, sites), posterior_of(DensePrior(prior.k, mean).rooted(j), sites)
+    for name in ("mean", "weights", "log_determinant", "divergence", "log_normaliser"):
+        assert_allclose(getattr(rows, name), getattr(dense, name), atol=1e-9, err_msg=name)
+    cross, own = there @ j.swapaxes(1, 2), (there**2).sum(axis=2)
+    unit = np.eye(q)
+    for found, expected in (
+        (rows.marginals(), dense.marginals()),
+        (rows.cavities(*rows.marginals()), dense.cavities(*dense.marginals())),
+        (rows.predict(cross, own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
+        (rows.at_coefficients(there, 0.0 * own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
+        (rows.smoothing()[:1], dense.smoothing()[:1]),
+        ([rows.joint_covariance(j, unit)], [dense.joint_covariance(j, unit)]),
+        ([rows.joint_covariance(prior.k, prior.k)], [dense.joint_covariance(prior.k, prior.k)]),
+        ([rows.marginal_variance(j, unit)], [dense.marginal_variance(j, unit)]),
+        (rows.derivatives(), (2.0 * dense.derivatives()[0] @ j, dense.derivatives()[1])),
+    ):
+        for one, other in zip(found, expected, strict=True):
+            assert_allclose(one, other, atol=1e-9)
+    z = rows.draw_whitened(np.random.default_rng(3), 40_000)
+    assert_allclose(np.cov(z[:, 0].T), dense.joint_covariance(j, unit)[0, :, 0], atol=0.05)
+    assert_allclose(z.mean(axis=0), prior.whitened_slope(dense.weights), atol=0.04)
+
+
+def test_digits_are_kept_under_a_wide_prior():
+    j = np.column_stack([np.full(N, 1e5), np.linspace(-1.0, 1.0, N)])[None]
+    sites = IndependentSites(np.ones((1, N)), np.zeros((1, N)))
+    found = posterior_of(RowPrior(j, np.zeros((1, N))), sites)
+    ahead = np.array([[[1e5, 0.5]]])
+    slope = (j[0, :, 1] ** 2).sum()
+    expected = 1.0 / (N + 1e-10) + 0.25 / (1.0 + slope)
+    _, variance = found.at_coefficients(ahead, np.zeros((1, 1)), np.zeros((1, 1)))
+    assert variance.item() == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("wrong", ["two functions", "another length", "not finite"])
+def test_arrays_that_are_no_rows_are_refused(wrong):
+    j, mean = np.ones((1, N, 2)), np.zeros((1, N))
+    if wrong == "two functions":
+        mean = np.zeros((2, N))
+    elif wrong == "another length":
+        j = j[:, 1:]
+    else:
+        j[0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="coefficients"):
+        RowPrior.checked(j, mean)
