@@ -90,6 +90,11 @@ class Approximator(ABC):
         return follows and all(likelihood.offers(kind) for kind in cls.needs)
 
     @classmethod
+    def takes(cls, form: type[PriorForm]) -> bool:
+        """Whether its solver takes a prior that is given in this form."""
+        return form is DenseForm or cls.by_rows
+
+    @classmethod
     def first_likelihood(cls) -> Likelihood:
         """The first likelihood of the registry that can be approximated, meant where none is given."""
         return next(likelihood for likelihood in LIKELIHOODS if cls.approximates(likelihood))

@@ -36,7 +36,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     pairs = pairs_by_kind(labels)
 
     def look(theta: Array) -> PriorView:
-        return view(log_posterior.moments(theta)[0], pairs)
+        return view(log_posterior.covariance(theta)[0], pairs)
 
     prior = look(theta)
     if gain >= min(_LITTLE, -_SHARE * constant) and prior.correlation["neighbours"] >= _ISLANDS:

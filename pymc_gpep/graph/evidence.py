@@ -17,6 +17,8 @@ from pymc_gpep.graph.recent_solves import RecentSolves, place_of
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.dense_form import DenseForm
+from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.relay import REFUSED, external
 from pymc_gpep.solvers.run import Outcome
@@ -45,11 +47,11 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 class Evidence(Op):
     """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
-    Inputs: prior covariance (1 or c, n, n), prior mean (c, n), labels (n,), what to start from, a vector, a factor on
-    the approximation's tolerance, and what the likelihood is given besides latent values (p, n). No derivatives are
-    taken through start and factor, since the fixed point does not depend on them. Without a start it is cold, where the
-    shape of the mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is taken to
-    be one without a look: that would be a factorisation more.
+    Inputs: prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n), labels (n,), what
+    to start from, a vector, a factor on the approximation's tolerance, and what the likelihood is given besides latent
+    values (p, n). No derivatives are taken through start and factor, since the fixed point does not depend on them.
+    Without a start it is cold, where the shape of the mean is known. With a factor other than 1, as on the way to a
+    maximum, the prior covariance is taken to be one without a look: that would be a factorisation more.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
@@ -62,15 +64,20 @@ class Evidence(Op):
     already there; second derivatives are not defined.
     """
 
-    __props__ = ("approximator", "likelihood", "remembers")
+    __props__ = ("approximator", "likelihood", "remembers", "form")
     default_output = 0
 
     def __init__(
-        self, approximator: Approximator, likelihood: Likelihood | None = None, remembers: bool = False
+        self,
+        approximator: Approximator,
+        likelihood: Likelihood | None = None,
+        remembers: bool = False,
+        form: type[PriorForm] = DenseForm,
     ) -> None:
         self.approximator = approximator
         self.likelihood = likelihood or approximator.first_likelihood()
         self.remembers = remembers
+        self.form = form
 
     def make_node(
         self, k: Any, mean: Any, labels: Any, start: Any = None, looseness: Any = 1.0, parameters: Any = None
@@ -92,7 +99,7 @@ class Evidence(Op):
                 raise ValueError("start must be given, np.zeros(start_size), where the shape of the mean is not known.")
             start = np.zeros(size)
         n = mean.shape[1] if n is None else n
-        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n))
+        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n if self.form.square else None))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
         start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
         looseness = _with_axes("looseness", looseness, 0, "float64")
@@ -131,11 +138,13 @@ class Evidence(Op):
             raise ValueError(_UNUSABLE)
         approximator = self.approximator.loosened(float(looseness))
         trusted = looseness != 1.0
-        run = partial(approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood, trusted=trusted)
+        run = partial(
+            approximator.run, k, mean, labels, gradient=gradient, likelihood=likelihood, form=self.form, trusted=trusted
+        )
         if not self.remembers:
             return run(start)
         means = np.concatenate([mean, likelihood.parameters]) if likelihood.has_parameters else mean
-        problem, place = (self, k.shape, labels.tobytes()), place_of(k, means)
+        problem, place = (self, k.shape, labels.tobytes()), place_of(self.form(k), means)
         if not np.isfinite(place).all():
             return run(start)  # which says what is wrong
         near = _recent.near(problem)
@@ -204,7 +213,7 @@ class Evidence(Op):
 @register_funcify_default_op_cache_key(Evidence)
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
     remembers = " from near by" if op.remembers else ""
-    solve = external(f"{op.approximator!r} of {op.likelihood!r}{remembers}", op.solve)
+    solve = external(f"{op.approximator!r} of {op.likelihood!r}{remembers} by {op.form.__name__}", op.solve)
 
     @numba_njit
     def evidence(k_, mean_, labels_, start, looseness, parameters_):  # type: ignore[no-untyped-def]  # numba infers them
@@ -220,7 +229,7 @@ def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]
         gradient_parameters = np.empty_like(parameters)
         outcome = np.array([OUT_OF_MEMORY, 0])
         solve(
-            len(k), c, n, len(parameters), k.ctypes, mean.ctypes, labels.ctypes, parameters.ctypes,
+            len(k), c, n, k.shape[2], len(parameters), k.ctypes, mean.ctypes, labels.ctypes, parameters.ctypes,
             end.ctypes, end.size, np.float64(looseness.item()),
             value.ctypes, gradient_k.ctypes, gradient_mean.ctypes, gradient_parameters.ctypes, outcome.ctypes,
         )  # fmt: skip

@@ -14,6 +14,7 @@ import numpy as np
 
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.prior_form import PriorForm
 
 __all__ = ["RecentSolves", "place_of"]
 
@@ -48,7 +49,7 @@ class RecentSolves:
         return os.getpid(), threading.get_ident(), problem
 
 
-def place_of(k: Array, mean: Array) -> Array:
+def place_of(prior: PriorForm, mean: Array) -> Array:
     """What tells prior moments of a problem apart, (d,): those of a few points, in units in which solutions vary.
 
     Log variances, correlations, and means in standard deviations; a hyperparameter that becomes e times as large
@@ -56,7 +57,7 @@ def place_of(k: Array, mean: Array) -> Array:
     """
     n = mean.shape[1]
     chosen = np.unique(np.linspace(0, n - 1, _POINTS).round().astype(int))
-    matrices = k[:, chosen][:, :, chosen]
+    matrices = prior.among(chosen)
     variances = np.diagonal(matrices, axis1=1, axis2=2)
     scales = np.sqrt(variances)
     upper = np.triu_indices(len(chosen), 1)

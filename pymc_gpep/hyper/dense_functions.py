@@ -84,7 +84,8 @@ class DenseFunctions(LatentFunctions):
     @property
     def own(self) -> Array:
         """See `LatentFunctions`."""
-        return self.solution.posterior.prior.k.diagonal(axis1=1, axis2=2)
+        variances: Array = self.solution.posterior.prior.variances
+        return variances
 
     def at(self, inputs: Any) -> NewRows:
         """See `LatentFunctions`."""

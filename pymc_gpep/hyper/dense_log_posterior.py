@@ -21,11 +21,14 @@ from pytensor.graph.replace import graph_replace
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.row_functions import RowFunctions
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.run import from_start_or_cold
@@ -38,7 +41,11 @@ from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_mo
 
 __all__ = ["DenseLogPosterior"]
 
+_SOME = 2000  # rows whose prior says what hyperparameters do to that of all
 _CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
+
+_FUNCTIONS: dict[type[DensePrior], type[DenseFunctions]] = {DensePrior: DenseFunctions, RowPrior: RowFunctions}
+"""Latent functions by the type of their prior."""
 
 _one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
 
@@ -61,11 +68,12 @@ class DenseLogPosterior(LogPosterior):
         self.approximator = approximator
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
-        moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
+        self._prior_type = next(kind for kind in classifier.arrays if approximator.takes(kind.form))
+        moments = [classifier.arrays[self._prior_type](), classifier.mean(), classifier.parameters]
         k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
-        op = Evidence(approximator, classifier.likelihood_model)
+        op = Evidence(approximator, classifier.likelihood_model, form=self._prior_type.form)
         node = op.make_node(k, mean, labels, start, looseness, parameters)
         evidence, _, _, end, status, iterations, _ = node.outputs
         log_posterior = evidence + self.space.prior
@@ -79,7 +87,7 @@ class DenseLogPosterior(LogPosterior):
         self._inputs = [*value_vars, start, looseness]
         self._looseness = 1.0
         self._kwargs = compile_kwargs or {}
-        self._moments = prior_moments(classifier, self.space.data)
+        self._moments = prior_moments(classifier, self.space.data, self._prior_type)
         self._elsewhere: dict[Gps, Elsewhere] = {}
 
     kind: ClassVar[str] = "dense"
@@ -106,16 +114,20 @@ class DenseLogPosterior(LogPosterior):
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        return DenseFunctions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
+        return _FUNCTIONS[self._prior_type](
+            self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots
+        )
 
     @cached_property
     def _roots(self) -> Callable[[PointType], Array] | None:
-        return prior_roots(self.classifier, self.space.data)
+        # Coefficients of standard normals are such factors already.
+        return prior_roots(self.classifier, self.space.data) if self._prior_type.form.square else None
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         """See `LogPosterior`."""
         moments = self.moments(x)
-        return moments.k, moments.labels
+        some = np.arange(0, len(moments.labels), -(-len(moments.labels) // _SOME))
+        return self._prior_type.form(moments.k).among(some), moments.labels[some]
 
     def inputs(self, gps: Gps = None) -> Array:
         """See `LogPosterior`."""
@@ -213,7 +225,7 @@ class DenseLogPosterior(LogPosterior):
 
     def check_moments(self, theta: Array) -> None:
         """Raise a ValueError if prior covariance or mean at one point cannot be those of a Gaussian process."""
-        check_moments(self.moments(theta))
+        check_moments(self.moments(theta), self._prior_type)
 
     @one_blas_thread()
     def solve(self, theta: Array, start: Array | None = None) -> Solution:
@@ -229,4 +241,4 @@ class DenseLogPosterior(LogPosterior):
 
     def _solve(self, moments: Moments, start: Array | None) -> Solution:
         k, mean, labels, likelihood = moments
-        return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood)
+        return self.approximator.solve_near(k, mean, labels, start, likelihood=likelihood, prior_type=self._prior_type)

@@ -4,6 +4,7 @@ The algebra is that of `pymc_gpep.kernels.gaussians.independent`: one factorisat
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
@@ -89,6 +90,12 @@ class DenseFunctionPosterior(FunctionPosterior):
 
 class DenseForm(PriorForm):
     """Covariances (1 or c, n, n), one that all functions share or one for each."""
+
+    square = True
+
+    def among(self, points: NDArray[np.int64]) -> Array:
+        """See `PriorForm`."""
+        return self.array[:, points][:, :, points]
 
     @property
     def variances(self) -> Array:

@@ -1,8 +1,10 @@
 """The contract of a prior covariance as solvers see it."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
@@ -23,6 +25,13 @@ class PriorForm(ABC):
     def __init__(self, array: Array) -> None:
         # Kernels are compiled for arrays that are contiguous and writeable.
         self.array: Array = np.require(array, np.float64, ["C", "W"])
+
+    square: ClassVar[bool]
+    """Whether `array` has a column for each point."""
+
+    @abstractmethod
+    def among(self, points: NDArray[np.int64]) -> Array:
+        """Covariances (1 or c, s, s) of some points (s,)."""
 
     @property
     @abstractmethod

@@ -29,8 +29,8 @@ _double = types.float64
 _doubles = types.CPointer(_double)
 
 SIGNATURE = types.void(
-    _int, _int, _int, _int,  # covariance matrices (1 or c), c, n, p
-    _doubles, _doubles, _ints, _doubles,  # prior covariance, prior mean, labels, parameters of the likelihood
+    _int, _int, _int, _int, _int,  # matrices of the prior (1 or c), c, n, columns of a matrix, p
+    _doubles, _doubles, _ints, _doubles,  # array of the prior, its mean, labels, parameters of the likelihood
     _doubles, _int,  # what to start from, overwritten, and how many numbers that is
     _double,  # factor on the tolerance
     _doubles, _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
@@ -68,20 +68,20 @@ def external(name: str, solve: Callable[..., Outcome]) -> Any:
 
 def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
     def call(
-        matrices: int, c: int, n: int, p: int, k_: Any, mean_: Any, labels_: Any, parameters_: Any,
+        matrices: int, c: int, n: int, columns: int, p: int, k_: Any, mean_: Any, labels_: Any, parameters_: Any,
         start_: Any, size: int, looseness: float,
         evidence_: Any, gradient_: Any, gradient_mean_: Any, gradient_parameters_: Any, outcome_: Any,
     ) -> None:  # fmt: skip
         array = np.ctypeslib.as_array
         evidence, outcome, start = array(evidence_, (1,)), array(outcome_, (2,)), array(start_, (size,))
-        gradient, gradient_mean = array(gradient_, (matrices, n, n)), array(gradient_mean_, (c, n))
+        gradient, gradient_mean = array(gradient_, (matrices, n, columns)), array(gradient_mean_, (c, n))
         parameters, gradient_parameters = (
             array(values, (p, n)) if p else np.empty((0, n)) for values in (parameters_, gradient_parameters_)
         )
         evidence[:] = gradient[:] = gradient_mean[:] = gradient_parameters[:] = np.nan
         outcome[:] = OUT_OF_MEMORY, 0
         try:
-            k, mean, labels = array(k_, (matrices, n, n)), array(mean_, (c, n)), array(labels_, (n,))
+            k, mean, labels = array(k_, (matrices, n, columns)), array(mean_, (c, n)), array(labels_, (n,))
             found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
         except KeyboardInterrupt:
             # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.

@@ -9,6 +9,7 @@ value alone: its relative error is that of rounding over itself.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dtrtri
@@ -96,6 +97,13 @@ class RowFunctionPosterior(FunctionPosterior):
 
 class RowForm(PriorForm):
     """Coefficients J (1, n, q) of one latent function."""
+
+    square = False
+
+    def among(self, points: NDArray[np.int64]) -> Array:
+        """See `PriorForm`."""
+        some = self.array[:, points]
+        return some @ some.swapaxes(1, 2)
 
     @property
     def variances(self) -> Array:

@@ -1,6 +1,6 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
@@ -144,6 +145,11 @@ class GPClassifier(LatentPrior):
     def latent_values(self) -> TensorVariable:
         """See `LatentPrior`."""
         return self.prior.latent_values()
+
+    @property
+    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
+        """See `LatentPrior`."""
+        return self.prior.arrays
 
     def roots(self) -> TensorVariable | None:
         """See `LatentPrior`."""

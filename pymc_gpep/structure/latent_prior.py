@@ -1,7 +1,7 @@
 """The contract of a Gaussian prior of latent functions as it is read from a model."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 
@@ -55,6 +56,18 @@ class Elsewhere(ABC):
     @abstractmethod
     def inputs(self) -> Array:
         """Inputs of the model, (n, d)."""
+
+    def by_normals(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
+        """Return f = m + J z + e at new rows, with the standard normals z of the model, given value variables.
+
+        J (c, m, q), the variance (c, m) of e, which no row of the model knows, and m (c, m).
+
+        Raises
+        ------
+        TypeError
+            If latent functions are not made of few standard normals.
+        """
+        raise TypeError(f"{type(self).__name__} knows no coefficients of standard normals.")
 
 
 class LatentPrior(ABC):
@@ -121,6 +134,11 @@ class LatentPrior(ABC):
     @abstractmethod
     def latent_values(self) -> TensorVariable:
         """Return the latent values, (c, n) in the order of the functions."""
+
+    @property
+    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
+        """Types of priors and what makes their arrays, the one that suits the size of the problem first."""
+        return {DensePrior: self.covariances}
 
     def roots(self) -> TensorVariable | None:
         """Return J (c, n, q) of f = m + J z with independent standard normals z.

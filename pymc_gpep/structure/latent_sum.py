@@ -4,7 +4,7 @@ Every integrated variable is replaced in the graph by what it makes of standard 
 among the terms keeps its own covariance, so that an evidence needs no factor of it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -19,6 +19,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance
@@ -32,6 +34,7 @@ from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
 
 __all__ = ["LatentSum"]
 
+_MANY = 300  # rows, below which a matrix of them costs next to nothing
 _NAMED = 4  # variables that a message names
 
 
@@ -266,6 +269,12 @@ class LatentSum(LatentPrior):
         z = pt.vector("normals", shape=(self.n_plain,), dtype="float64")
         (values,) = self.by_parts([self.argument], z, [pt.zeros(shape) for shape in self.sizes], seen=True)
         return self.shaped(slopes_of(values, z, self.n_plain), self.n_points, batched=True)
+
+    @property
+    def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
+        """See `LatentPrior`."""
+        few = self.n_functions == 1 and not self.processes and self.n_points >= max(_MANY, 2 * self.n_normals)
+        return ({RowPrior: self.plain_roots} if few else {}) | {DensePrior: self.covariances}
 
     def roots(self) -> TensorVariable:
         """See `LatentPrior`."""

@@ -31,7 +31,7 @@ class Moments(NamedTuple):
     """What an approximation is of, at a point of a model."""
 
     k: Array
-    """Prior covariance, (1 or c, n, n)."""
+    """Prior covariance (1 or c, n, n), or what else a prior is made of."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: NDArray[np.int64]
@@ -41,14 +41,16 @@ class Moments(NamedTuple):
 
 
 def prior_moments(
-    classifier: GPClassifier, data: Mapping[Variable, Variable] | None = None
+    classifier: GPClassifier,
+    data: Mapping[Variable, Variable] | None = None,
+    prior_type: type[DensePrior] = DensePrior,
 ) -> Callable[[PointType], Moments]:
     """What an approximation is of, as a function of a point of the model.
 
     With the data given, as of `frozen_data`, else with those that the model has when the function is called.
     """
     model = classifier.model
-    moments = [classifier.covariances(), classifier.mean(), classifier.parameters]
+    moments = [classifier.arrays[prior_type](), classifier.mean(), classifier.parameters]
     outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))
@@ -71,7 +73,7 @@ def prior_roots(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> 
     return lambda point: np.asarray(function(*(point[v.name] for v in value_vars))[0])
 
 
-def check_moments(moments: Moments) -> None:
+def check_moments(moments: Moments, prior_type: type[DensePrior] = DensePrior) -> None:
     """Raise a ValueError if prior moments cannot be those of a Gaussian process, or if the likelihood cannot be one."""
     k, mean, labels, likelihood = moments
     for name, values in (("covariance", k), ("mean", mean)):
@@ -80,5 +82,5 @@ def check_moments(moments: Moments) -> None:
                 f"The prior {name} must be finite, but has {bad} values that are not. Look for missing values in the "
                 "inputs of the model, and at the hyperparameters it starts from."
             )
-    likelihood.check(labels, *DensePrior.checked(k, mean).shape)
+    likelihood.check(labels, *prior_type.checked(k, mean).shape)
     likelihood.check_parameters(labels, "the labels")

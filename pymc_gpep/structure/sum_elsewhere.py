@@ -206,6 +206,13 @@ class SumElsewhere(Elsewhere):
         """Tell whether data have an entry for each row."""
         return self._fitted[name].shape[:1] == (self._prior.n_points,)
 
+    def by_normals(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
+        """See `Elsewhere`, for sums without Gaussian processes; raises what a call raises."""
+        _, _, new, known = self._at(point, x)
+        beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
+        m = len(x)
+        return known[:, :m], np.maximum(beside, 0.0)[:, :m], new.mean[:, :m]
+
     def __call__(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
 
@@ -213,6 +220,23 @@ class SumElsewhere(Elsewhere):
         ------
         ValueError
             If the argument has another number of rows, since data that were not given have those of the fit.
+        """
+        function, processes, new, known = self._at(point, x)
+        m = len(x)
+        old = function(point, [self._fitted[name] for name in (*x.by_row, *x.others)], self._prior.n_points)
+        cross = known @ old.roots.swapaxes(1, 2)
+        variance = (new.roots**2).sum(axis=2)
+        for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
+            between, own, _ = process(point, inputs)
+            for there, here in zip(ahead, behind, strict=True):
+                cross += there[:, :, None] * between * here[:, None]
+                variance += there**2 * own
+        return cross[:, :m], variance[:, :m], new.mean[:, :m]
+
+    def _at(self, point: PointType, x: NewData) -> tuple[_Rows, list[Elsewhere], _AtRows, Array]:
+        """Return a function of rows, the processes that are moved, the sum at new rows, and its known coefficients.
+
+        Coefficients (c, m, q) of levels that the fit has no rows of are 0 among those known. There may be a row more.
         """
         names = (*x.by_row, *x.others)
         if names not in self._made:
@@ -227,7 +251,6 @@ class SumElsewhere(Elsewhere):
             new = function(point, [*values, *x.others.values()], extra)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        old = function(point, [self._fitted[name] for name in names], self._prior.n_points)
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
         for name, mask in x.strange.items():
             wide = np.concatenate([mask, mask[-1:]]) if extra > m else mask
@@ -235,14 +258,7 @@ class SumElsewhere(Elsewhere):
             moved = function(point, [*other, *x.others.values()], extra)
             alone = own_normals(name, (new.mean, new.roots), (moved.mean, moved.roots))
             known[alone & wide[:, None]] = 0.0
-        cross = known @ old.roots.swapaxes(1, 2)
-        variance = (new.roots**2).sum(axis=2)
-        for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
-            between, own, _ = process(point, inputs)
-            for there, here in zip(ahead, behind, strict=True):
-                cross += there[:, :, None] * between * here[:, None]
-                variance += there**2 * own
-        return cross[:, :m], variance[:, :m], new.mean[:, :m]
+        return function, processes, new, known
 
     def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
         """Return a function of a point and data, and the processes that are moved."""

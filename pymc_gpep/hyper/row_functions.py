@@ -1,0 +1,83 @@
+"""A latent function whose posterior is that of few standard normals, from all rows together."""
+
+from collections.abc import Iterator
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.row_posterior import RowPosterior
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.hyper.dense_functions import DenseFunctions
+from pymc_gpep.hyper.latent_functions import NewRows, Reach
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_whitened
+from pymc_gpep.solvers.inducing import Block, row_blocks
+
+__all__ = ["RowFunctions"]
+
+_SOME = 200  # fitted rows that are looked at for all
+
+
+class RowFunctions(DenseFunctions):
+    """The latent function by the posterior of q standard normals; nothing has more than one axis of rows."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.size = self._posterior.prior.roots.shape[2]
+
+    @property
+    def _posterior(self) -> RowPosterior:
+        return cast(RowPosterior, self.solution.posterior)
+
+    @property
+    def own(self) -> Array:
+        """See `LatentFunctions`; standard normals have the variance 1."""
+        return np.ones((1, self.size))
+
+    def at(self, inputs: Any) -> NewRows:
+        """See `LatentFunctions`."""
+        known, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs)
+        mean, cov = self._posterior.at_coefficients(known, beside, prior_mean)
+        variance = beside + np.einsum("cij,cij->ci", known, known)
+        return NewRows(mean, cov, Block(known.swapaxes(1, 2), variance, prior_mean))
+
+    def refitted(self, i: int) -> tuple[Array, Array, bool]:
+        """See `LatentFunctions`."""
+        solution, prior = self.solution, self._posterior.prior
+        others = np.delete(np.arange(self.n_points), i)
+        again = self._approximator.solve(
+            prior.roots[:, others], prior.mean[:, others], solution.labels[others],
+            likelihood=solution.likelihood.at(others), prior_type=RowPrior,
+        )  # fmt: skip
+        posterior = cast(RowPosterior, again.posterior)
+        mean, cov = posterior.at_coefficients(prior.roots[:, [i]], np.zeros((1, 1)), prior.mean[:, [i]])
+        return mean.T, cov, again.convergence.converged
+
+    def among_fitted(self) -> Reach:
+        """See `LatentFunctions`."""
+        prior = self._posterior.prior
+        some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
+        return Reach(prior.roots[:, some], prior.variances[:, some], self.own)
+
+    @property
+    def _factorised(self) -> RowPosterior:
+        return self._posterior
+
+    @cached_property
+    def _normals(self) -> CoupledWhitened:
+        prior = self._posterior.prior
+        j, pi = prior.roots[0], self._posterior.precision[0]
+        found = coupled_whitened(j.T @ (pi[:, None] * j), np.zeros((1, j.shape[1])))
+        return found._replace(mean=prior.whitened_slope(self._posterior.weights))
+
+    def draw_at(self, rng: np.random.Generator, count: int, inputs: Any) -> Iterator[tuple[slice, Array]]:
+        """See `LatentFunctions`."""
+        f, z = self.draw(rng, count)
+        if inputs is None:
+            yield slice(0, self.n_points), f
+            return
+        for rows in row_blocks(len(inputs), max(self.size, count)):
+            known, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs[rows])
+            values = prior_mean + z @ known[0].T
+            yield rows, values + np.sqrt(beside) * rng.standard_normal(values.shape)
