@@ -40,7 +40,7 @@ class RowPosterior(DensePosterior):
     @cached_property
     def _factor(self) -> Array:
         """L, (q, q)."""
-        factor = precision_factor(self._j, self.precision[0])
+        factor = precision_factor(self.prior.rows, self.precision[0])
         if factor is None:
             raise NotPositiveDefiniteError(NO_COVARIANCE)
         return factor
@@ -53,7 +53,8 @@ class RowPosterior(DensePosterior):
 
     def _smoothed(self, force: Array) -> Array:
         """J Λ⁻¹ Jᵀ r (1, n), of r (1, n)."""
-        return np.asarray(self._j @ (self._root.T @ (self._root @ (self._j.T @ force[0]))))[None]
+        rows = self.prior.rows
+        return rows.products(self._root.T @ (self._root @ rows.sums(force[0])))[None]
 
     @cached_property
     def mean(self) -> Array:
@@ -61,7 +62,7 @@ class RowPosterior(DensePosterior):
 
     def normals(self) -> tuple[Array, Array]:
         """The mean (1, q) of z, and L⁻¹ (q, q): the covariance of z is L⁻ᵀ L⁻¹."""
-        return (self._j.T @ self.weights[0])[None], self._root
+        return self.prior.rows.sums(self.weights[0])[None], self._root
 
     @property
     def log_determinant(self) -> float:
@@ -69,8 +70,7 @@ class RowPosterior(DensePosterior):
 
     @cached_property
     def _variance(self) -> Array:
-        half = self._j @ self._root.T
-        return np.einsum("ij,ij->i", half, half)
+        return self.prior.rows.variances(self._root)
 
     def marginals(self) -> tuple[Array, Array]:
         return self.mean, self._variance[:, None, None].copy()

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.solvers.coefficients import Coefficients, coefficients
 from pymc_gpep.solvers.row_form import RowForm
 
 __all__ = ["RowPrior"]
@@ -51,6 +52,11 @@ class RowPrior(DensePrior):
                     f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
                 )
         return cls(coefficients, means)
+
+    @cached_property
+    def rows(self) -> Coefficients:
+        """J, by entries where that is cheaper."""
+        return coefficients(self.roots[0])
 
     @property
     def array(self) -> Array:

@@ -225,12 +225,12 @@ def _approach(problem: Problem, b: Array, ascent: CavityAscent, tolerance: float
             break
 
 
-def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: float) -> Array:
-    """Precisions and locations (2, n) of naive TAP, D = K_ii, about as accurate as asked for, without a factorisation.
+def sites_at_mode(problem: Problem, average: Callable[..., None], tolerance: float, *, wide: bool) -> Array:
+    """Precisions and locations (2, n) of Laplace's method, or of naive TAP where cavities are `wide` as the prior.
 
-    They are a start for other approximations, and all 0 where they are no numbers.
+    They are about as accurate as asked for, a start for other approximations, and all 0 where they are no numbers.
     """
-    width = problem.prior.variances[0].copy()
+    width = problem.prior.variances[0].copy() if wide else np.zeros(problem.labels.size)
     ascent = CavityAscent(problem, average, width, lambda *_: np.nan)
     b, image = np.zeros((2, 1, width.size))
     _approach(problem, b, ascent, tolerance)

@@ -4,17 +4,19 @@ Matrices are of the size of z: with Λ = I + JᵀπJ = L Lᵀ and H = J L⁻ᵀ
 
     log|I + πK| = log|Λ|,   var f_i = ‖h_i‖²,   (I + πK)⁻¹ r = r − π J Λ⁻¹ Jᵀ r,   M = π − π H Hᵀ π,
 
-so that n rows cost O(n q²), products of matrices. 1 − π var f loses digits where a row all but decides on its latent
-value alone: its relative error is that of rounding over itself.
+so that n rows cost O(n q²), products of matrices, or O(n k²) where rows have k entries. 1 − π var f loses digits where
+a row all but decides on its latent value alone: its relative error is that of rounding over itself.
 """
+
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cho_solve, cholesky
-from scipy.linalg.blas import dsyrk
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.coefficients import Coefficients, coefficients
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.team import Team
@@ -25,13 +27,12 @@ _EPS = float(np.finfo(np.float64).eps)
 _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
 
 
-def precision_factor(coefficients: Array, precision: Array) -> Array | None:
-    """The Cholesky factor L (q, q) of Λ = I + JᵀπJ, with J (n, q) and π (n,) ≥ 0; None where there is none."""
-    scaled = np.sqrt(precision)[:, None] * coefficients
-    total = dsyrk(1.0, scaled.T, lower=1)  # the transpose of a C-ordered array is what BLAS takes without a copy
+def precision_factor(rows: Coefficients, precision: Array) -> Array | None:
+    """The Cholesky factor L (q, q) of Λ = I + JᵀπJ, with π (n,) ≥ 0; None where there is none."""
+    total = rows.gram(precision)
+    total[np.diag_indices(len(total))] += 1.0
     if not np.isfinite(total).all():
         return None
-    total[np.diag_indices(len(total))] += 1.0
     try:
         factor: Array = cholesky(total, lower=True, overwrite_a=True, check_finite=False)
     except LinAlgError:
@@ -42,18 +43,18 @@ def precision_factor(coefficients: Array, precision: Array) -> Array | None:
 class RowFunctionPosterior(FunctionPosterior):
     """The posterior by Λ."""
 
-    def __init__(self, coefficients: Array, prior_mean: Array) -> None:
+    def __init__(self, rows: Coefficients, prior_mean: Array) -> None:
         super().__init__(prior_mean)
-        self._j = coefficients
+        self._rows = rows
         self._factor: Array = np.empty((0, 0))
-        self._half: Array = np.empty((0, 0))
+        self._root: Array = np.empty((0, 0))
 
     def decompose(self, precision: Array) -> bool:
         """See `FunctionPosterior`."""
         self.precision[:] = precision
         if not (precision >= 0.0).all():
             return False
-        factor = precision_factor(self._j, self.precision)
+        factor = precision_factor(self._rows, self.precision)
         if factor is None:
             return False
         self._factor = factor
@@ -61,17 +62,16 @@ class RowFunctionPosterior(FunctionPosterior):
         return True
 
     def invert(self) -> None:
-        """See `FunctionPosterior`; H (n, q)."""
-        root, _ = dtrtri(self._factor, lower=1)
-        self._half = self._j @ root.T
+        """See `FunctionPosterior`; L⁻¹ (q, q)."""
+        self._root, _ = dtrtri(self._factor, lower=1)
 
     def times(self, weights: Array) -> Array:
         """See `FunctionPosterior`."""
-        return np.asarray(self._j @ (self._j.T @ weights))
+        return self._rows.products(self._rows.sums(weights))
 
     def spread(self) -> None:
         """See `FunctionPosterior`."""
-        np.einsum("ij,ij->i", self._half, self._half, out=self.variance)
+        self.variance[:] = self._rows.variances(self._root)
 
     @property
     def kept(self) -> Array:
@@ -80,19 +80,26 @@ class RowFunctionPosterior(FunctionPosterior):
 
     def smooth(self, force: Array) -> Array:
         """See `FunctionPosterior`."""
-        solved = cho_solve((self._factor, True), self._j.T @ force, check_finite=False)
-        return np.asarray(force - self.precision * (self._j @ solved))
+        return force - self.precision * self._rows.products(self._solved(self._rows.sums(force)))
+
+    def _solved(self, right: Array) -> Array:
+        """Λ⁻¹ r, of r (q,) or (q, p)."""
+        return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
 
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
         """See `FunctionPosterior`; (1, n, q), twice the derivative in K times J."""
-        b = self.weights
-        solved = cho_solve((self._factor, True), self._j.T, check_finite=False).T  # J Λ⁻¹, and M J = π J Λ⁻¹
-        gradient = np.outer(b, self._j.T @ b) - self.precision[:, None] * solved
-        if moved is not None:
-            gradient += np.outer(moved, self._j.T @ b) + np.outer(b, self._j.T @ moved)
+        b, pulled = self.weights, self._rows.sums(self.weights)
+        identity = np.eye(len(self._factor))
+        gradient = self._rows.combined(self._solved(identity))  # J Λ⁻¹, and M J = π J Λ⁻¹
+        gradient *= -self.precision[:, None]
+        if moved is None:
+            gradient += b[:, None] * pulled
+        else:
+            gradient += (b + moved)[:, None] * pulled
+            gradient += b[:, None] * self._rows.sums(moved)
         if of_variance is not None:
-            gradient += 2.0 * of_variance[:, None] * self._j
-        return np.asarray(gradient[None])
+            gradient += self._rows.combined(2.0 * identity) * of_variance[:, None]
+        return gradient[None]
 
 
 class RowForm(PriorForm):
@@ -100,12 +107,16 @@ class RowForm(PriorForm):
 
     square = False
 
+    @cached_property
+    def _rows(self) -> Coefficients:
+        return coefficients(self.array[0])
+
     def among(self, points: NDArray[np.int64]) -> Array:
         """See `PriorForm`."""
         some = self.array[:, points]
         return some @ some.swapaxes(1, 2)
 
-    @property
+    @cached_property
     def variances(self) -> Array:
         """See `PriorForm`."""
         return np.einsum("cij,cij->ci", self.array, self.array)
@@ -116,7 +127,7 @@ class RowForm(PriorForm):
 
     def multiply(self, b: Array, out: Array) -> None:
         """See `PriorForm`."""
-        out[0] = self.array[0] @ (self.array[0].T @ b[0])
+        out[0] = self._rows.products(self._rows.sums(b[0]))
 
     def rounding(self, b: Array) -> float:
         """See `PriorForm`."""
@@ -126,14 +137,14 @@ class RowForm(PriorForm):
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
         """See `PriorForm`; by a factorisation, NaN where there is none."""
-        j = self.array[0]
-        factor = precision_factor(j, curvature)
+        factor = precision_factor(self._rows, curvature)
         if factor is None:
             pull[:] = image[:] = np.nan
             return
-        pull[0] = slope[0] - curvature * (j @ cho_solve((factor, True), j.T @ slope[0], check_finite=False))
+        solved = cho_solve((factor, True), self._rows.sums(slope[0]), check_finite=False)
+        pull[0] = slope[0] - curvature * self._rows.products(solved)
         self.multiply(pull, image)
 
     def posterior(self, prior_mean: Array) -> RowFunctionPosterior:
         """See `PriorForm`."""
-        return RowFunctionPosterior(self.array[0], prior_mean)
+        return RowFunctionPosterior(self._rows, prior_mean)

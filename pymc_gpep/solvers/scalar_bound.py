@@ -32,6 +32,7 @@ from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_round
 __all__ = ["average_target", "bound_target", "scalar_bound"]
 
 _DIFFERENCE = 1e-4  # of standard deviations, and of variances relative to themselves
+_LEAST = 1e-12  # difference of means
 _NARROWEST = 0.1  # to which part of a variance one step may take it
 _CLOSE = 0.3  # in standard deviations: means that move less do not overshoot
 _ROUGHLY = 1e-3  # tolerance of the sites that a solve from cold begins with
@@ -79,7 +80,7 @@ def bound_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     """Where g is a bound: a step of Newton's method in the mean, with a line search, and the precisions there."""
     posterior, g = look.posterior, look.g
     m, v, b = posterior.mean, posterior.variance, posterior.weights
-    apart = _DIFFERENCE * np.sqrt(v)
+    apart = np.maximum(_DIFFERENCE * np.sqrt(v), _LEAST)  # a point may have no variance at all
 
     def curvature(mean: Array) -> Array:
         rise = look.at(mean - apart, v)[1] - look.at(mean + apart, v)[1]
@@ -155,7 +156,7 @@ def scalar_bound(
         )
 
     if not sites.any() and average is not None:
-        sites[:, :, 0] = sites_at_mode(problem, average, _ROUGHLY)
+        sites[:, :, 0] = sites_at_mode(problem, average, _ROUGHLY, wide=True)
         np.clip(sites[0], 0.0, largest_precision, out=sites[0])
     if not sites.any():
         # Narrow at first: bounds fall fast, and averages are expensive, where a posterior is too wide.

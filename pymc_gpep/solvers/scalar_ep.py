@@ -17,12 +17,14 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.cavity_newton import sites_at_mode
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 
 __all__ = ["scalar_ep"]
 
+_ROUGHLY = 1e-2  # tolerance of the mode that a solve from cold begins at
 _DIGITS = 8.0 * np.finfo(np.float64).eps
 
 
@@ -66,6 +68,9 @@ def scalar_ep(
             posterior.gradient(), posterior.weights[None].copy(), parameter_slopes(problem, slopes, mean, width)
         )
 
+    if not start.any():
+        # From sites that say nothing EP may leave for good where the prior is wide.
+        start.reshape(2, -1)[:] = sites_at_mode(problem, average, _ROUGHLY, wide=False)
     evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
     # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.

@@ -191,7 +191,7 @@ def test_orthants(seed):
     covariance = np.outer(sign, sign) * (problem.k + np.eye(10))
     p = multivariate_normal(-sign * problem.mean[0], covariance).cdf(np.zeros(10), rng=np.random.default_rng(seed))
     dense = binary_ep(problem.k, sign, problem.mean[0])
-    found = solve("ep", problem, PROBIT)
+    found = solve("ep", problem, PROBIT, tolerance=1e-9)
     assert found.evidence == pytest.approx(dense.evidence, abs=1e-8)
     assert_allclose(found.mean[0], dense.mean, atol=1e-7)
     # EP's own bias: that of its fixed point by dense algebra.

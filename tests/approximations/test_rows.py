@@ -28,11 +28,20 @@ CASES = [
     for method in APPROXIMATIONS
     if method.by_rows and method.approximates(likelihood)
 ]
-shapes = pytest.mark.parametrize(("q", "rank"), [(5, 5), (30, 30), (6, 3)], ids=["tall", "wide", "of low rank"])
+shapes = pytest.mark.parametrize(
+    ("q", "rank"), [(5, 5), (30, 30), (6, 3), (13, 0)], ids=["tall", "wide", "of low rank", "with few entries"]
+)
 
 
 def coefficients(q, rank, rng=RNG):
-    return rng.normal(size=(1, N, rank)) @ rng.normal(size=(rank, q)) / np.sqrt(q)
+    if rank:
+        return rng.normal(size=(1, N, rank)) @ rng.normal(size=(rank, q)) / np.sqrt(q)
+    j = np.zeros((1, N, q))  # a level, groups and persons, and a row of nothing
+    j[0, :, 0] = 0.5
+    j[0, np.arange(N), 1 + rng.integers(0, 4, size=N)] = rng.normal(size=N)
+    j[0, np.arange(N), 5 + rng.integers(0, 8, size=N)] = 0.7
+    j[0, 3] = 0.0
+    return j
 
 
 def bound(likelihood):

@@ -1,0 +1,68 @@
+"""Rows of coefficients with few entries each: products, and quadratic forms of a small matrix.
+
+Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order; entries
+beyond its own have the value 0.
+"""
+
+from pymc_gpep.kernels.compile import kernel
+
+__all__ = ["entry_gram", "entry_products", "entry_sums", "entry_variances", "row_combinations"]
+
+
+@kernel
+def entry_gram(cells, values, weights, gram):
+    """Add Σ_i w_i a_i a_iᵀ to the lower triangle of `gram` (q, q), with w (n,)."""
+    for i in range(cells.shape[0]):
+        for a in range(cells.shape[1]):
+            weighted = weights[i] * values[i, a]
+            if weighted != 0.0:
+                row = gram[cells[i, a]]
+                for b in range(a + 1):
+                    row[cells[i, b]] += weighted * values[i, b]
+
+
+@kernel
+def entry_variances(cells, values, matrix, out):
+    """Write a_iᵀ S a_i into `out` (n,), of a symmetric S (q, q)."""
+    for i in range(cells.shape[0]):
+        total = 0.0
+        for a in range(cells.shape[1]):
+            value = values[i, a]
+            if value != 0.0:
+                row = matrix[cells[i, a]]
+                half = 0.5 * value * row[cells[i, a]]
+                for b in range(a):
+                    half += values[i, b] * row[cells[i, b]]
+                total += 2.0 * value * half
+        out[i] = total
+
+
+@kernel
+def entry_products(cells, values, numbers, out):
+    """Write a_iᵀ v into `out` (n,), of v (q,)."""
+    for i in range(cells.shape[0]):
+        total = 0.0
+        for a in range(cells.shape[1]):
+            total += values[i, a] * numbers[cells[i, a]]
+        out[i] = total
+
+
+@kernel
+def entry_sums(cells, values, weights, out):
+    """Add Σ_i w_i a_i to `out` (q,), of w (n,)."""
+    for i in range(cells.shape[0]):
+        for a in range(cells.shape[1]):
+            out[cells[i, a]] += weights[i] * values[i, a]
+
+
+@kernel
+def row_combinations(cells, values, matrix, out):
+    """Add a_iᵀ S to each row of `out` (n, p), of S (q, p)."""
+    for i in range(cells.shape[0]):
+        row = out[i]
+        for a in range(cells.shape[1]):
+            value = values[i, a]
+            if value != 0.0:
+                other = matrix[cells[i, a]]
+                for j in range(matrix.shape[1]):
+                    row[j] += value * other[j]

@@ -1,0 +1,115 @@
+"""Rows of coefficients J (n, q), in full or by their entries, and what is computed of them for n rows at a time."""
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.entries import (
+    entry_gram,
+    entry_products,
+    entry_sums,
+    entry_variances,
+    row_combinations,
+)
+
+__all__ = ["Coefficients", "coefficients"]
+
+_FEW = 40  # entries of a row, up to which loops over them are faster than products of matrices
+_SHARE = 0.25  # of all, at most
+
+
+class Coefficients(ABC):
+    """Rows J (n, q)."""
+
+    @abstractmethod
+    def gram(self, weights: Array) -> Array:
+        """Return JᵀwJ (q, q), whose lower triangle counts, of w (n,) ≥ 0."""
+
+    @abstractmethod
+    def products(self, numbers: Array) -> Array:
+        """Return J v (n,), of v (q,)."""
+
+    @abstractmethod
+    def sums(self, weights: Array) -> Array:
+        """Return Jᵀ w (q,), of w (n,)."""
+
+    @abstractmethod
+    def variances(self, root: Array) -> Array:
+        """Return the diagonal (n,) of J RᵀR Jᵀ, of a lower triangular R (q, q)."""
+
+    @abstractmethod
+    def combined(self, matrix: Array) -> Array:
+        """Return J S (n, p), of S (q, p)."""
+
+
+class _Full(Coefficients):
+    """All of J."""
+
+    def __init__(self, j: Array) -> None:
+        self._j = j
+
+    def gram(self, weights: Array) -> Array:
+        scaled = np.sqrt(weights)[:, None] * self._j
+        # The transpose of a C-ordered array is what BLAS takes without a copy.
+        return np.asarray(dsyrk(1.0, scaled.T, lower=1))
+
+    def products(self, numbers: Array) -> Array:
+        return np.asarray(self._j @ numbers)
+
+    def sums(self, weights: Array) -> Array:
+        return np.asarray(self._j.T @ weights)
+
+    def variances(self, root: Array) -> Array:
+        half = self._j @ root.T
+        return np.einsum("ij,ij->i", half, half)
+
+    def combined(self, matrix: Array) -> Array:
+        return np.asarray(self._j @ matrix)
+
+
+class _Entries(Coefficients):
+    """What is not 0, see `pymc_gpep.kernels.gaussians.entries`."""
+
+    def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
+        self._cells, self._values, self._q = cells, values, q
+
+    def gram(self, weights: Array) -> Array:
+        gram = np.zeros((self._q, self._q))
+        entry_gram(self._cells, self._values, np.ascontiguousarray(weights), gram)
+        return gram
+
+    def products(self, numbers: Array) -> Array:
+        out = np.empty(len(self._cells))
+        entry_products(self._cells, self._values, np.ascontiguousarray(numbers), out)
+        return out
+
+    def sums(self, weights: Array) -> Array:
+        out = np.zeros(self._q)
+        entry_sums(self._cells, self._values, np.ascontiguousarray(weights), out)
+        return out
+
+    def variances(self, root: Array) -> Array:
+        out = np.empty(len(self._cells))
+        entry_variances(self._cells, self._values, np.ascontiguousarray(root.T @ root), out)
+        return out
+
+    def combined(self, matrix: Array) -> Array:
+        out = np.zeros((len(self._cells), matrix.shape[1]))
+        row_combinations(self._cells, self._values, np.ascontiguousarray(matrix), out)
+        return out
+
+
+def coefficients(j: Array) -> Coefficients:
+    """Make coefficients of an array (n, q), by entries where rows have few of them."""
+    there = j != 0.0
+    most = int(there.sum(axis=1).max(initial=0))
+    if most > min(_FEW, _SHARE * j.shape[1]):
+        return _Full(j)
+    rows, columns = np.nonzero(there)
+    place = np.arange(rows.size) - np.searchsorted(rows, np.arange(len(j)))[rows]
+    cells, values = np.zeros((len(j), max(most, 1)), dtype=np.int64), np.zeros((len(j), max(most, 1)))
+    cells[rows, place], values[rows, place] = columns, j[rows, columns]
+    return _Entries(cells, values, j.shape[1])
