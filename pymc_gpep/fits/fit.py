@@ -272,8 +272,8 @@ class Fit(SingleGroupApproximation):
             whole = "" if np.isnan(hyper.log_evidence) else f", log evidence {hyper.log_evidence:.4f}"
             integrated = f" Integrated over hyperparameters at {len(hyper)} nodes (hyper={hyper.name!r}){whole}."
         heading = self.log_posterior.heading(self.trace, self.solution, self.converged)
-        described = f" {self.classifier.described}" if self.classifier.described else ""
-        return f"{heading} {self.message}{integrated}{described}"
+        described = (self.classifier.described, self.log_posterior.algebra)
+        return " ".join([f"{heading} {self.message}{integrated}", *filter(None, described)])
 
     def __repr__(self) -> str:
         """Method, its number, and how the fit ended."""

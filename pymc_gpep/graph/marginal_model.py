@@ -12,7 +12,7 @@ from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.memory import check_memory
-from pymc_gpep.structure.prior_functions import check_moments, prior_moments
+from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
 
 __all__ = ["MarginalModel", "marginalize"]
 
@@ -42,8 +42,9 @@ class MarginalModel(pm.Model):
         add_others(self, model, integrated.union(dependent))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
         start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
-        k = classifier.covariances()
-        op = Evidence(approximator, classifier.likelihood_model, remembers=warm)
+        prior_type = prior_type_of(classifier, approximator)
+        k = classifier.arrays[prior_type]()
+        op = Evidence(approximator, classifier.likelihood_model, remembers=warm, form=prior_type.form)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
         pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
 
@@ -108,6 +109,8 @@ def marginalize(
     """
     classifier = read_classifier(model, likelihood, hyperparameters)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
-    check_memory(classifier, f"marginalize by {solver.name!r}", learned=True)
-    check_moments(prior_moments(classifier)(model.initial_point()))
+    prior_type = prior_type_of(classifier, solver)
+    columns = None if prior_type.form.square else classifier.n_normals
+    check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, columns=columns)
+    check_moments(prior_moments(classifier, prior_type=prior_type)(model.initial_point()), prior_type)
     return MarginalModel(classifier, solver, warm)

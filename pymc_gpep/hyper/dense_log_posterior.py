@@ -37,7 +37,7 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.latent_prior import Elsewhere
-from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments, prior_roots
+from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments, prior_roots, prior_type_of
 
 __all__ = ["DenseLogPosterior"]
 
@@ -68,7 +68,7 @@ class DenseLogPosterior(LogPosterior):
         self.approximator = approximator
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
-        self._prior_type = next(kind for kind in classifier.arrays if approximator.takes(kind.form))
+        self._prior_type = prior_type_of(classifier, approximator)
         moments = [classifier.arrays[self._prior_type](), classifier.mean(), classifier.parameters]
         k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
@@ -102,7 +102,8 @@ class DenseLogPosterior(LogPosterior):
     @property
     def entries(self) -> int:
         """See `LogPosterior`."""
-        return (self.classifier.n_functions * self.classifier.n_points) ** 2
+        c, n, q = self.classifier.n_functions, self.classifier.n_points, self.classifier.n_normals
+        return (c * n) ** 2 if self._prior_type.form.square else n * q
 
     def _prior_elsewhere(self, gps: Gps) -> Elsewhere:
         if gps not in self._elsewhere:
@@ -136,6 +137,12 @@ class DenseLogPosterior(LogPosterior):
     def observed(self, gps: Gps = None) -> NDArray[np.int64]:
         """See `LogPosterior`."""
         return np.asarray(self.moments(self.space.initial_point()).labels)
+
+    @property
+    def algebra(self) -> str:
+        """See `LogPosterior`."""
+        n, q = self.classifier.n_points, self.classifier.n_normals
+        return "" if self._prior_type.form.square else f"By rows: {n} rows of {q} standard normals."
 
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         """See `LogPosterior`."""

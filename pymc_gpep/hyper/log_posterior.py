@@ -71,6 +71,11 @@ class LogPosterior(ABC):
         """The rows that were fitted in place of those of the model; None where those of the model were fitted."""
         return None
 
+    @property
+    def algebra(self) -> str:
+        """A sentence that says what matrices are made of, where that is a choice; else empty."""
+        return ""
+
     def described(self) -> dict[str, Any]:
         """Return what a file says of the method."""
         return {"approximation": self.name, "options": json.dumps(asdict(self.approximator))}

@@ -151,6 +151,11 @@ class GPClassifier(LatentPrior):
         """See `LatentPrior`."""
         return self.prior.arrays
 
+    @property
+    def n_normals(self) -> int:
+        """See `LatentPrior`."""
+        return self.prior.n_normals
+
     def roots(self) -> TensorVariable | None:
         """See `LatentPrior`."""
         return self.prior.roots()

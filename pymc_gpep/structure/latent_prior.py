@@ -140,6 +140,11 @@ class LatentPrior(ABC):
         """Types of priors and what makes their arrays, the one that suits the size of the problem first."""
         return {DensePrior: self.covariances}
 
+    @property
+    def n_normals(self) -> int:
+        """How many standard normals the latent functions are made of, q."""
+        return self.n_functions * self.n_points
+
     def roots(self) -> TensorVariable | None:
         """Return J (c, n, q) of f = m + J z with independent standard normals z.
 

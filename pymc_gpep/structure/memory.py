@@ -22,7 +22,7 @@ _LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 _GIGABYTE = 1e9
 
 
-def check_memory(prior: LatentPrior, what: str, *, learned: bool = False) -> None:
+def check_memory(prior: LatentPrior, what: str, *, learned: bool = False, columns: int | None = None) -> None:
     """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
 
     What it would take at the least is compared with what there is, so that a fit which would fit is not refused.
@@ -34,10 +34,13 @@ def check_memory(prior: LatentPrior, what: str, *, learned: bool = False) -> Non
         What would be done, for the message.
     learned : bool
         Whether derivatives in hyperparameters are wanted.
+    columns : int, optional
+        Columns of a matrix, where they are not as many as rows.
     """
     n, c = prior.n_points, prior.n_functions
+    columns = columns or n
     matrices = (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
-    needed, there = 8.0 * matrices * n * n, available_memory()
+    needed, there = 8.0 * matrices * n * columns, available_memory()
     if needed <= there:
         return
     names = []
@@ -49,7 +52,8 @@ def check_memory(prior: LatentPrior, what: str, *, learned: bool = False) -> Non
     ways = [f"pm.fit(method={sparse[0]}, inducing=100), with inducing inputs"] if sparse else []
     ways += ['pm.fit(method="ivm", active=500), with active rows'] if '"ivm"' in names else []
     raise MemoryError(
-        f"{what} works on at least {matrices} matrices of {n} × {n} numbers for {c} latent function{'s' * (c > 1)}. "
+        f"{what} works on at least {matrices} matrices of {n} × {columns} numbers for {c} latent "
+        f"function{'s' * (c > 1)}. "
         f"They take {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are free. "
         + (f"Without such matrices there is {', or '.join(ways)}. " if ways else "")
         + f"{'Or give' if ways else 'Give'} the model fewer rows."

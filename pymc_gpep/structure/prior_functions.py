@@ -12,13 +12,14 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
+from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = ["Moments", "check_moments", "frozen_data", "prior_moments", "prior_roots"]
+__all__ = ["Moments", "check_moments", "frozen_data", "prior_moments", "prior_roots", "prior_type_of"]
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -38,6 +39,11 @@ class Moments(NamedTuple):
     """What was observed, (n,)."""
     likelihood: Likelihood
     """With the parameters that it has there."""
+
+
+def prior_type_of(classifier: GPClassifier, approximator: Approximator) -> type[DensePrior]:
+    """Return the type of prior that suits the size of a problem best, of those that an approximation takes."""
+    return next(kind for kind in classifier.arrays if approximator.takes(kind.form))
 
 
 def prior_moments(

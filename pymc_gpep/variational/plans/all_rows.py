@@ -11,6 +11,7 @@ from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import GPClassifier, StructureError
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.memory import check_memory
+from pymc_gpep.structure.prior_functions import prior_type_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
 from pymc_gpep.variational.plans.climb import Climb
@@ -36,7 +37,9 @@ class AllRows(Plan):
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
             )
-        check_memory(given.classifier, f"method={given.method!r}", learned=True)
+        by_rows = not prior_type_of(given.classifier, given.approximator).form.square
+        columns = given.classifier.n_normals if by_rows else None
+        check_memory(given.classifier, f"method={given.method!r}", learned=True, columns=columns)
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""
