@@ -135,6 +135,11 @@ class LatentSum(LatentPrior):
         """Integrated variables, and the latent values of processes."""
         return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
 
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of integrated variables outside of processes."""
+        return [mean for each in self.recipes.values() for mean in each.means]
+
     # Standard normals: those of recipes in their order, and after them those of processes.
 
     @property
