@@ -94,7 +94,7 @@ class RowSum(InNormals, Protocol):
     def recipe_means(self) -> list[TensorVariable]:
         """Means of all other variables that are integrated."""
 
-    def alone(
+    def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
         """Return a process without its mean at other inputs."""
@@ -171,7 +171,7 @@ class SumElsewhere(Elsewhere):
         covs = [latent.cov for latent in prior.processes]
         if not covs or _INPUTS in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
             return None
-        processes = [prior.alone(latent, self._gps, self._data) for latent in prior.processes]
+        processes = [prior.process(latent, self._gps, self._data) for latent in prior.processes]
         arrays = [each.moments.inputs for each in processes]
         if len(arrays[0]) != prior.n_points or not all(np.array_equal(each, arrays[0]) for each in arrays):
             return None
@@ -297,7 +297,7 @@ class SumElsewhere(Elsewhere):
             argument = self._from_inputs(there[_INPUTS], z)
         else:
             moved = [each for each in prior.processes if not set(known.values()).isdisjoint(ancestors([each.cov]))]
-            processes = [prior.alone(latent, self._gps, self._data) for latent in moved]
+            processes = [prior.process(latent, self._gps, self._data) for latent in moved]
             inputs = [each.inputs for each in processes]
 
             def argument(values: _Values) -> TensorVariable:

@@ -122,7 +122,7 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        classifier = read_classifier(pm.modelcontext(model), likelihood, hyperparameters)
+        classifier = read_classifier(pm.modelcontext(model), likelihood, hyperparameters, means=kind.sums)
         space = Hyperparameters(classifier)
         hyper = hyper or _default_hyper(space)
         self._hyper = hyper_method(hyper, hyper_options)
