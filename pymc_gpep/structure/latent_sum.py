@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -22,6 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance
+from pymc_gpep.structure.effects_elsewhere import EffectsElsewhere
 from pymc_gpep.structure.effects_in_means import EffectsInMeans
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP
@@ -296,6 +297,12 @@ class LatentSum(LatentPrior):
     def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
         """See `LatentPrior`."""
         return SumVariables(self, data)
+
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> EffectsElsewhere:
+        """Return variables at other inputs x of processes, and other data."""
+        return EffectsElsewhere(self, names, data, x, new)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
         """See `LatentPrior`."""

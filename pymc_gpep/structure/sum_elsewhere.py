@@ -28,7 +28,7 @@ from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.levels import levels_of, own_normals
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
-__all__ = ["MovedProcess", "NewData", "SumElsewhere"]
+__all__ = ["MovedProcess", "NewData", "RowSum", "SumElsewhere", "as_data"]
 
 _INPUTS = "Xnew"
 _SAME = 1e-8  # relative, of coefficients at the same rows
@@ -89,6 +89,10 @@ class RowSum(InNormals, Protocol):
     @property
     def processes(self) -> tuple[LatentGP, ...]:
         """Gaussian processes among the terms."""
+
+    @property
+    def places(self) -> dict[TensorVariable, slice]:
+        """Places of the normals of each integrated variable, or of the values of a process, among all."""
 
     @property
     def recipe_means(self) -> list[TensorVariable]:
@@ -211,7 +215,7 @@ class SumElsewhere(Elsewhere):
                     f"data[{name!r}] must be numbers of shape ({wanted}), but has type {array.dtype} and shape "
                     f"{array.shape}."
                 )
-            (by_row if each_row else others)[name] = _as_data(self._known[name], wide)
+            (by_row if each_row else others)[name] = as_data(self._known[name], wide)
         lengths = {name: len(value) for name, value in by_row.items()}
         m = max(lengths.values(), default=1)
         if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
@@ -406,7 +410,7 @@ class SumElsewhere(Elsewhere):
         )
 
 
-def _as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
+def as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
     """Return values in the type of data of the model."""
     converted = value.astype(variable.type.dtype)
     if not np.isfinite(converted).all() or not np.allclose(converted, value, rtol=1e-6):
