@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -73,12 +74,12 @@ class GPInference(Inference):
         `pymc_gpep.rows.open_rows.rows_of`.
     hyper : {"map", "laplace", "ccd", "importance", "mean_field", "nuts"}, optional
         What is done about the hyperparameters once their maximum is found. The default is `"map"` for latent functions
-        that are Gaussian processes, and `"ccd"` for sums of effects with up to six hyperparameters. `"map"`: they stay
-        there. The others integrate over them, with inducing inputs and active rows held: `"laplace"` by points from the
-        Gaussian at the maximum, `"ccd"` by a central composite design, `"importance"` by weighted draws,
-        `"mean_field"`, which is for `"vb"` alone, by variational Bayes, `"nuts"`, for methods that work on all latent
-        values together, by Markov chains. After batches the integral takes sweeps over all rows. See
-        `pymc_gpep.hyper`.
+        that are Gaussian processes, and `"ccd"` for sums of effects, or with effects in means, with up to six
+        hyperparameters. `"map"`: they stay there. The others integrate over them, with inducing inputs and active rows
+        held: `"laplace"` by points from the Gaussian at the maximum, `"ccd"` by a central composite design,
+        `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"` alone, by variational Bayes, `"nuts"`, for
+        methods that work on all latent values together, by Markov chains. After batches the integral takes sweeps over
+        all rows. See `pymc_gpep.hyper`.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that stay hyperparameters. Others that the likelihood's argument is affine in are
         integrated out.
@@ -122,11 +123,14 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        classifier = read_classifier(pm.modelcontext(model), likelihood, hyperparameters, means=kind.sums)
+        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
+        classifier = read(means=kind.sums)
+        approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
+        if kind.sums and approximator.inverts_prior and not classifier.singular:
+            classifier = read()
         space = Hyperparameters(classifier)
         hyper = hyper or _default_hyper(space)
         self._hyper = hyper_method(hyper, hyper_options)
-        approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         self._hyper.check(approximator, method)
         gps, rows = as_gps(gp), None if data is None else rows_of(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)

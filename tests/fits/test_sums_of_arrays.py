@@ -48,11 +48,6 @@ def classes(x):
     gpep.MultinomialProbit("y", process("f", x, n_outputs=3).T + x @ b + a, observed=KINDS)
 
 
-def stacked(x):
-    rows = [process(f"f_{k}", x) + x[:, 0] * pm.Normal(f"b_{k}") for k in range(3)]
-    gpep.MultinomialProbit("y", pt.stack(rows, axis=1), observed=KINDS)
-
-
 def process_on_process(x):
     f = process("f", x, Values(process("g", x)))
     pm.Bernoulli("y", logit_p=f + x[:, 0] * pm.Normal("b"), observed=BINARY)
@@ -64,8 +59,7 @@ def linear_mean(x):
 
 
 FORMS = {
-    each.__name__: each
-    for each in (trend, one_column, known_coefficients, classes, stacked, process_on_process, linear_mean)
+    each.__name__: each for each in (trend, one_column, known_coefficients, classes, process_on_process, linear_mean)
 }
 
 
@@ -79,7 +73,7 @@ def by_data(declare):
 
 def fit_of(declare, original=None):
     with made(declare):
-        method = "nested_ep" if original in (classes, stacked) else "ep"
+        method = "nested_ep" if original is classes else "ep"
         return pm.fit(method=method, hyper="map", progressbar=False)
 
 
