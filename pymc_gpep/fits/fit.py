@@ -670,7 +670,13 @@ class Fit(SingleGroupApproximation):
     # Effects.
 
     @one_blas_thread()
-    def effects(self, names: str | Sequence[str] | None = None) -> xr.Dataset:
+    def effects(
+        self,
+        names: str | Sequence[str] | None = None,
+        *,
+        Xnew: ArrayLike | None = None,
+        data: Mapping[str, ArrayLike] | None = None,
+    ) -> xr.Dataset:
         """Return means and standard deviations of variables that are affine in what was integrated.
 
         These are integrated variables, and Deterministics that are sums, selections or multiples of them. They are
@@ -680,16 +686,22 @@ class Fit(SingleGroupApproximation):
         ----------
         names : str or sequence of str, optional
             Names of variables of the model; all integrated ones if not given.
+        Xnew : array (m, d), optional
+            Inputs of the Gaussian processes that the variables are, or are made of: each term of a sum alone, as
+            mgcv's `plot.gam` draws it.
+        data : dict of str to array, optional
+            Data of the model (`pm.Data`) that the variables are to have in place of those of the fit.
 
         Returns
         -------
         Dataset
-            Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd".
+            Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd". At other
+            inputs or data the axis of rows is `new_point`.
 
         Raises
         ------
         ValueError
-            If a variable is a hyperparameter, not affine, or not in the model.
+            If a variable is a hyperparameter, not affine, or not in the model; if it cannot be had at `Xnew` or `data`.
 
         Warns
         -----
@@ -699,13 +711,17 @@ class Fit(SingleGroupApproximation):
         Examples
         --------
         >>> fit.effects("u").sel(moment="mean")
+        >>> fit.effects("f", Xnew=grid)
+        >>> fit.effects("field", data={"at": grid})
         """
         classifier = self.classifier
+        if names is None and (Xnew is not None or data):
+            raise ValueError("effects at other inputs or data needs names of variables.")
         if names is None:
             held = {latent.free: latent.f for latent in classifier.processes}
             names = [str(held.get(rv, rv).name) for rv in classifier.integrated]
         self.log_posterior.check_joint("effects")
-        return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names))
+        return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names), Xnew, data)
 
     @one_blas_thread()
     def contrast(self, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:

@@ -106,8 +106,10 @@ def marginalize(
     >>> idata = pm.sample(model=marginal)
     >>> idata = gpep.recover(idata, marginal)
     """
-    classifier = read_classifier(model, likelihood, hyperparameters)
+    classifier = read_classifier(model, likelihood, hyperparameters, means=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
+    if solver.inverts_prior and not classifier.singular:
+        classifier = read_classifier(model, likelihood, hyperparameters)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True)
     check_moments(prior_moments(classifier)(model.initial_point()))
     return MarginalModel(classifier, solver, warm)

@@ -1,7 +1,7 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pymc as pm
@@ -24,6 +24,7 @@ from pymc_gpep.structure.integrated import Gaussians, gaussians_of
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP, latents_among
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
+from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.recipes import why_no_recipes
 from pymc_gpep.structure.sum_reading import read_sum
@@ -125,6 +126,11 @@ class GPClassifier(LatentPrior):
         return self.prior.effects
 
     @property
+    def singular(self) -> bool:
+        """See `LatentPrior`."""
+        return self.prior.singular
+
+    @property
     def described(self) -> str:
         """See `LatentPrior`."""
         return self.prior.described
@@ -175,7 +181,11 @@ class GPClassifier(LatentPrior):
 
 
 def read_classifier(
-    model: pm.Model, likelihood: str | None = None, hyperparameters: Sequence[str] = ()
+    model: pm.Model,
+    likelihood: str | None = None,
+    hyperparameters: Sequence[str] = (),
+    *,
+    means: bool = False,
 ) -> GPClassifier:
     """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
 
@@ -187,6 +197,9 @@ def read_classifier(
         Name of the likelihood, needed if the model has several.
     hyperparameters : sequence of str
         Names of Gaussian variables that are not to be integrated.
+    means : bool
+        Whether Gaussian variables in the means of Gaussian processes are integrated where latent functions are these
+        processes alone. In sums with other effects they always are.
 
     Returns
     -------
@@ -200,7 +213,7 @@ def read_classifier(
     refuse_what_was_made(model)
     gaussians = gaussians_of(model, hyperparameters)
     likelihood_model, rv, reading = _find_likelihood(model, likelihood, gaussians.sources)
-    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading)
+    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means)
     parameters, count = _parameters(reading, prior.n_points)
     # What is known of parameters as yet is how many there are.
     likelihood_model = likelihood_model.given(np.full((count, prior.n_points), np.nan))
@@ -225,7 +238,12 @@ def read_classifier(
 
 
 def _read_prior(
-    model: pm.Model, gaussians: Gaussians, likelihood_model: Likelihood, rv: TensorVariable, reading: Reading
+    model: pm.Model,
+    gaussians: Gaussians,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    reading: Reading,
+    means: bool,
 ) -> tuple[LatentPrior, Reading, Dims]:
     """Return the prior of the latent functions, what the likelihood is given, and names of axes.
 
@@ -241,14 +259,28 @@ def _read_prior(
             return _read_sum(model, gaussians, likelihood_model, rv)
         except StructureError:
             raise error from None  # it knows more of Gaussian processes
-    latents = zip(assembly.latents, assembly.classes, strict=True)
-    found = GPModel(model, tuple(with_functions(*each, model) for each in latents), assembly.n_points)
-    return found, reading, assembly.dims
+    each = zip(assembly.latents, assembly.classes, strict=True)
+    latents = tuple(with_functions(*pair, model) for pair in each)
+    in_means = frozenset(gaussians.recipes).intersection(ancestors([latent.mean for latent in latents]))
+    kept = {v: why for v, why in gaussians.kept.items() if v in ancestors([latent.mean for latent in latents])}
+    if means and in_means:
+        try:
+            found, reading_of_sum, _ = _read_sum(model, gaussians, likelihood_model, rv)
+        except StructureError:
+            kept |= gaussians.kept
+            kept |= dict.fromkeys(in_means - set(kept), "a mean depends on it in a way that is not integrated")
+        else:
+            if found.recipes:
+                return replace(found, alone=latents), reading_of_sum, assembly.dims
+            kept |= found.kept
+    elif in_means:
+        kept |= dict.fromkeys(in_means, "this method does not integrate means of Gaussian processes")
+    return GPModel(model, latents, assembly.n_points, kept=kept), reading, assembly.dims
 
 
 def _read_sum(
     model: pm.Model, gaussians: Gaussians, likelihood_model: Likelihood, rv: TensorVariable
-) -> tuple[LatentPrior, Reading, Dims]:
+) -> tuple[LatentSum, Reading, Dims]:
     """Return the same of latent functions that are sums."""
     reading = gaussians.settle(lambda sources: likelihood_model.read(rv, sources), rv)
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common

@@ -151,6 +151,11 @@ class LatentPrior(ABC):
         return ()
 
     @property
+    def singular(self) -> bool:
+        """Whether covariances of latent values may be singular, as those of few effects are."""
+        return False
+
+    @property
     def described(self) -> str:
         """Sentences that name what was integrated, and what not; empty where it is all latent values."""
         return ""

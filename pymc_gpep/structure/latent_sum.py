@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -22,9 +22,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance
+from pymc_gpep.structure.effects_elsewhere import EffectsElsewhere
+from pymc_gpep.structure.effects_in_means import EffectsInMeans
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
 from pymc_gpep.structure.recipes import Recipe
@@ -74,6 +76,8 @@ class LatentSum(LatentPrior):
     seen : dict of TensorVariable to Recipe
         Recipes that the argument takes in place of others. They differ by what is the same for all functions of a
         point, where the likelihood does not see that, and leave functions independent.
+    alone : tuple of LatentGP
+        The processes that the latent functions are, where other effects are in their means alone; empty otherwise.
     """
 
     model: pm.Model
@@ -88,10 +92,13 @@ class LatentSum(LatentPrior):
     owner: NDArray[np.int64]
     terms: tuple[ProcessTerm, ...] = ()
     seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
+    alone: tuple[LatentGP, ...] = ()
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
         """See `LatentPrior`."""
+        if self.alone:
+            return self.alone
         first = [str(variable.name) for variable in self.recipes][:_NAMED]
         others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
         held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""
@@ -125,6 +132,11 @@ class LatentSum(LatentPrior):
         return tuple(rv for rv in self.recipes if "_hsgp_coeffs" not in str(rv.name))
 
     @property
+    def singular(self) -> bool:
+        """See `LatentPrior`."""
+        return not self.alone
+
+    @property
     def described(self) -> str:
         """See `LatentPrior`."""
         kept = "".join(f" {v.name!r} stays a hyperparameter: {why}." for v, why in self.kept.items())
@@ -134,6 +146,11 @@ class LatentSum(LatentPrior):
     def sources(self) -> frozenset[Variable]:
         """Integrated variables, and the latent values of processes."""
         return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
+
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of integrated variables outside of processes."""
+        return [mean for each in self.recipes.values() for mean in each.means]
 
     # Standard normals: those of recipes in their order, and after them those of processes.
 
@@ -281,18 +298,31 @@ class LatentSum(LatentPrior):
         """See `LatentPrior`."""
         return SumVariables(self, data)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> SumElsewhere:
-        """See `LatentPrior`."""
-        return SumElsewhere(self, gps, data)
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> EffectsElsewhere:
+        """Return variables at other inputs x of processes, and other data."""
+        return EffectsElsewhere(self, names, data, x, new)
 
-    def alone(
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        """See `LatentPrior`."""
+        return EffectsInMeans(self, gps, data) if self.alone else SumElsewhere(self, gps, data)
+
+    def without_means(self) -> GPModel:
+        """Return the processes that the latent functions are, with means of 0."""
+        latents = [replace(each, mean=pt.constant(0.0)) for each in self.alone]
+        return _Alone(
+            self.model, tuple(with_functions(each, each.classes, self.model) for each in latents), self.n_points, self
+        )
+
+    def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
         """Return a process of the sum, without its mean, at other inputs."""
         own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
         makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
         moments = CrossCovariance(
-            _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self), makers, data
+            _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self), makers, data, means=False
         )
         return MovedProcess(moments.where, moments)
 

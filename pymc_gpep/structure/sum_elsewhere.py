@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +20,17 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.constant_inputs import MovedSum
+from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.levels import levels_of, own_normals
+from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
-__all__ = ["MovedProcess", "NewData", "SumElsewhere"]
+__all__ = ["MovedProcess", "NewData", "RowSum", "SumElsewhere", "as_data"]
 
+_INPUTS = "Xnew"
 _SAME = 1e-8  # relative, of coefficients at the same rows
 
 
@@ -36,7 +41,7 @@ class NewData:
     Attributes
     ----------
     by_row : dict of str to array
-        Data with an entry for each row.
+        Data with an entry for each row, and inputs of processes where these are no data of the model.
     others : dict of str to array
         Data that all rows share.
     n_rows : int
@@ -85,7 +90,15 @@ class RowSum(InNormals, Protocol):
     def processes(self) -> tuple[LatentGP, ...]:
         """Gaussian processes among the terms."""
 
-    def alone(
+    @property
+    def places(self) -> dict[TensorVariable, slice]:
+        """Places of the normals of each integrated variable, or of the values of a process, among all."""
+
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of all other variables that are integrated."""
+
+    def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
         """Return a process without its mean at other inputs."""
@@ -103,6 +116,16 @@ class _AtRows(NamedTuple):
     inputs: list[Array]
     """Inputs of each process that is moved, (m, d)."""
 
+
+class _Fixed(NamedTuple):
+    """Inputs that all processes of a sum have, as an array."""
+
+    inputs: Array
+    """(n, d)."""
+    processes: list[MovedProcess]
+
+
+type _Values = Mapping[TensorVariable, TensorVariable]
 
 type _Rows = Callable[[PointType, Sequence[Any], int], _AtRows]
 
@@ -132,19 +155,32 @@ class SumElsewhere(Elsewhere):
         self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
         self._fitted = dict(zip(self._known, evaluate([data.get(v, v) for v in found]) if found else [], strict=True))
         self.takes = self._known.keys()
+        self._new = f"data of the model at new rows, data={{...}} with {', '.join(self._known) or 'none'}."
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
 
     @property
     def inputs(self) -> Array:
         """See `Elsewhere`."""
         name = self._input_name()
+        if name is None and self._fixed is not None:
+            return self._fixed.inputs
         if name is None:
             raise ValueError(f"Latent functions that are sums have no inputs, but {self._new}")
         return np.asarray(self._fitted[name], dtype=np.float64)
 
-    @property
-    def _new(self) -> str:
-        return f"data of the model at new rows, data={{...}} with {', '.join(self._known) or 'none'}."
+    @cached_property
+    def _fixed(self) -> _Fixed | None:
+        """The inputs of all processes, where they are one array with a row for each row of the fit."""
+        prior = self._prior
+        covs = [latent.cov for latent in prior.processes]
+        if not covs or _INPUTS in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
+            return None
+        processes = [prior.process(latent, self._gps, self._data) for latent in prior.processes]
+        arrays = [each.moments.inputs for each in processes]
+        if len(arrays[0]) != prior.n_points or not all(np.array_equal(each, arrays[0]) for each in arrays):
+            return None
+        self._fitted[_INPUTS] = arrays[0]
+        return _Fixed(arrays[0], processes)
 
     def _input_name(self) -> str | None:
         """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
@@ -155,16 +191,19 @@ class SumElsewhere(Elsewhere):
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> NewData:
         """See `Elsewhere`."""
         given = {name: value for name, value in new.items() if name in self._known}
-        if x is not None:
-            name = self._input_name()
-            if name is None:
-                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
-                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}{advice}")
-            given[name] = x
-        if not given and self._known:
-            raise TypeError(f"predict needs {self._new}")
         by_row: dict[str, NDArray[Any]] = {}
         others: dict[str, NDArray[Any]] = {}
+        if x is not None:
+            name = self._input_name()
+            if name is not None:
+                given[name] = x
+            elif self._fixed is not None:
+                by_row[_INPUTS] = new_inputs(x, self._fixed.inputs.shape[1])
+            else:
+                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
+                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}{advice}")
+        if not given and not by_row and self._known:
+            raise TypeError(f"predict needs {self._new}")
         for name, value in given.items():
             fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)
@@ -176,7 +215,7 @@ class SumElsewhere(Elsewhere):
                     f"data[{name!r}] must be numbers of shape ({wanted}), but has type {array.dtype} and shape "
                     f"{array.shape}."
                 )
-            (by_row if each_row else others)[name] = _as_data(self._known[name], wide)
+            (by_row if each_row else others)[name] = as_data(self._known[name], wide)
         lengths = {name: len(value) for name, value in by_row.items()}
         m = max(lengths.values(), default=1)
         if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
@@ -184,6 +223,8 @@ class SumElsewhere(Elsewhere):
         spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
         strange: dict[str, NDArray[np.bool_]] = {}
         for name, values in spread.items():
+            if name == _INPUTS:
+                continue
             levels = self._levels(name)
             outside = (values < 0) | (values >= levels) if levels else np.zeros(m, bool)
             if not outside.any():
@@ -247,34 +288,47 @@ class SumElsewhere(Elsewhere):
     def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
         """Return a function of a point and data, and the processes that are moved."""
         prior, model = self._prior, self._prior.model
-        given = [self._known[name] for name in names]
-        moved = [latent for latent in prior.processes if not set(given).isdisjoint(ancestors([latent.cov]))]
-        processes = [prior.alone(latent, self._gps, self._data) for latent in moved]
+        known = {name: self._known[name] for name in names if name in self._known}
+        there: dict[str, TensorVariable] = {
+            name: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()
+        }
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        shapes = [
-            (*latent.f.type.shape[:-1], each.inputs.shape[0]) for latent, each in zip(moved, processes, strict=True)
-        ]
+        if _INPUTS in names:
+            assert self._fixed is not None
+            there[_INPUTS] = pt.dmatrix(_INPUTS)
+            moved, processes = list(prior.processes), self._fixed.processes
+            inputs = [there[_INPUTS]] * len(moved)
+            argument = self._from_inputs(there[_INPUTS], z)
+        else:
+            moved = [each for each in prior.processes if not set(known.values()).isdisjoint(ancestors([each.cov]))]
+            processes = [prior.process(latent, self._gps, self._data) for latent in moved]
+            inputs = [each.inputs for each in processes]
 
-        def argument(ones: tuple[int, int] | None = None) -> TensorVariable:
+            def argument(values: _Values) -> TensorVariable:
+                return prior.by_normals([prior.argument], z, values, seen=True)[0]
+
+        shapes = [(*latent.f.type.shape[:-1], each.shape[0]) for latent, each in zip(moved, inputs, strict=True)]
+
+        def with_one(place: tuple[int, int] | None = None) -> TensorVariable:
             """The argument with one output of a moved process at 1, and all else of these at 0."""
             values = {}
             for i, (latent, shape) in enumerate(zip(moved, shapes, strict=True)):
                 value = pt.zeros(shape)
-                if ones is not None and ones[0] == i:
-                    value = pt.ones(shape) if value.ndim == 1 else value[ones[1]].set(1.0)
+                if place is not None and place[0] == i:
+                    value = pt.ones(shape) if value.ndim == 1 else value[place[1]].set(1.0)
                 values[latent.f] = value
-            return prior.by_normals([prior.argument], z, values, seen=True)[0]
+            return argument(values)
 
-        still = argument()
+        still = with_one()
         centre = at_zero(still, z)
         outputs = [centre, slopes_of(still, z, prior.n_normals)]
         places = [(i, o) for i, latent in enumerate(moved) for o in range(len(latent.classes))]
-        outputs += [at_zero(argument(place), z) - centre for place in places]
-        outputs += [each.inputs for each in processes]
-        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **there}, strict=False)
+        outputs += [at_zero(with_one(place), z) - centre for place in places]
+        outputs += inputs
+        replaced = {v: there[name] for name, v in known.items()}
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        function = graph_function(model, [*value_vars, *there.values()], outputs)
+        function = graph_function(model, [*value_vars, *(there[name] for name in names)], outputs)
         counts = [len(latent.classes) for latent in moved]
 
         def at(point: PointType, values: Sequence[Any], n: int) -> _AtRows:
@@ -289,6 +343,30 @@ class SumElsewhere(Elsewhere):
             )
 
         return at, [each.moments for each in processes]
+
+    def _from_inputs(self, x: TensorVariable, z: TensorVariable) -> Callable[[_Values], TensorVariable]:
+        """Return the argument at new inputs as a function of values of all processes there, less their means."""
+        prior = self._prior
+        assert self._fixed is not None
+        makers = {gp.f: gp for gp in self._gps or () if getattr(gp, "f", None) is not None}
+        sums = MovedSum(self._fixed.inputs, prior.processes, prior.model.basic_RVs, x)
+        try:
+            sums.check_apart(prior.recipe_means)
+            own = sums.moved(prior.argument, prior.argument.ndim - 1 - prior.by_class)
+            means = [sums.mean(latent, makers.get(latent.f)) for latent in prior.processes]
+        except CannotSplitError as why:
+            raise ValueError(
+                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Put what differs between rows "
+                "into the model as pm.Data."
+            ) from None
+        nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in prior.processes}
+        made, *means = prior.by_normals([own, *means], z, nothing, seen=True)
+
+        def argument(values: _Values) -> TensorVariable:
+            each = zip(prior.processes, means, strict=True)
+            return sums.with_values(made, {latent.f: mean + values[latent.f] for latent, mean in each})
+
+        return argument
 
     def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse an argument that at some of the fitted rows is another one than among all of them."""
@@ -319,6 +397,8 @@ class SumElsewhere(Elsewhere):
         return spread.T if prior.by_class else spread.T[None]
 
     def _refusal(self, names: tuple[str, ...], m: int) -> str:
+        if self._fixed is not None and _INPUTS not in names:
+            return f"Latent functions at {m} new rows depend on inputs: predict(Xnew, data={{...}})."
         missing = [name for name in self._known if name not in names and self._each_row(name)]
         if missing:
             listed = ", ".join(f"{name!r}: ..." for name in missing)
@@ -330,7 +410,7 @@ class SumElsewhere(Elsewhere):
         )
 
 
-def _as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
+def as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
     """Return values in the type of data of the model."""
     converted = value.astype(variable.type.dtype)
     if not np.isfinite(converted).all() or not np.allclose(converted, value, rtol=1e-6):

@@ -24,6 +24,7 @@ class AllRows(Plan):
     """Methods that work on all latent values together have no options but those of their approximation."""
 
     takes: ClassVar[tuple[str, ...]] = ("starts",)
+    sums: ClassVar[bool] = True
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`."""
@@ -31,7 +32,7 @@ class AllRows(Plan):
 
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
-        if given.classifier.effects and given.approximator.inverts_prior:
+        if given.classifier.singular and given.approximator.inverts_prior:
             raise StructureError(
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
