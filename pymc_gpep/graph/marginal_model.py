@@ -36,6 +36,8 @@ class MarginalModel(pm.Model):
         self.classifier = classifier
         self.approximator = approximator
         integrated = {classifier.likelihood, *classifier.integrated}
+        if classifier.missing is not None:
+            integrated.add(classifier.missing.unobserved)
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
@@ -45,7 +47,7 @@ class MarginalModel(pm.Model):
         k = classifier.covariances()
         op = Evidence(approximator, classifier.likelihood_model, remembers=warm)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
-        pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
+        pm.Potential(f"{classifier.response}_evidence", evidence, model=self)
 
 
 def marginalize(

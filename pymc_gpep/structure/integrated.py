@@ -15,6 +15,7 @@ from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
+from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.recipes import Recipe, recipe, why_no_recipes
 
 __all__ = ["Gaussians", "gaussians_of"]
@@ -33,12 +34,15 @@ class Gaussians:
         Other Gaussian variables that are not yet found to be in the way.
     kept : dict of TensorVariable to str
         Gaussian variables that stay hyperparameters, and why.
+    missing : frozenset of TensorVariable
+        Responses that are missing, which are neither.
     """
 
     model: pm.Model
     processes: dict[TensorVariable, LatentGP]
     recipes: dict[TensorVariable, Recipe]
     kept: dict[TensorVariable, str] = field(default_factory=dict)
+    missing: frozenset[TensorVariable] = frozenset()
 
     @property
     def sources(self) -> frozenset[Variable]:
@@ -150,7 +154,7 @@ class Gaussians:
             yield affinity.reached([latent.cov]), f"the covariance of {latent.f.name!r} depends on it"
         for variable, each in list(self.recipes.items()):
             yield affinity.reached(each.scales), f"the scale of {variable.name!r} depends on it"
-        own = {*self.recipes, *(latent.free for latent in self.processes.values()), likelihood}
+        own = {*self.recipes, *(latent.free for latent in self.processes.values()), likelihood, *self.missing}
         for variable in model.basic_RVs:
             if variable not in own:
                 what = "is observed and" if variable in model.observed_RVs else "is no integrated variable and"
@@ -225,9 +229,10 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     ]
     processes = {latent.f: latent for latent in latents if latent.free.name not in hyperparameters}
     own = {latent.free for latent in processes.values()}
-    found = {rv: recipe(rv, model) for rv in model.free_RVs if rv not in own}
+    missing = unobserved_responses(model)
+    found = {rv: recipe(rv, model) for rv in model.free_RVs if rv not in own | missing}
     recipes = {rv: each for rv, each in found.items() if each is not None}
-    gaussians = Gaussians(model, processes, recipes)
+    gaussians = Gaussians(model, processes, recipes, missing=missing)
     gaussians.keep([rv for rv in recipes if rv.name in hyperparameters], "hyperparameters=[...] names it")
     return gaussians
 

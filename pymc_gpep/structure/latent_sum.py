@@ -74,6 +74,12 @@ class LatentSum(LatentPrior):
     seen : dict of TensorVariable to Recipe
         Recipes that the argument takes in place of others. They differ by what is the same for all functions of a
         point, where the likelihood does not see that, and leave functions independent.
+    everywhere : TensorVariable or None
+        The argument at all rows of the data, where the responses of some are missing.
+    fitted : array (n,) or None
+        Positions among these of the rows that have a response.
+    n_rows : int
+        How many rows the data have; 0 where all have a response.
     """
 
     model: pm.Model
@@ -88,10 +94,19 @@ class LatentSum(LatentPrior):
     owner: NDArray[np.int64]
     terms: tuple[ProcessTerm, ...] = ()
     seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
+    everywhere: TensorVariable | None = None
+    fitted: NDArray[np.int64] | None = None
+    n_rows: int = 0
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
         """See `LatentPrior`."""
+        if self.fitted is not None and not self.recipes:
+            raise StructureError(
+                "This works on models whose rows all have a response. Leave out the rows without one, of the prior's X "
+                "as well: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together leave them out by "
+                'themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
+            )
         first = [str(variable.name) for variable in self.recipes][:_NAMED]
         others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
         held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""

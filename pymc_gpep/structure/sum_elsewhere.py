@@ -24,7 +24,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.levels import levels_of, own_normals
 
-__all__ = ["MovedProcess", "NewData", "SumElsewhere"]
+__all__ = ["MovedProcess", "NewData", "OwnRows", "SumElsewhere"]
 
 _SAME = 1e-8  # relative, of coefficients at the same rows
 
@@ -58,6 +58,19 @@ class NewData:
         return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
 
 
+@dataclass(frozen=True)
+class OwnRows:
+    """Some of the rows that the model has, by their positions."""
+
+    positions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, rows: slice) -> "OwnRows":
+        return OwnRows(self.positions[rows])
+
+
 class MovedProcess(NamedTuple):
     """A Gaussian process at other inputs than its own."""
 
@@ -76,6 +89,18 @@ class RowSum(InNormals, Protocol):
     @property
     def argument(self) -> TensorVariable:
         """The argument of the likelihood: (n, c), (n,) of one function, or what broadcasts to it."""
+
+    @property
+    def everywhere(self) -> TensorVariable | None:
+        """The argument at all rows of the data, where the responses of some are missing."""
+
+    @property
+    def fitted(self) -> NDArray[np.int64] | None:
+        """Positions among these of the rows that have a response."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the data have; 0 where all have a response."""
 
     @property
     def by_class(self) -> bool:
@@ -103,6 +128,10 @@ class _AtRows(NamedTuple):
     inputs: list[Array]
     """Inputs of each process that is moved, (m, d)."""
 
+    def at(self, rows: Any) -> "_AtRows":
+        """Return the sum at some of the rows; inputs of processes stay those of all places."""
+        return _AtRows(self.mean[:, rows], self.roots[:, rows], [each[..., rows] for each in self.factors], self.inputs)
+
 
 type _Rows = Callable[[PointType, Sequence[Any], int], _AtRows]
 
@@ -124,9 +153,12 @@ class SumElsewhere(Elsewhere):
 
     def __init__(self, prior: RowSum, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> None:
         self._prior, self._gps, self._data = prior, gps, data
+        self._argument = prior.argument if prior.everywhere is None else prior.everywhere
+        self._rows = prior.n_rows or prior.n_points
+        self._seen = slice(None) if prior.fitted is None else prior.fitted
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         covs = [latent.cov for latent in prior.processes]
-        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([prior.argument], z), *covs])
+        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([self._argument], z), *covs])
         behind = set(ancestors(outputs))
         found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
         self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
@@ -200,13 +232,27 @@ class SumElsewhere(Elsewhere):
         """Return the number of levels that data select from; 0 where they are no index."""
         if self._fitted[name].dtype.kind not in "iu" or self._fitted[name].ndim != 1:
             return 0
-        return levels_of(self._known[name], [self._prior.argument]) or 0
+        return levels_of(self._known[name], [self._argument]) or 0
 
     def _each_row(self, name: str) -> bool:
         """Tell whether data have an entry for each row."""
-        return self._fitted[name].shape[:1] == (self._prior.n_points,)
+        return self._fitted[name].shape[:1] == (self._rows,)
 
-    def __call__(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
+    def missing_rows(self) -> OwnRows:
+        """See `Elsewhere`."""
+        if self._prior.fitted is None:
+            return super().missing_rows()
+        return OwnRows(np.setdiff1d(np.arange(self._rows), np.arange(self._rows)[self._seen]))
+
+    def _at_own(self, point: PointType, x: OwnRows) -> tuple[Array, Array, Array]:
+        """Return the same at rows of the model, whose processes are where they were fitted."""
+        if () not in self._made:
+            self._made[()] = self._compiled(())
+        every = self._made[()][0](point, [], self._rows)
+        there, here = every.at(x.positions), every.at(self._seen)
+        return there.roots @ here.roots.swapaxes(1, 2), (there.roots**2).sum(axis=2), there.mean
+
+    def __call__(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
 
         Raises
@@ -214,6 +260,8 @@ class SumElsewhere(Elsewhere):
         ValueError
             If the argument has another number of rows, since data that were not given have those of the fit.
         """
+        if isinstance(x, OwnRows):
+            return self._at_own(point, x)
         names = (*x.by_row, *x.others)
         if names not in self._made:
             function, _ = self._made[names] = self._compiled(names)
@@ -221,13 +269,13 @@ class SumElsewhere(Elsewhere):
         function, processes = self._made[names]
         m = len(x)
         # Data that still have the rows of the fit must not fit by chance.
-        extra = m + 1 if m == self._prior.n_points else m
+        extra = m + 1 if m == self._rows else m
         values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
         try:
             new = function(point, [*values, *x.others.values()], extra)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        old = function(point, [self._fitted[name] for name in names], self._prior.n_points)
+        old = function(point, [self._fitted[name] for name in names], self._rows).at(self._seen)
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
         for name, mask in x.strange.items():
             wide = np.concatenate([mask, mask[-1:]]) if extra > m else mask
@@ -240,7 +288,7 @@ class SumElsewhere(Elsewhere):
         for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
             between, own, _ = process(point, inputs)
             for there, here in zip(ahead, behind, strict=True):
-                cross += there[:, :, None] * between * here[:, None]
+                cross += there[:, :, None] * between[..., self._seen] * here[:, None]
                 variance += there**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
 
@@ -263,7 +311,7 @@ class SumElsewhere(Elsewhere):
                 if ones is not None and ones[0] == i:
                     value = pt.ones(shape) if value.ndim == 1 else value[ones[1]].set(1.0)
                 values[latent.f] = value
-            return prior.by_normals([prior.argument], z, values, seen=True)[0]
+            return prior.by_normals([self._argument], z, values, seen=True)[0]
 
         still = argument()
         centre = at_zero(still, z)
@@ -292,7 +340,7 @@ class SumElsewhere(Elsewhere):
 
     def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse an argument that at some of the fitted rows is another one than among all of them."""
-        n = self._prior.n_points
+        n = self._rows
         some = slice(n // 2, None)
         given = [self._fitted[name] for name in by_row]
         rest = [self._fitted[name] for name in others]
@@ -325,7 +373,7 @@ class SumElsewhere(Elsewhere):
             return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."
         return (
             f"Latent functions at {m} new rows cannot be computed from the data given: a part of the argument has an "
-            f"entry for each of the {self._prior.n_points} fitted rows, or an index is out of range. Put what differs "
+            f"entry for each of the {self._rows} rows of the model, or an index is out of range. Put what differs "
             "between rows into the model as pm.Data."
         )
 
