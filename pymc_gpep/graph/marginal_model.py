@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
@@ -47,6 +48,8 @@ class MarginalModel(pm.Model):
         k = classifier.covariances()
         op = Evidence(approximator, classifier.likelihood_model, remembers=warm)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
+        if (supported := classifier.supported()) is not None:
+            evidence = pt.switch(supported, evidence, -np.inf)
         pm.Potential(f"{classifier.response}_evidence", evidence, model=self)
 
 

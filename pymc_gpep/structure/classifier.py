@@ -171,6 +171,10 @@ class GPClassifier(LatentPrior):
         """See `LatentPrior`."""
         return self.prior.roots()
 
+    def supported(self) -> TensorVariable | None:
+        """See `LatentPrior`."""
+        return self.prior.supported()
+
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """See `LatentPrior`."""
         return self.prior.variables(data)

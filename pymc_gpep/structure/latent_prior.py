@@ -144,6 +144,13 @@ class LatentPrior(ABC):
         """
         return None
 
+    def supported(self) -> TensorVariable | None:
+        """Return whether the model's density of integrated variables is positive, True or False.
+
+        None where it is for all hyperparameters for which there is a covariance.
+        """
+        return None
+
     @abstractmethod
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """Return how integrated variables are made of latent functions, with data of the model as given."""

@@ -288,6 +288,13 @@ class LatentSum(LatentPrior):
         (values,) = self.by_normals([self.argument], z, seen=True)
         return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
 
+    def supported(self) -> TensorVariable | None:
+        """See `LatentPrior`."""
+        hyperparameters = set(self.hyperparameters)
+        positive = dict.fromkeys(each for recipe in self.recipes.values() for each in recipe.positive)
+        conditions = [pt.all(pt.ge(v, 0.0)) for v in positive if not hyperparameters.isdisjoint(ancestors([v]))]
+        return pt.all(pt.stack(conditions)) if conditions else None
+
     def latent_values(self) -> TensorVariable:
         """See `LatentPrior`."""
         return self.shaped(self.argument, self.n_points)
