@@ -269,6 +269,8 @@ def _read_prior(
     try:
         assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
         check_priors(assembly.latents, model)
+        if any(latent.free in gaussians.kept for latent in assembly.latents):
+            raise NotProcessesAloneError("Some latent values stay hyperparameters.")
     except NotProcessesAloneError:
         return _read_sum(model, gaussians, likelihood_model, rv, missing)
     except StructureError as error:

@@ -209,31 +209,35 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     ----------
     model : pm.Model
     hyperparameters : sequence of str
-        Names of variables that are not to be integrated.
+        Names of variables that are not to be integrated. Those of processes are names of their values, or of the
+        standard normals that these are made of.
 
     Raises
     ------
     StructureError
         If there is no free variable of such a name.
     """
-    names = [rv.name for rv in model.free_RVs]
-    if unknown := [name for name in hyperparameters if name not in names]:
-        raise StructureError(
-            f"hyperparameters names {', '.join(map(repr, unknown))}, but the free variables of the model are "
-            f"{', '.join(map(repr, names)) or 'none'}."
-        )
     latents = [
         each
         for each in latents_among([*model.free_RVs, *model.deterministics], model)
         if is_process(each) and model.rvs_to_transforms[each.free] is None
     ]
-    processes = {latent.f: latent for latent in latents if latent.free.name not in hyperparameters}
-    own = {latent.free for latent in processes.values()}
     missing = unobserved_responses(model)
+    values = {latent.free: latent.f for latent in latents}
+    free = {str(values.get(rv, rv).name): rv for rv in model.free_RVs if rv not in missing}
+    named = free | {str(rv.name): rv for rv in free.values()}
+    if unknown := [name for name in hyperparameters if name not in named]:
+        raise StructureError(
+            f"hyperparameters names {', '.join(map(repr, unknown))}, but the free variables of the model are "
+            f"{', '.join(map(repr, free)) or 'none'}."
+        )
+    asked = {named[name] for name in hyperparameters}
+    processes = {latent.f: latent for latent in latents if latent.free not in asked}
+    own = {latent.free for latent in processes.values()}
     found = {rv: recipe(rv, model) for rv in model.free_RVs if rv not in own | missing}
     recipes = {rv: each for rv, each in found.items() if each is not None}
     gaussians = Gaussians(model, processes, recipes, missing=missing)
-    gaussians.keep([rv for rv in recipes if rv.name in hyperparameters], "hyperparameters=[...] names it")
+    gaussians.keep([rv for rv in recipes if rv in asked], "hyperparameters=[...] names it")
     return gaussians
 
 

@@ -27,6 +27,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
+from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
 
@@ -321,7 +322,7 @@ class LatentSum(LatentPrior):
 
 def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variable]) -> list[TensorVariable]:
     outputs = list(outputs)
-    return graph_replace(outputs, dict(made), strict=False) if made and outputs else outputs
+    return graph_replace(outputs, kept_random(outputs) | dict(made), strict=False) if made and outputs else outputs
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:

@@ -328,3 +328,25 @@ def test_users_keep_hyperparameters():
     assert_allclose(value, [0.7 * X - 0.4 * sums.PLACES[GROUP, 0]], atol=1e-12)
     with pytest.raises(StructureError, match=r"hyperparameters names 'nothing', but the free variables .* 'level'"):
         read_classifier(model, hyperparameters=["nothing"])
+
+
+@pytest.mark.parametrize("name", ["f", "f_rotated_"])
+def test_users_keep_values_of_processes(name):
+    found = read_classifier(MODELS["process_and_trend"](), hyperparameters=[name])
+    assert {rv.name for rv in found.integrated} == {"a", "b"}
+    assert {rv.name for rv in found.hyperparameters} == {"ls", "eta", "f_rotated_"}
+
+
+@pytest.mark.parametrize("reparameterize", [True, False])
+def test_nothing_is_left_without_the_values_of_a_process(reparameterize):
+    def declare():
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        binary(gp.prior("f", X=XY, reparameterize=reparameterize))
+
+    with pytest.raises(StructureError, match=r"no Gaussian variable.*since hyperparameters=\[\.\.\.\] names it"):
+        read_classifier(made(declare), hyperparameters=["f"])
+
+
+def test_unknown_names_are_told_those_of_values_of_processes():
+    with pytest.raises(StructureError, match="free variables of the model are 'ls', 'eta', 'f', 'b', 'a'"):
+        read_classifier(MODELS["process_and_trend"](), hyperparameters=["g"])
