@@ -229,6 +229,7 @@ def read_classifier(
     missing = missing_responses(model).get(rv)
     _check_missing(model, missing)
     prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, missing)
+    _check_apart(prior, rv, reading)
     parameters, count = _parameters(reading, prior.n_points)
     # What is known of parameters as yet is how many there are.
     likelihood_model = likelihood_model.given(np.full((count, prior.n_points), np.nan))
@@ -393,6 +394,19 @@ def _no_likelihood(
         f"The model has no likelihood to read. Looked for an observed {written}{named}; found as observed variables "
         f"{listing(model.observed_RVs)}.{advice}{''.join(f' {why}' for why in near if why)}{sampled}"
     )
+
+
+def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> None:
+    """Refuse parameters of a likelihood that depend on what is integrated."""
+    if reading.parameters is None:
+        return
+    behind = set(ancestors([reading.parameters]))
+    values = {latent.free: latent.f for latent in prior.processes}
+    if found := [values.get(free, free) for free in prior.integrated if free in behind]:
+        raise StructureError(
+            f"A parameter of {rv.name!r} besides its argument depends on {listing(found)}. It may depend on "
+            f"hyperparameters only. {as_it_is(prior.model)}"
+        )
 
 
 def _parameters(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
