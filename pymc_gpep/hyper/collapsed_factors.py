@@ -1,8 +1,8 @@
 """Searches that end where a standard deviation of `pm.LKJCholeskyCov` is 0, and there is no maximum.
 
-PyMC keeps the logarithms of the diagonal of a Cholesky factor, and all else of it as it is. In these values the density
-of row i > 1 is that of its standard deviation σ times σ^(2 − i), where correlations are 0. Where σ has a density at 0
-the log posterior has no maximum there: it rises to a bound for i = 2, and without one for i > 2.
+PyMC keeps the logarithms of the diagonal of a Cholesky factor, and all else of it as it is. In these values, and where
+correlations are 0, the density of row i > 1 is that of its standard deviation σ times σ^(2 − i). Where σ has a density
+at 0 the log posterior has no maximum there. It rises to a bound for i = 2, and without one for i > 2.
 """
 
 import numpy as np
