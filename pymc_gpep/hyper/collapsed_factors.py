@@ -57,5 +57,6 @@ def collapsed(space: Hyperparameters, log_posterior: Searched, best: Evaluation)
     return (
         f"{where}, where the log posterior of what PyMC keeps of pm.LKJCholeskyCov does not fall, so that there is "
         "no maximum. Give it an sd_dist without density at 0, such as pm.LogNormal.dist(-1, 1) or "
-        "pm.InverseGamma.dist(3, 1), or leave out effects that vary by nothing; hyper='nuts' needs no maximum"
+        "pm.InverseGamma.dist(3, 1), or leave out effects that vary by nothing. "
+        "pm.sample(model=gpep.marginalize(model)) needs no maximum"
     )
