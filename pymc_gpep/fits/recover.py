@@ -83,7 +83,7 @@ def recover(
             except ValueError as error:
                 raise ValueError(f"At chain {index[0]}, draw {index[1]} of idata, {error}") from error
             for name, value in drawn.items():
-                values.setdefault(name, np.empty((*shape, *value.shape)))[index] = value
+                values.setdefault(name, np.empty((*shape, *value.shape), np.asarray(value).dtype))[index] = value
     return _completed(idata, posterior, values, classifier.model)
 
 
@@ -122,10 +122,13 @@ class _LatentValues:
         self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data)
         self._names, self._unconstrain = [v.name for v in hyperparameters], unconstrain(classifier)
         self._drawn = [v.name for v in latents]
-        others = [v for v in dependent if v not in given]
+        missing = [] if classifier.missing is None else [classifier.missing.unobserved]
+        others = [*missing, *(v for v in dependent if v not in given)]
         self._others = [v.name for v in others]
         # A Deterministic may be made of draws of its own, as PyMC's sampling makes it.
-        self._compute = function([*hyperparameters, *latents], others, draws=True)
+        self._compute = function(
+            [*hyperparameters, *latents], others, draws=True, random_seed=int(rng.spawn(1)[0].integers(2**30))
+        )
         self._start: Array | None = None
 
     def _solve(self, hyperparameters: list[Any]) -> Solution:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
@@ -36,6 +37,8 @@ class MarginalModel(pm.Model):
         self.classifier = classifier
         self.approximator = approximator
         integrated = {classifier.likelihood, *classifier.integrated}
+        if classifier.missing is not None:
+            integrated.add(classifier.missing.unobserved)
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
@@ -45,7 +48,9 @@ class MarginalModel(pm.Model):
         k = classifier.covariances()
         op = Evidence(approximator, classifier.likelihood_model, remembers=warm)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
-        pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
+        if (supported := classifier.supported()) is not None:
+            evidence = pt.switch(supported, evidence, -np.inf)
+        pm.Potential(f"{classifier.response}_evidence", evidence, model=self)
 
 
 def marginalize(

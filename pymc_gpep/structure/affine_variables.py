@@ -18,6 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.random_variables import kept_random
 
 __all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_of"]
 
@@ -98,7 +99,8 @@ class There(NamedTuple):
 
 def at_zero(value: TensorVariable, z: TensorVariable) -> TensorVariable:
     """Return t of a value that is t + T z."""
-    return graph_replace([value.astype("float64")], {z: pt.zeros(z.type.shape)}, strict=False)[0]
+    kept = kept_random([value])
+    return graph_replace([value.astype("float64")], {**kept, z: pt.zeros(z.type.shape)}, strict=False)[0]
 
 
 def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVariable:
@@ -106,7 +108,7 @@ def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVar
     value = value.astype("float64")
     if z not in ancestors([value]):
         return pt.zeros((count, *(value.shape[i] for i in range(value.ndim))))
-    return vectorize_graph(value, {z: pt.eye(count)}) - at_zero(value, z)
+    return vectorize_graph(value, {**kept_random([value]), z: pt.eye(count)}) - at_zero(value, z)
 
 
 class AffineVariables:

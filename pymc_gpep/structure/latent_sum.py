@@ -29,6 +29,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
+from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
 
@@ -78,6 +79,12 @@ class LatentSum(LatentPrior):
         point, where the likelihood does not see that, and leave functions independent.
     alone : tuple of LatentGP
         The processes that the latent functions are, where other effects are in their means alone; empty otherwise.
+    everywhere : TensorVariable or None
+        The argument at all rows of the data, where the responses of some are missing.
+    fitted : array (n,) or None
+        Positions among these of the rows that have a response.
+    n_rows : int
+        How many rows the data have; 0 where all have a response.
     """
 
     model: pm.Model
@@ -93,12 +100,21 @@ class LatentSum(LatentPrior):
     terms: tuple[ProcessTerm, ...] = ()
     seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
     alone: tuple[LatentGP, ...] = ()
+    everywhere: TensorVariable | None = None
+    fitted: NDArray[np.int64] | None = None
+    n_rows: int = 0
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
         """See `LatentPrior`."""
         if self.alone:
             return self.alone
+        if self.fitted is not None and not self.recipes:
+            raise StructureError(
+                "This works on models whose rows all have a response. Leave out the rows without one, of the prior's X "
+                "as well: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together leave them out by "
+                'themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
+            )
         first = [str(variable.name) for variable in self.recipes][:_NAMED]
         others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
         held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""
@@ -290,6 +306,13 @@ class LatentSum(LatentPrior):
         (values,) = self.by_normals([self.argument], z, seen=True)
         return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
 
+    def supported(self) -> TensorVariable | None:
+        """See `LatentPrior`."""
+        hyperparameters = set(self.hyperparameters)
+        positive = dict.fromkeys(each for recipe in self.recipes.values() for each in recipe.positive)
+        conditions = [pt.all(pt.ge(v, 0.0)) for v in positive if not hyperparameters.isdisjoint(ancestors([v]))]
+        return pt.all(pt.stack(conditions)) if conditions else None
+
     def latent_values(self) -> TensorVariable:
         """See `LatentPrior`."""
         return self.shaped(self.argument, self.n_points)
@@ -329,7 +352,7 @@ class LatentSum(LatentPrior):
 
 def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variable]) -> list[TensorVariable]:
     outputs = list(outputs)
-    return graph_replace(outputs, dict(made), strict=False) if made and outputs else outputs
+    return graph_replace(outputs, kept_random(outputs) | dict(made), strict=False) if made and outputs else outputs
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:

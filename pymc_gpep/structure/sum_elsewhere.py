@@ -28,7 +28,7 @@ from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.levels import levels_of, own_normals
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
-__all__ = ["MovedProcess", "NewData", "RowSum", "SumElsewhere", "as_data"]
+__all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data"]
 
 _INPUTS = "Xnew"
 _SAME = 1e-8  # relative, of coefficients at the same rows
@@ -63,6 +63,19 @@ class NewData:
         return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
 
 
+@dataclass(frozen=True)
+class OwnRows:
+    """Some of the rows that the model has, by their positions."""
+
+    positions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, rows: slice) -> "OwnRows":
+        return OwnRows(self.positions[rows])
+
+
 class MovedProcess(NamedTuple):
     """A Gaussian process at other inputs than its own."""
 
@@ -81,6 +94,18 @@ class RowSum(InNormals, Protocol):
     @property
     def argument(self) -> TensorVariable:
         """The argument of the likelihood: (n, c), (n,) of one function, or what broadcasts to it."""
+
+    @property
+    def everywhere(self) -> TensorVariable | None:
+        """The argument at all rows of the data, where the responses of some are missing."""
+
+    @property
+    def fitted(self) -> NDArray[np.int64] | None:
+        """Positions among these of the rows that have a response."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the data have; 0 where all have a response."""
 
     @property
     def by_class(self) -> bool:
@@ -116,6 +141,10 @@ class _AtRows(NamedTuple):
     inputs: list[Array]
     """Inputs of each process that is moved, (m, d)."""
 
+    def at(self, rows: Any) -> "_AtRows":
+        """Return the sum at some of the rows; inputs of processes stay those of all places."""
+        return _AtRows(self.mean[:, rows], self.roots[:, rows], [each[..., rows] for each in self.factors], self.inputs)
+
 
 class _Fixed(NamedTuple):
     """Inputs that all processes of a sum have, as an array."""
@@ -147,9 +176,12 @@ class SumElsewhere(Elsewhere):
 
     def __init__(self, prior: RowSum, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> None:
         self._prior, self._gps, self._data = prior, gps, data
+        self._argument = prior.argument if prior.everywhere is None else prior.everywhere
+        self._rows = prior.n_rows or prior.n_points
+        self._seen = slice(None) if prior.fitted is None else prior.fitted
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         covs = [latent.cov for latent in prior.processes]
-        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([prior.argument], z), *covs])
+        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([self._argument], z), *covs])
         behind = set(ancestors(outputs))
         found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
         self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
@@ -177,7 +209,7 @@ class SumElsewhere(Elsewhere):
             return None
         processes = [prior.process(latent, self._gps, self._data) for latent in prior.processes]
         arrays = [each.moments.inputs for each in processes]
-        if len(arrays[0]) != prior.n_points or not all(np.array_equal(each, arrays[0]) for each in arrays):
+        if len(arrays[0]) != self._rows or not all(np.array_equal(each, arrays[0]) for each in arrays):
             return None
         self._fitted[_INPUTS] = arrays[0]
         return _Fixed(arrays[0], processes)
@@ -241,13 +273,27 @@ class SumElsewhere(Elsewhere):
         """Return the number of levels that data select from; 0 where they are no index."""
         if self._fitted[name].dtype.kind not in "iu" or self._fitted[name].ndim != 1:
             return 0
-        return levels_of(self._known[name], [self._prior.argument]) or 0
+        return levels_of(self._known[name], [self._argument]) or 0
 
     def _each_row(self, name: str) -> bool:
         """Tell whether data have an entry for each row."""
-        return self._fitted[name].shape[:1] == (self._prior.n_points,)
+        return self._fitted[name].shape[:1] == (self._rows,)
 
-    def __call__(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
+    def missing_rows(self) -> OwnRows:
+        """See `Elsewhere`."""
+        if self._prior.fitted is None:
+            return super().missing_rows()
+        return OwnRows(np.setdiff1d(np.arange(self._rows), np.arange(self._rows)[self._seen]))
+
+    def _at_own(self, point: PointType, x: OwnRows) -> tuple[Array, Array, Array]:
+        """Return the same at rows of the model, whose processes are where they were fitted."""
+        if () not in self._made:
+            self._made[()] = self._compiled(())
+        every = self._made[()][0](point, [], self._rows)
+        there, here = every.at(x.positions), every.at(self._seen)
+        return there.roots @ here.roots.swapaxes(1, 2), (there.roots**2).sum(axis=2), there.mean
+
+    def __call__(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
 
         Raises
@@ -255,6 +301,8 @@ class SumElsewhere(Elsewhere):
         ValueError
             If the argument has another number of rows, since data that were not given have those of the fit.
         """
+        if isinstance(x, OwnRows):
+            return self._at_own(point, x)
         names = (*x.by_row, *x.others)
         if names not in self._made:
             function, _ = self._made[names] = self._compiled(names)
@@ -262,13 +310,13 @@ class SumElsewhere(Elsewhere):
         function, processes = self._made[names]
         m = len(x)
         # Data that still have the rows of the fit must not fit by chance.
-        extra = m + 1 if m == self._prior.n_points else m
+        extra = m + 1 if m == self._rows else m
         values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
         try:
             new = function(point, [*values, *x.others.values()], extra)
         except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal(names, m)) from error
-        old = function(point, [self._fitted[name] for name in names], self._prior.n_points)
+        old = function(point, [self._fitted[name] for name in names], self._rows).at(self._seen)
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
         for name, mask in x.strange.items():
             wide = np.concatenate([mask, mask[-1:]]) if extra > m else mask
@@ -281,7 +329,7 @@ class SumElsewhere(Elsewhere):
         for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
             between, own, _ = process(point, inputs)
             for there, here in zip(ahead, behind, strict=True):
-                cross += there[:, :, None] * between * here[:, None]
+                cross += there[:, :, None] * between[..., self._seen] * here[:, None]
                 variance += there**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
 
@@ -305,7 +353,7 @@ class SumElsewhere(Elsewhere):
             inputs = [each.inputs for each in processes]
 
             def argument(values: _Values) -> TensorVariable:
-                return prior.by_normals([prior.argument], z, values, seen=True)[0]
+                return prior.by_normals([self._argument], z, values, seen=True)[0]
 
         shapes = [(*latent.f.type.shape[:-1], each.shape[0]) for latent, each in zip(moved, inputs, strict=True)]
 
@@ -352,7 +400,7 @@ class SumElsewhere(Elsewhere):
         sums = MovedSum(self._fixed.inputs, prior.processes, prior.model.basic_RVs, x)
         try:
             sums.check_apart(prior.recipe_means)
-            own = sums.moved(prior.argument, prior.argument.ndim - 1 - prior.by_class)
+            own = sums.moved(self._argument, self._argument.ndim - 1 - prior.by_class)
             means = [sums.mean(latent, makers.get(latent.f)) for latent in prior.processes]
         except CannotSplitError as why:
             raise ValueError(
@@ -370,7 +418,7 @@ class SumElsewhere(Elsewhere):
 
     def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse an argument that at some of the fitted rows is another one than among all of them."""
-        n = self._prior.n_points
+        n = self._rows
         some = slice(n // 2, None)
         given = [self._fitted[name] for name in by_row]
         rest = [self._fitted[name] for name in others]
@@ -405,7 +453,7 @@ class SumElsewhere(Elsewhere):
             return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."
         return (
             f"Latent functions at {m} new rows cannot be computed from the data given: a part of the argument has an "
-            f"entry for each of the {self._prior.n_points} fitted rows, or an index is out of range. Put what differs "
+            f"entry for each of the {self._rows} rows of the model, or an index is out of range. Put what differs "
             "between rows into the model as pm.Data."
         )
 
