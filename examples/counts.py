@@ -38,7 +38,7 @@ with pm.Model(coords={"year": counts.index}) as model:
     f = gp.prior("f", X=X, dims="year")
     pm.Poisson("disasters", mu=pm.math.exp(f), observed=counts.to_numpy(), dims="year")
 
-    fits = {method: pm.fit(method=method, progressbar=False) for method in ("ep", "kl", "laplace")}
+    fits = {method: pm.fit(method=method, hyper="map", progressbar=False) for method in ("ep", "kl", "laplace")}
     mcmc = pm.sample(
         draws=1000, tune=500, chains=2, cores=1, step=gpep.GuidedHMC(), random_seed=1, progressbar=False, quiet=True
     )

@@ -117,10 +117,10 @@ def c_compiler():
         yield
 
 
-def _fit(build):
+def _fit(build, **kwargs):
     model, gp = build()
     with model, graphs.hardly_rewritten():
-        fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1)
+        fit = pm.fit(method="nested_ep", progressbar=False, random_seed=1, **kwargs)
     return models.Fitted(model, gp, *models.data(), fit)
 
 
@@ -136,7 +136,7 @@ def centred():
 
 @pytest.fixture(scope="session")
 def per_class():
-    return _fit(models.per_class)
+    return _fit(models.per_class, hyperparameters=models.MEANS)
 
 
 @pytest.fixture(scope="session")

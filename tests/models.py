@@ -17,6 +17,8 @@ interpreted_sampler = pytest.mark.filterwarnings(
 )
 
 SPECIES = ("setosa", "versicolor", "virginica")
+MEANS = tuple(f"mean_{name}" for name in SPECIES)
+"""Of `per_class`, to stay hyperparameters in its fits."""
 
 
 class Fitted(NamedTuple):

@@ -45,10 +45,10 @@ def summed_up(
 
     Points have the coords of the model if they are `named` there.
     """
-    name = classifier.likelihood.name
+    name = classifier.response
     dim = classifier.point_dim or f"{name}_dim_0"
-    labels = classifier.model.coords.get(dim) if named else None
-    coords = {dim: np.arange(len(elpd)) if labels is None else np.asarray(labels)}
+    labels = classifier.coords_of_points() if named else None
+    coords = {dim: np.arange(len(elpd)) if labels is None else labels}
     return CavityELPD(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),

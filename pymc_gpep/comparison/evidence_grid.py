@@ -87,7 +87,9 @@ def evidence_grid(
     TypeError
         If an option is not one of the approximation's.
     """
-    classifier = read_classifier(model, likelihood)
+    free = [str(rv.name) for rv in model.free_RVs]
+    named = [name for name in (*values, *(at or {})) if name in free]
+    classifier = read_classifier(model, likelihood, named, means=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides what evidence_grid takes itself")
     axes = {name: np.asarray(taken, dtype=np.float64) for name, taken in values.items()}
     elsewhere = _elsewhere(classifier, axes, at)

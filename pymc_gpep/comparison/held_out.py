@@ -66,7 +66,7 @@ class HeldOutScores:
         """
         if self.probabilities and not self.classifier.n_classes:
             raise ValueError(
-                f"probabilities are those of classes, and {self.classifier.likelihood.name!r} does not observe "
+                f"probabilities are those of classes, and {self.classifier.response!r} does not observe "
                 "classes. Leave them out, and give Xnew and ynew."
             )
         predicted = {name: self._predicted(name, result) for name, result in results.items()}
@@ -99,7 +99,7 @@ class HeldOutScores:
             found = result.predict(self.gp, self.inputs, **given)
         if classes:
             return _Predicted(found["p"].values)
-        outcome = self.classifier.likelihood.name
+        outcome = self.classifier.response
         moments = np.stack([found[f"{outcome}_{moment}"].values for moment in ("mean", "variance")])
         density = None if self.observed is None else found["log_density"].values
         return _Predicted(np.empty((moments.shape[1], 0)), moments, density)

@@ -13,7 +13,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
+from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["information", "scores_at"]
@@ -72,8 +72,8 @@ def scores_at(
             "Predictions of held-out points need Xnew and ynew. They need gp where the graph of the model does not say "
             "what the prior is at other inputs."
         )
-    prior = CrossCovariance(classifier, as_gps(gp), {})
-    x = new_inputs(Xnew, prior.columns)
+    prior = classifier.elsewhere(as_gps(gp), {})
+    x = prior.rows(Xnew, {})
     observed = held_out(classifier, ynew, len(x), "ynew")
     elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data)
     names = ", ".join(repr(latent.f.name) for latent in classifier.latents)

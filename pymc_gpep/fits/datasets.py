@@ -51,7 +51,8 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
     if not classifier.likelihood_model.sees_common:
         sd = np.sqrt(without_common(mean, cov)[1].diagonal(axis1=1, axis2=2))
         arrays["sd"] = (point_dim, *classifier.function_dims), sd
-    return xr.Dataset(arrays, coords=coords | (_coords(classifier, [point_dim]) if named else {}))
+    labels = classifier.coords_of_points() if named else None
+    return xr.Dataset(arrays, coords=coords if labels is None else coords | {point_dim: labels})
 
 
 def of_functions(
@@ -101,10 +102,10 @@ def active(
         },
         coords={"inclusion": np.arange(len(rows))},
     )
-    names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
+    names = classifier.coords_of_points()
     if names is None or not named:
         return found
-    return found.assign_coords({str(classifier.point_dim): ("inclusion", np.asarray(names)[rows])})
+    return found.assign_coords({str(classifier.point_dim): ("inclusion", names[rows])})
 
 
 def _coords(classifier: GPClassifier, dims: Iterable[str]) -> dict[str, Any]:

@@ -16,29 +16,72 @@ from pymc_gpep.user_warnings import warn
 __all__ = ["contrasts", "effects"]
 
 _ALIKE = 0.999  # correlation above which data tell nothing apart
+_NEW = "new_point"
 _LABELS = 10  # that a message names
 _MOST = 3000  # numbers whose correlations are looked at
 
 type Weights = Mapping[str, ArrayLike | Mapping[Any, float]]
 
 
-def effects(hyper: HyperPosterior, names: Sequence[str]) -> xr.Dataset:
+def effects(
+    hyper: HyperPosterior,
+    names: Sequence[str],
+    x: ArrayLike | None = None,
+    data: Mapping[str, ArrayLike] | None = None,
+) -> xr.Dataset:
     """Return means and standard deviations of variables of the model, along the dim `moment`; see `Fit.effects`."""
     if not names:
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
-    joints = list(_joints(hyper, names))
+    if x is None and not data:
+        joints = list(_joints(hyper, names))
+        _warn_of_likes(joints[int(np.argmax(hyper.weights))])
+        return _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
+    means, variances, axes = zip(*_elsewhere(hyper, names, x, data or {}), strict=True)
+    return _averaged(hyper, names, means, variances, axes[0])
+
+
+def _averaged(
+    hyper: HyperPosterior,
+    names: Sequence[str],
+    means: Sequence[Mapping[str, Array]],
+    variances: Sequence[Mapping[str, Array]],
+    axes: Mapping[str, int],
+) -> xr.Dataset:
+    """Return moments of variables over the nodes, with an axis of new rows where there is one."""
     model = hyper.log_posterior.classifier.model
-    spreads = [joint.variances() for joint in joints]
     found = {}
     for name in names:
-        means, variances = (np.array([each[name] for each in of]) for of in ([j.means for j in joints], spreads))
-        mean, variance = total_variance(hyper.weights, means, variances)
-        dims = model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(np.ndim(mean))]
+        of_nodes = (np.array([each[name] for each in of]) for of in (means, variances))
+        mean, variance = total_variance(hyper.weights, *of_nodes)
+        dims = list(model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(np.ndim(mean))])
+        if name in axes:
+            dims[axes[name]] = _NEW
         found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
     used = {dim for dims, _ in found.values() for dim in dims}
     coords = {dim: list(values) for dim, values in model.coords.items() if values is not None and dim in used}
-    _warn_of_likes(joints[int(np.argmax(hyper.weights))])
     return xr.Dataset(found, coords={"moment": ["mean", "sd"], **coords})
+
+
+def _elsewhere(
+    hyper: HyperPosterior, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+) -> Iterator[tuple[Mapping[str, Array], Mapping[str, Array], Mapping[str, int]]]:
+    """Yield means and variances of variables at other inputs and data at each node, and the axis over rows of each."""
+    log_posterior = hyper.log_posterior
+    prior = log_posterior.classifier.prior
+    alone = {} if prior.singular else {str(latent.f.name): latent for latent in prior.latents}
+    if alone.keys() >= set(names) and not data:  # latent functions themselves
+        for node, solution in hyper.solutions():
+            functions = log_posterior.latent(node.theta, solution)
+            new = functions.at(functions.new_rows(x, {}))
+            variance = np.maximum(new.cov.diagonal(axis1=1, axis2=2).T, 0.0)
+            rows = {name: alone[name].rows for name in names}
+            axes = {name: alone[name].f.ndim - 1 for name in names}
+            yield {k: new.mean[r] for k, r in rows.items()}, {k: variance[r] for k, r in rows.items()}, axes
+        return
+    joint = log_posterior.space.variables.elsewhere(names, x, data)
+    for s, (node, solution) in enumerate(hyper.solutions()):
+        found, along = joint(hyper.point(s), log_posterior.latent(node.theta, solution))
+        yield found.means, found.variances(), along
 
 
 def contrasts(hyper: HyperPosterior, wanted: Mapping[str, Weights]) -> xr.Dataset:

@@ -118,7 +118,9 @@ class Fit(SingleGroupApproximation):
         self._hyper, self._again, self._known = hyper_posterior, again, solution
         # Later gp.conditional and the like do not change a fit that exists.
         self._deterministics = list(log_posterior.classifier.model.deterministics)
-        self._free = list(log_posterior.classifier.model.free_RVs)
+        classifier = log_posterior.classifier
+        apart = None if classifier.missing is None else classifier.missing.unobserved
+        self._free = [rv for rv in classifier.model.free_RVs if rv is not apart]
 
     def _with(self, **changes: Any) -> Self:
         """Return another fit with other parts."""
@@ -441,10 +443,13 @@ class Fit(SingleGroupApproximation):
         correction: str | None = None,
         tolerance: float = 5e-5,
         covariances: bool = True,
-        dim: str = "new_point",
+        dim: str | None = None,
+        missing: bool = False,
         progressbar: bool = True,
     ) -> xr.Dataset:
         """Predict latent functions and class probabilities at new rows: `predict(Xnew)`, or `predict(data={...})`.
+
+        `predict(missing=True)` predicts the rows of the model whose responses are missing.
 
         Averaged over the nodes that stand for the hyperparameters.
 
@@ -480,8 +485,11 @@ class Fit(SingleGroupApproximation):
         covariances : bool
             Whether to return `cov`. Of a million points with ten classes it takes 800 MB, all else 170 MB, and what is
             held on the way is the same for any number of points.
-        dim : str
-            Name of the new dimension.
+        dim : str, optional
+            Name of the new dimension, `new_point` if not given. Rows of the model have their own.
+        missing : bool
+            Whether to predict the rows of the model without a response, which a fit leaves out. They have the
+            coordinates of the model, or their positions in the data.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -527,6 +535,7 @@ class Fit(SingleGroupApproximation):
             tolerance=tolerance,
             covariances=covariances,
             dim=dim,
+            missing=missing,
             progressbar=progressbar,
         )
 
@@ -670,7 +679,13 @@ class Fit(SingleGroupApproximation):
     # Effects.
 
     @one_blas_thread()
-    def effects(self, names: str | Sequence[str] | None = None) -> xr.Dataset:
+    def effects(
+        self,
+        names: str | Sequence[str] | None = None,
+        *,
+        Xnew: ArrayLike | None = None,
+        data: Mapping[str, ArrayLike] | None = None,
+    ) -> xr.Dataset:
         """Return means and standard deviations of variables that are affine in what was integrated.
 
         These are integrated variables, and Deterministics that are sums, selections or multiples of them. They are
@@ -680,16 +695,22 @@ class Fit(SingleGroupApproximation):
         ----------
         names : str or sequence of str, optional
             Names of variables of the model; all integrated ones if not given.
+        Xnew : array (m, d), optional
+            Inputs of the Gaussian processes that the variables are, or are made of: each term of a sum alone, as
+            mgcv's `plot.gam` draws it.
+        data : dict of str to array, optional
+            Data of the model (`pm.Data`) that the variables are to have in place of those of the fit.
 
         Returns
         -------
         Dataset
-            Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd".
+            Each variable with its dims and coords, and in front of these `moment`, which is "mean" or "sd". At other
+            inputs or data the axis of rows is `new_point`.
 
         Raises
         ------
         ValueError
-            If a variable is a hyperparameter, not affine, or not in the model.
+            If a variable is a hyperparameter, not affine, or not in the model; if it cannot be had at `Xnew` or `data`.
 
         Warns
         -----
@@ -699,13 +720,17 @@ class Fit(SingleGroupApproximation):
         Examples
         --------
         >>> fit.effects("u").sel(moment="mean")
+        >>> fit.effects("f", Xnew=grid)
+        >>> fit.effects("field", data={"at": grid})
         """
         classifier = self.classifier
+        if names is None and (Xnew is not None or data):
+            raise ValueError("effects at other inputs or data needs names of variables.")
         if names is None:
             held = {latent.free: latent.f for latent in classifier.processes}
             names = [str(held.get(rv, rv).name) for rv in classifier.integrated]
         self.log_posterior.check_joint("effects")
-        return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names))
+        return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names), Xnew, data)
 
     @one_blas_thread()
     def contrast(self, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
@@ -780,7 +805,8 @@ class Fit(SingleGroupApproximation):
         Returns
         -------
         DataTree or MultiTrace
-            Hyperparameters, latent values, and what the model makes of them. Where the posterior is known by inducing
+            Hyperparameters, latent values, and what the model makes of them. Responses that are missing are drawn from
+            the likelihood, given the latent values of each draw. Where the posterior is known by inducing
             inputs or active rows, the standard normals that the model may declare latent values by are left out of
             models of more than 1000 rows: without them `pm.sample_posterior_predictive` draws latent values from their
             prior, unless the model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with
@@ -811,7 +837,7 @@ class Fit(SingleGroupApproximation):
             data = sampled_functions(hyper, draws, chains, rng, inputs, as_gps(gp))
             return self._noted(data)
         weighted = self._weighted((chains, draws), rng) if importance else None
-        recorder, names, draw = self._recording(as_gps(gp))
+        recorder, names, draw = self._recording(as_gps(gp), int(rng.spawn(1)[0].integers(2**30)))
 
         def values(chain: int) -> dict[str, Array]:
             drawn = weighted.chain(chain) if weighted else draw(draws, rng)
@@ -827,13 +853,13 @@ class Fit(SingleGroupApproximation):
         return data
 
     def _recording(
-        self, gps: tuple[pm.gp.Latent, ...] | None
+        self, gps: tuple[pm.gp.Latent, ...] | None, seed: int
     ) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
         """What records draws, the names of what it is given, and what draws these."""
         classifier, hyper = self.classifier, self.hyper_posterior
         if self.log_posterior.joint:
             free = self.groups[0].group
-            return self._recorder(free, self._deterministics), recorded(classifier, free), self.draw
+            return self._recorder(free, self._deterministics, seed), recorded(classifier, free), self.draw
         rotated = any(latent.rotated for latent in classifier.latents)
         whole = rotated and classifier.n_points <= _WITH_NORMALS
         free, known = self._free, self._deterministics
@@ -849,10 +875,10 @@ class Fit(SingleGroupApproximation):
             z = standard_normals(hyper, chosen, f, gps)
             return values | self.log_posterior.space.variables.draws(points[0], f, z)
 
-        return self._recorder(free, known), recorded(classifier, free), draw
+        return self._recorder(free, known, seed), recorded(classifier, free), draw
 
-    def _recorder(self, free: Sequence[Any], deterministics: Sequence[Any]) -> Recorder:
-        return Recorder(self.classifier, free, deterministics, self.log_posterior.space.data)
+    def _recorder(self, free: Sequence[Any], deterministics: Sequence[Any], seed: int) -> Recorder:
+        return Recorder(self.classifier, free, deterministics, self.log_posterior.space.data, seed)
 
     def _weighted(self, shape: tuple[int, int], rng: np.random.Generator) -> ResampledDraws:
         """Draws of the fit at its maximum, resampled by their importance weights."""

@@ -184,7 +184,7 @@ class HeldOut(Callback):
 
     def _others(self, fit: Any, found: xr.Dataset) -> dict[str, float]:
         """Scores beside the log density."""
-        outcome = fit.classifier.likelihood.name
+        outcome = fit.classifier.response
         classes = "p" in found
         p = found["p"].values if classes else np.empty((len(self._x), 0))
         moments = None if classes else np.stack([found[f"{outcome}_{each}"] for each in ("mean", "variance")])

@@ -40,6 +40,7 @@ __all__ = [
 
 _NOTHING = 1e-3  # of a correlation, below which a posterior is the prior to three digits
 _MOST = 0.5
+_NEW = "new_point"
 _TWO = 2  # rows at least that can be near or far from each other
 _ALL = "all rows"
 _SEVERAL = 5  # from so many rows on it is no chance that all are equally far
@@ -137,7 +138,8 @@ def predict_by(
     correction: str | None = None,
     tolerance: float = 5e-5,
     covariances: bool = True,
-    dim: str = "new_point",
+    dim: str | None = None,
+    missing: bool = False,
     progressbar: bool = True,
 ) -> xr.Dataset:
     """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
@@ -146,9 +148,12 @@ def predict_by(
     """
     each = iter(nodes())
     first = next(each)  # which a wrong gp, or a fit without a posterior, does not have
-    inputs = first.new_rows(x, data or {}, new_levels)
+    if missing and (x is not None or data):
+        raise TypeError("missing=True predicts the rows of the model without a response: give no other rows with it.")
+    inputs = first.missing_rows() if missing else first.new_rows(x, data or {}, new_levels)
     how = classifier.likelihood_model.check_way(probabilities, "probabilities")
-    elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes)
+    own = classifier.missing.rows if missing and classifier.missing is not None else None
+    elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
     corrected = None if correction is None else _correction(correction, log_posterior.approximator, classifier)
     with RowProgress("Predicting", len(inputs) * len(hyper), progressbar) as progress:
@@ -170,7 +175,12 @@ def predict_by(
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
     if x is not None:
         warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
-    return labelled(classifier, x, dim, averaged).assign_attrs(attrs)
+    if own is None:
+        return labelled(classifier, x, dim or _NEW, averaged).assign_attrs(attrs)
+    dim = dim or classifier.point_dim or f"{classifier.response}_dim_0"
+    names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
+    coords = {dim: own if names is None else np.asarray(names)[own]}
+    return labelled(classifier, None, dim, averaged).assign_coords(coords).assign_attrs(attrs)
 
 
 def predict_at(
@@ -269,7 +279,7 @@ def labelled(classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction
         coords[class_dim] = classifier.class_names
         arrays = {"p": ((dim, class_dim), prediction.p), **arrays, "error": ((dim,), prediction.error)}
     else:
-        name = classifier.likelihood.name
+        name = classifier.response
         arrays |= {
             f"{name}_{moment}": ((dim,), values)
             for moment, values in zip(("mean", "variance"), prediction.moments, strict=True)

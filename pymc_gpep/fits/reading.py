@@ -73,8 +73,8 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     """
     _check_tree(tree)
     attrs = tree.attrs
-    classifier = read_classifier(pm.modelcontext(model), attrs["likelihood"], json.loads(attrs.get("asked", "[]")))
-    space = Hyperparameters(classifier)
+    space = Hyperparameters(_classifier(pm.modelcontext(model), attrs))
+    classifier = space.classifier
     _check_hyperparameters(space, json.loads(attrs["parameters"]))
     (best,) = evaluations_of(tree["best"].to_dataset(), "at")
     best = best._replace(start=np.asarray(tree["best"].to_dataset()["start"].values))
@@ -116,6 +116,16 @@ def _check_tree(tree: object) -> None:
             f"This fit was written in format {was}, by version {tree.attrs.get('pymc_gpep_version', 'unknown')}, and "
             f"this version reads format {FORMAT} alone. Fit again, or read it with that version."
         )
+
+
+def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
+    """Read a model as the fit of a file did, in which means of processes may be hyperparameters."""
+    asked = json.loads(attrs.get("asked", "[]"))
+    means = attrs["kind"] == DenseLogPosterior.kind
+    classifier = read_classifier(model, attrs["likelihood"], asked, means=means)
+    if not means or Hyperparameters(classifier).parameters == json.loads(attrs["parameters"]):
+        return classifier
+    return read_classifier(model, attrs["likelihood"], asked)
 
 
 class _File(NamedTuple):

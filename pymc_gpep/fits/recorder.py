@@ -30,6 +30,8 @@ class Recorder:
     deterministics : sequence of TensorVariable
     data : dict
         Data of the model → constants that take their place.
+    seed : int
+        For what the model draws anew, such as responses that are missing.
     """
 
     def __init__(
@@ -38,19 +40,26 @@ class Recorder:
         free: Sequence[TensorVariable],
         deterministics: Sequence[TensorVariable],
         data: Mapping[Variable, Variable],
+        seed: int,
     ) -> None:
         self._model = model = classifier.model
         value_vars = [model.rvs_to_values[rv] for rv in free]
         given = {f: f.type(f.name) for f in classifier.held}
         transformed = [rv for rv in free if model.rvs_to_transforms[rv] is not None]
-        computed = graph_replace([*transformed, *deterministics], given, strict=False)
+        missing = [] if classifier.missing is None else [classifier.missing.unobserved]
+        drawn = [] if classifier.missing is None else [classifier.missing.drawn()]
+        computed = graph_replace([*drawn, *transformed, *missing, *deterministics], given, strict=False)
         computed = graph_replace(model.replace_rvs_by_values(computed), data, strict=False)
-        self._recorded = [*value_vars, *transformed, *deterministics]
+        if missing:
+            first, *computed = computed
+            computed = graph_replace(computed, {model.rvs_to_values[missing[0]]: first}, strict=False)
+        self._recorded = [*value_vars, *transformed, *missing, *deterministics]
         self._compute = graph_function(
             model,
             [pytensor.In(v, borrow=True) for v in [*value_vars, *given.values()]],
             [pytensor.Out(v, borrow=True) for v in [*value_vars, *computed]],
             draws=True,  # a Deterministic may be made of draws of its own, as PyMC's sampling makes it
+            random_seed=seed,
         )
 
     def trace(self, values: Mapping[str, Array], chain: int) -> Trace:

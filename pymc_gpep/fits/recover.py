@@ -20,7 +20,7 @@ from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.natural_scale import unconstrain
-from pymc_gpep.structure.prior_functions import frozen_data, prior_roots
+from pymc_gpep.structure.prior_functions import frozen_data, prior_roots, prior_type_of
 
 __all__ = ["recover"]
 
@@ -83,7 +83,7 @@ def recover(
             except ValueError as error:
                 raise ValueError(f"At chain {index[0]}, draw {index[1]} of idata, {error}") from error
             for name, value in drawn.items():
-                values.setdefault(name, np.empty((*shape, *value.shape)))[index] = value
+                values.setdefault(name, np.empty((*shape, *value.shape), np.asarray(value).dtype))[index] = value
     return _completed(idata, posterior, values, classifier.model)
 
 
@@ -114,24 +114,30 @@ class _LatentValues:
             replaced = graph_replace(outputs, replacements, strict=False)
             return graph_function(model, [given[v] for v in inputs], replaced, **kwargs)
 
+        self._type = prior_type_of(classifier, approximator)
         self._prior = function(
             hyperparameters,
-            [classifier.covariance(), classifier.mean(), classifier.labels, classifier.parameters],
+            [classifier.arrays[self._type](), classifier.mean(), classifier.labels, classifier.parameters],
         )
         data = frozen_data(model)
-        self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data)
+        self._variables, self._roots = classifier.variables(data), prior_roots(classifier, data, self._type)
         self._names, self._unconstrain = [v.name for v in hyperparameters], unconstrain(classifier)
         self._drawn = [v.name for v in latents]
-        others = [v for v in dependent if v not in given]
+        missing = [] if classifier.missing is None else [classifier.missing.unobserved]
+        others = [*missing, *(v for v in dependent if v not in given)]
         self._others = [v.name for v in others]
         # A Deterministic may be made of draws of its own, as PyMC's sampling makes it.
-        self._compute = function([*hyperparameters, *latents], others, draws=True)
+        self._compute = function(
+            [*hyperparameters, *latents], others, draws=True, random_seed=int(rng.spawn(1)[0].integers(2**30))
+        )
         self._start: Array | None = None
 
     def _solve(self, hyperparameters: list[Any]) -> Solution:
         k, mean, labels, parameters = self._prior(*hyperparameters)
         likelihood = self.classifier.likelihood_model.given(parameters)
-        solution = self.approximator.solve_near(k, mean, labels, self._start, likelihood=likelihood)
+        solution = self.approximator.solve_near(
+            k, mean, labels, self._start, likelihood=likelihood, prior_type=self._type
+        )
         if not solution.convergence.converged:
             raise ValueError(f"{self.approximator.name} {solution.convergence}. Was it sampled from this model?")
         self._start = solution.start

@@ -89,7 +89,7 @@ def to_datatree(
             "format": FORMAT,
             "kind": log_posterior.kind,
             "pymc_gpep_version": version("pymc_gpep"),
-            "likelihood": classifier.likelihood.name,
+            "likelihood": classifier.response,
             "asked": json.dumps(classifier.asked),
             "kind_of_likelihood": classifier.likelihood_model.name,
             "classes": named_classes(classifier),
@@ -125,6 +125,6 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
     classifier, rows = log_posterior.classifier, log_posterior.rows
     if rows is not None:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())
-    name = classifier.likelihood.name
+    name = classifier.response
     labels: NDArray[np.int64] = log_posterior.observed()
     return xr.DataArray(labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name).to_dataset()

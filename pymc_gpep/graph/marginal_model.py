@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
@@ -36,6 +37,8 @@ class MarginalModel(pm.Model):
         self.classifier = classifier
         self.approximator = approximator
         integrated = {classifier.likelihood, *classifier.integrated}
+        if classifier.missing is not None:
+            integrated.add(classifier.missing.unobserved)
         dependent = [v for v in model.deterministics if not integrated.isdisjoint(ancestors([v]))]
         # Kept, because later calls of `gp.conditional` and the like add to the model what was not sampled.
         self.dependent = tuple(dependent)
@@ -46,7 +49,9 @@ class MarginalModel(pm.Model):
         k = classifier.arrays[prior_type]()
         op = Evidence(approximator, classifier.likelihood_model, remembers=warm, form=prior_type.form)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)
-        pm.Potential(f"{classifier.likelihood.name}_evidence", evidence, model=self)
+        if (supported := classifier.supported()) is not None:
+            evidence = pt.switch(supported, evidence, -np.inf)
+        pm.Potential(f"{classifier.response}_evidence", evidence, model=self)
 
 
 def marginalize(
@@ -107,10 +112,11 @@ def marginalize(
     >>> idata = pm.sample(model=marginal)
     >>> idata = gpep.recover(idata, marginal)
     """
-    classifier = read_classifier(model, likelihood, hyperparameters)
+    classifier = read_classifier(model, likelihood, hyperparameters, means=True)
     solver = approximator(method, classifier.likelihood_model, options, ", besides method, likelihood and warm")
+    if solver.inverts_prior and not classifier.singular:
+        classifier = read_classifier(model, likelihood, hyperparameters)
     prior_type = prior_type_of(classifier, solver)
-    columns = None if prior_type.form.square else classifier.n_normals
-    check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, columns=columns)
+    check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
     check_moments(prior_moments(classifier, prior_type=prior_type)(model.initial_point()), prior_type)
     return MarginalModel(classifier, solver, warm)

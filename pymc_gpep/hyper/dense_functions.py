@@ -71,6 +71,10 @@ class DenseFunctions(LatentFunctions):
         """See `LatentFunctions`."""
         return self._elsewhere.rows(x, data, new_levels)
 
+    def missing_rows(self) -> Any:
+        """See `LatentFunctions`."""
+        return self._elsewhere.missing_rows()
+
     @property
     def likelihood(self) -> Likelihood:
         """See `LatentFunctions`."""

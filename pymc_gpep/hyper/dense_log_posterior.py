@@ -121,8 +121,7 @@ class DenseLogPosterior(LogPosterior):
 
     @cached_property
     def _roots(self) -> Callable[[PointType], Array] | None:
-        # Coefficients of standard normals are such factors already.
-        return prior_roots(self.classifier, self.space.data) if self._prior_type.form.square else None
+        return prior_roots(self.classifier, self.space.data, self._prior_type)
 
     def covariance(self, x: Array) -> tuple[Array, NDArray[np.int64]]:
         """See `LogPosterior`."""

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.collapsed_factors import collapsed
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.optimum import Optimum, Searched
@@ -45,9 +46,11 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched 
     why = _unbounded(space, theta, moved, slope, _FAR if ended else _VERY_FAR)
     if why and not ended:
         why = f"{optimum.message.strip('. ')}; {why}"
-    if not why and ended and log_posterior is not None and (stuck or np.abs(slope).max() > _STEEP):
+    if not why and ended and log_posterior is not None:
         try:
-            why = _at_a_border(log_posterior, best, slope) or _still_rising(space, slope)
+            why = collapsed(space, log_posterior, best)
+            if not why and (stuck or np.abs(slope).max() > _STEEP):
+                why = _at_a_border(log_posterior, best, slope) or _still_rising(space, slope)
         except KeyboardInterrupt:
             return optimum.broken_off("the search ended, and was interrupted while its end was looked at")
     return replace(optimum, converged=False, message=why) if why else optimum

@@ -105,6 +105,10 @@ class Hyperparameters:
         """The values of the model's value variables that a flat vector stands for."""
         return DictToArrayBijection.rmap(RaveledVars(np.asarray(theta, np.float64), self._point_map))
 
+    def flat(self, point: Mapping[str, Any]) -> Array:
+        """Return the flat vector of values of value variables, the inverse of `point`."""
+        return np.concatenate([np.zeros(0), *(np.ravel(point[v.name]) for v in self.value_vars)]).astype(np.float64)
+
     @property
     def _point_map(self) -> Any:
         if self._layout is None:

@@ -66,6 +66,16 @@ class LatentFunctions(ABC):
         With `new_levels`, data may name levels of groups that the model does not have.
         """
 
+    def missing_rows(self) -> Any:
+        """Return the rows of the model whose responses are missing, as `new_rows` returns others.
+
+        Raises
+        ------
+        ValueError
+            If all rows have a response.
+        """
+        raise ValueError("All rows of the model have a response, so that there are no missing ones to predict.")
+
     @property
     @abstractmethod
     def likelihood(self) -> Likelihood:

@@ -60,7 +60,7 @@ def observed_classes(
     more: str,
     shaping: str,
 ) -> np.ndarray | Variable:
-    """Labels, checked; as int64 where they are not symbolic.
+    """Labels, checked; as int64 where they are not symbolic, and masked where some are missing.
 
     Those in `pm.Data` are checked by their present values, those in other symbolic expressions by their shape only.
 
@@ -82,7 +82,8 @@ def observed_classes(
     Raises
     ------
     ValueError
-        If labels are missing, not whole numbers, not among the classes, or of a shape that does not fit.
+        If labels are not whole numbers, not among the classes, or of a shape that does not fit; if they are missing in
+        `pm.Data`, or all of them are.
     """
     match observed:
         case TensorSharedVariable():
@@ -96,15 +97,20 @@ def observed_classes(
             values = observed
     top = "c−1" if n_classes is None else n_classes - 1
     _check_shape(np.shape(values), batch, n_classes, name, given, shaping)
-    labels = _whole_numbers(values, name)
+    missing = _missing(values)
+    if missing.any() and (isinstance(observed, Variable) or missing.all()):
+        raise ValueError(missing_labels(missing, f"{name}: observed labels"))
+    labels = _whole_numbers(values, name, missing)
     wrong = labels < 0 if n_classes is None else (labels < 0) | (labels >= n_classes)
     advice = f"{coding.format(top=top)}."
-    if wrong.any() and n_classes is not None and (how := recoding(labels, n_classes)):
+    if wrong.any() and n_classes is not None and (how := recoding(labels[~missing], n_classes)):
         advice = f"{advice[:-1]}: {how} does so."
     elif wrong.any() and labels.min() >= 0:
         advice = f"{advice[:-1]}; {more.format(count=labels.max() + 1)}."
     _refuse(wrong, labels, name, "out of range", advice + without_marks(labels))
-    return observed if isinstance(observed, Variable) else labels
+    if isinstance(observed, Variable):
+        return observed
+    return np.ma.masked_array(labels, missing) if missing.any() else labels
 
 
 def recoding(labels: np.ndarray, n_classes: int) -> str:
@@ -189,11 +195,11 @@ def _missing(values: Any) -> NDArray[np.bool_]:
     return missing | np.ma.getmaskarray(values) if np.ma.isMaskedArray(values) else missing
 
 
-def _whole_numbers(values: Any, name: str) -> np.ndarray:
-    """`values` as int64, or an error that says which are not whole numbers."""
+def _whole_numbers(values: Any, name: str, missing: NDArray[np.bool_]) -> np.ndarray:
+    """`values` as int64 with 0 for those that are missing, or an error that says which are not whole numbers."""
     array = np.asarray(np.ma.getdata(values))
-    if (missing := _missing(values)).any():
-        raise ValueError(missing_labels(missing, f"{name}: observed labels"))
+    if missing.any() and array.dtype.kind not in "USMmc":
+        array = np.where(missing, 0, array)
     try:
         numbers = array.astype(np.float64)
     except (TypeError, ValueError):

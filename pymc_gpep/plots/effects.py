@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ def plot_effects(
     *,
     prob: float = 0.9,
     order: bool = False,
+    Xnew: ArrayLike | None = None,
+    data: Mapping[str, ArrayLike] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw means and intervals of a variable that is affine in what was integrated.
@@ -47,6 +50,8 @@ def plot_effects(
         Probability that an interval holds.
     order : bool
         Whether entries are in the order of their means.
+    Xnew, data : array (m, d), dict of str to array, optional
+        Other inputs and data than those of the fit, as `Fit.effects` takes them. `x` is `Xnew` if not given.
     ax : matplotlib.axes.Axes, optional
 
     Returns
@@ -63,10 +68,12 @@ def plot_effects(
     --------
     >>> gpep.plots.plot_effects(fit, "county", order=True)
     >>> gpep.plots.plot_effects(fit, "smooth", x=age)
+    >>> gpep.plots.plot_effects(fit, "f", Xnew=np.linspace(0, 1, 100)[:, None])
     """
     if not 0.0 < prob < 1.0:
         raise ValueError(f"prob must be between 0 and 1, but is {prob}.")
-    found = fit.effects(name)[name]
+    found = fit.effects(name, Xnew=Xnew, data=data)[name]
+    x = Xnew if x is None else x
     if found.ndim > 2:
         raise ValueError(f"{name!r} has {found.ndim - 1} axes, but must have one. Draw a Deterministic of one axis.")
     mean, sd = np.atleast_1d(found.sel(moment="mean").values), np.atleast_1d(found.sel(moment="sd").values)

@@ -16,7 +16,7 @@ def point_position(classifier: GPClassifier, point: Any) -> int:
     ValueError
         If there is none.
     """
-    coords = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
+    coords = classifier.coords_of_points()
     labels = list(range(classifier.n_points) if coords is None else coords)
     if point not in labels:
         raise ValueError(f"There is no point {point!r}; their labels run from {labels[0]} to {labels[-1]}.")

@@ -121,7 +121,7 @@ class ProbitGibbs(LatentStep):
         if not classifier.likelihood_model.offers(Utilities):
             fitting = " and ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(
-                f"The likelihood {classifier.likelihood.name!r} is a {classifier.kind}, and ProbitGibbs is for "
+                f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
             )
         super().__init__(vars, classifier, rng, compile_kwargs)

@@ -158,7 +158,7 @@ class PseudoMarginal(EllipticalSlice):
         marginal = isinstance(model, MarginalModel)
         if marginal:
             classifier = model.classifier
-            model, likelihood = classifier.model, classifier.likelihood.name
+            model, likelihood = classifier.model, classifier.response
             if vars is not None:
                 given = [vars] if not isinstance(vars, list | tuple) else vars
                 vars = [*given, *(latent.f for latent in classifier.latents)]

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace, vectorize_graph
@@ -18,8 +18,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint, PosteriorFunctions
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.random_variables import kept_random
 
-__all__ = ["AffineVariables", "InNormals", "SumVariables", "at_zero", "slopes_of"]
+__all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_of"]
 
 
 class InNormals(Protocol):
@@ -70,10 +71,36 @@ class InNormals(Protocol):
     def latent_values(self) -> TensorVariable:
         """Return the latent values, (c, n)."""
 
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> "VariablesThere":
+        """Return variables at other inputs x, and other data."""
+
+
+class VariablesThere(Protocol):
+    """Variables as t + T z + ε at other data, with noise ε of their own."""
+
+    axes: dict[str, int]
+    """The axis of each that runs over new rows."""
+
+    def __call__(self, point: PointType) -> "There":
+        """Return them at given hyperparameters."""
+
+
+class There(NamedTuple):
+    """Variables as t + T z + ε at other data, with standard normals z and noise ε of each."""
+
+    centres: dict[str, Array]
+    slopes: dict[str, Array]
+    """(q, ...)."""
+    noise: dict[str, Array]
+    """Variances of ε: of a process at new inputs, given its values at its own."""
+
 
 def at_zero(value: TensorVariable, z: TensorVariable) -> TensorVariable:
     """Return t of a value that is t + T z."""
-    return graph_replace([value.astype("float64")], {z: pt.zeros(z.type.shape)}, strict=False)[0]
+    kept = kept_random([value])
+    return graph_replace([value.astype("float64")], {**kept, z: pt.zeros(z.type.shape)}, strict=False)[0]
 
 
 def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVariable:
@@ -81,7 +108,7 @@ def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVar
     value = value.astype("float64")
     if z not in ancestors([value]):
         return pt.zeros((count, *(value.shape[i] for i in range(value.ndim))))
-    return vectorize_graph(value, {z: pt.eye(count)}) - at_zero(value, z)
+    return vectorize_graph(value, {**kept_random([value]), z: pt.eye(count)}) - at_zero(value, z)
 
 
 class AffineVariables:
@@ -174,8 +201,8 @@ class SumVariables(IntegratedVariables):
         means = {name: found[name][0] + np.tensordot(centre, found[name][1], 1) for name in names}
         return Joint(means, {name: found[name][1] for name in names}, cov)
 
-    def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
-        """See `IntegratedVariables`."""
+    def _check(self, names: Sequence[str]) -> None:
+        """Refuse variables that are not affine in integrated ones."""
         prior, model = self._prior, self._prior.model
         affinity = Affinity(prior.sources)
         for name in names:
@@ -192,8 +219,27 @@ class SumVariables(IntegratedVariables):
                 ) from None
             if not behind and model[name] not in prior.integrated:
                 raise ValueError(f"{name!r} depends on no integrated variable.")
-        variables = AffineVariables(prior, {name: model[name] for name in names}, self._data)
+
+    def affine(self, names: Sequence[str]) -> Callable[[PointType, PosteriorFunctions], Joint]:
+        """See `IntegratedVariables`."""
+        self._check(names)
+        variables = AffineVariables(self._prior, {name: self._prior.model[name] for name in names}, self._data)
         return lambda point, functions: self._joint(variables, names, point, functions)
+
+    def elsewhere(
+        self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+    ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
+        """See `IntegratedVariables`."""
+        self._check(names)
+        there = self._prior.variables_there(names, self._data, x, data)
+
+        def joint(point: PointType, functions: PosteriorFunctions) -> tuple[Joint, Mapping[str, int]]:
+            centre, cov = self.posterior(functions)
+            found = there(point)
+            means = {name: found.centres[name] + np.tensordot(centre, found.slopes[name], 1) for name in names}
+            return Joint(means, found.slopes, cov, found.noise), there.axes
+
+        return joint
 
     def covariance(
         self, point: PointType, functions: PosteriorFunctions, places: Mapping[str, slice], size: int

@@ -1,14 +1,15 @@
 """Reading a whole model: its likelihood, the latent functions behind it, and what is left as hyperparameters."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.pytensorf import get_symbolic_rv_shapes
-from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.basic import Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
@@ -25,6 +26,8 @@ from pymc_gpep.structure.integrated import Gaussians, gaussians_of
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP, latents_among
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
+from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.recipes import why_no_recipes
 from pymc_gpep.structure.sum_reading import read_sum
@@ -50,14 +53,16 @@ class GPClassifier(LatentPrior):
         Its value: a constant, or the shared variable of `pm.Data`.
     parameters : TensorVariable, shape (p, n)
         What the likelihood is given besides latent values, a function of hyperparameters; p is 0 for most.
-    given : TensorVariable, shape (p, n) or (p, 1), or None
-        The same as it stands in the model, in terms of its data; None for nothing.
+    given : TensorVariable, shape (p, rows) or (p, 1), or None
+        The same as it stands in the model at all rows, in terms of its data; None for nothing.
     class_dim, point_dim : str or None
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
         Coordinates of `class_dim`, in the order of the classes 0..c-1.
     asked : tuple of str
         Names of Gaussian variables that stay hyperparameters because a user said so.
+    missing : MissingResponses or None
+        Where responses of some rows are missing: points are then the rows that have one.
     """
 
     prior: LatentPrior
@@ -70,6 +75,7 @@ class GPClassifier(LatentPrior):
     point_dim: str | None
     class_labels: tuple[object, ...] | None
     asked: tuple[str, ...] = ()
+    missing: MissingResponses | None = None
 
     @property
     def model(self) -> pm.Model:
@@ -85,6 +91,23 @@ class GPClassifier(LatentPrior):
     def n_functions(self) -> int:  # type: ignore[override]
         """Number of latent functions, c."""
         return self.prior.n_functions
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the data, those without a response among them."""
+        return self.n_points if self.missing is None else self.missing.n_rows
+
+    @property
+    def response(self) -> str:
+        """Name that the user gave to what was observed."""
+        return str(self.likelihood.name) if self.missing is None else self.missing.name
+
+    def coords_of_points(self) -> NDArray[Any] | None:
+        """Return the coordinates (n,) that the model has for its points."""
+        labels = self.model.coords.get(self.point_dim) if self.point_dim else None
+        if labels is None:
+            return None
+        return np.asarray(labels) if self.missing is None else np.asarray(labels)[self.missing.fitted]
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
@@ -126,6 +149,11 @@ class GPClassifier(LatentPrior):
         return self.prior.effects
 
     @property
+    def singular(self) -> bool:
+        """See `LatentPrior`."""
+        return self.prior.singular
+
+    @property
     def described(self) -> str:
         """See `LatentPrior`."""
         return self.prior.described
@@ -160,6 +188,10 @@ class GPClassifier(LatentPrior):
         """See `LatentPrior`."""
         return self.prior.roots()
 
+    def supported(self) -> TensorVariable | None:
+        """See `LatentPrior`."""
+        return self.prior.supported()
+
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """See `LatentPrior`."""
         return self.prior.variables(data)
@@ -186,7 +218,11 @@ class GPClassifier(LatentPrior):
 
 
 def read_classifier(
-    model: pm.Model, likelihood: str | None = None, hyperparameters: Sequence[str] = ()
+    model: pm.Model,
+    likelihood: str | None = None,
+    hyperparameters: Sequence[str] = (),
+    *,
+    means: bool = False,
 ) -> GPClassifier:
     """Read from the graph of a model what its likelihood is, and the Gaussian prior of its latent functions.
 
@@ -198,6 +234,9 @@ def read_classifier(
         Name of the likelihood, needed if the model has several.
     hyperparameters : sequence of str
         Names of Gaussian variables that are not to be integrated.
+    means : bool
+        Whether Gaussian variables in the means of Gaussian processes are integrated where latent functions are these
+        processes alone. In sums with other effects they always are.
 
     Returns
     -------
@@ -211,7 +250,10 @@ def read_classifier(
     refuse_what_was_made(model)
     gaussians = gaussians_of(model, hyperparameters)
     likelihood_model, rv, reading = _find_likelihood(model, likelihood, gaussians.sources)
-    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading)
+    missing = missing_responses(model).get(rv)
+    _check_missing(model, missing)
+    prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing)
+    _check_apart(prior, rv, reading)
     parameters, count = _parameters(reading, prior.n_points)
     # What is known of parameters as yet is how many there are.
     likelihood_model = likelihood_model.given(np.full((count, prior.n_points), np.nan))
@@ -220,23 +262,31 @@ def read_classifier(
     if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
         _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
     _check_hyperparameters(prior, rv)
-    point_dim, *_ = model.named_vars_to_dims.get(rv.name) or (dims.point_dim,)
+    name = rv.name if missing is None else missing.name
+    point_dim, *_ = model.named_vars_to_dims.get(name) or (dims.point_dim,)
     return GPClassifier(
         prior=prior,
         likelihood_model=likelihood_model,
         likelihood=rv,
         labels=labels,
         parameters=parameters,
-        given=reading.parameters,
+        given=(reading.everywhere or reading).parameters,
         class_dim=dims.class_dim,
         point_dim=point_dim,
         class_labels=dims.class_labels,
         asked=tuple(hyperparameters),
+        missing=missing,
     )
 
 
 def _read_prior(
-    model: pm.Model, gaussians: Gaussians, likelihood_model: Likelihood, rv: TensorVariable, reading: Reading
+    model: pm.Model,
+    gaussians: Gaussians,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    reading: Reading,
+    means: bool,
+    missing: MissingResponses | None,
 ) -> tuple[LatentPrior, Reading, Dims]:
     """Return the prior of the latent functions, what the likelihood is given, and names of axes.
 
@@ -245,25 +295,47 @@ def _read_prior(
     try:
         assembly = read_assembly(_by_functions(likelihood_model, reading.argument, rv), rv, model)
         check_priors(assembly.latents, model)
+        if any(latent.free in gaussians.kept for latent in assembly.latents):
+            raise NotProcessesAloneError("Some latent values stay hyperparameters.")
     except NotProcessesAloneError:
-        return _read_sum(model, gaussians, likelihood_model, rv)
+        return _read_sum(model, gaussians, likelihood_model, rv, missing)
     except StructureError as error:
         try:
-            return _read_sum(model, gaussians, likelihood_model, rv)
+            return _read_sum(model, gaussians, likelihood_model, rv, missing)
         except StructureError:
             raise error from None  # it knows more of Gaussian processes
-    latents = zip(assembly.latents, assembly.classes, strict=True)
-    found = GPModel(model, tuple(with_functions(*each, model) for each in latents), assembly.n_points)
-    return found, reading, assembly.dims
+    each = zip(assembly.latents, assembly.classes, strict=True)
+    latents = tuple(with_functions(*pair, model) for pair in each)
+    in_means = frozenset(gaussians.recipes).intersection(ancestors([latent.mean for latent in latents]))
+    kept = {v: why for v, why in gaussians.kept.items() if v in ancestors([latent.mean for latent in latents])}
+    if means and in_means:
+        try:
+            found, reading_of_sum, _ = _read_sum(model, gaussians, likelihood_model, rv, missing)
+        except StructureError:
+            kept |= gaussians.kept
+            kept |= dict.fromkeys(in_means - set(kept), "a mean depends on it in a way that is not integrated")
+        else:
+            if found.recipes:
+                return replace(found, alone=latents), reading_of_sum, assembly.dims
+            kept |= found.kept
+    elif in_means:
+        kept |= dict.fromkeys(in_means, "this method does not integrate means of Gaussian processes")
+    return GPModel(model, latents, assembly.n_points, kept=kept), reading, assembly.dims
 
 
 def _read_sum(
-    model: pm.Model, gaussians: Gaussians, likelihood_model: Likelihood, rv: TensorVariable
-) -> tuple[LatentPrior, Reading, Dims]:
+    model: pm.Model,
+    gaussians: Gaussians,
+    likelihood_model: Likelihood,
+    rv: TensorVariable,
+    missing: MissingResponses | None,
+) -> tuple[LatentSum, Reading, Dims]:
     """Return the same of latent functions that are sums."""
-    reading = gaussians.settle(lambda sources: likelihood_model.read(rv, sources), rv)
+    reading = gaussians.settle(lambda sources: _reading(likelihood_model, rv, frozenset(sources), missing), rv)
     by_class, sees_common = likelihood_model.function_axis, likelihood_model.sees_common
     found = read_sum(model, gaussians, reading.argument, rv, by_class, sees_common)
+    if missing is not None and reading.everywhere is not None:
+        found = replace(found, everywhere=reading.everywhere.argument, fitted=missing.fitted, n_rows=missing.n_rows)
     return found, reading, found.dims()
 
 
@@ -274,15 +346,18 @@ def _find_likelihood(
 
     `gaussian` are the variables that may be integrated.
     """
-    _check_missing(model)
+    missing = missing_responses(model)
     found: dict[str, tuple[Likelihood, TensorVariable, Reading]] = {}
     processes = {latent.f for latent in latents_among([*model.free_RVs, *model.deterministics], model)}
     latents = processes | gaussian
     unobserved = []
     refused: list[TensorVariable] = []
+    apart = {each.unobserved for each in missing.values()}
     for rv in model.basic_RVs:
+        if rv in apart:
+            continue
         # With more axes PyMC has given them to the parameters, too.
-        read = None if rv.ndim > 1 else _first_reading(rv, latents) or _first_reading(rv, processes)
+        read = None if rv.ndim > 1 else _first_reading(rv, latents, missing) or _first_reading(rv, processes, missing)
         if read is None:
             refused += [rv] * (rv in model.observed_RVs)
         elif rv in model.observed_RVs:
@@ -290,8 +365,9 @@ def _find_likelihood(
         else:
             unobserved.append(rv)
     if name is not None:
-        found = {key: triple for key, triple in found.items() if key == name}
-        refused = [rv for rv in refused if rv.name == name] or refused
+        called = {each.observed.name: each.name for each in missing.values()}
+        found = {key: triple for key, triple in found.items() if name in (key, called.get(key))}
+        refused = [rv for rv in refused if name in (rv.name, called.get(rv.name))] or refused
     if len(found) > 1:
         names = ", ".join(map(repr, found))
         of_each = [latents.intersection(ancestors([rv])) for _, rv, _ in found.values()]
@@ -306,12 +382,21 @@ def _find_likelihood(
     return next(iter(found.values()))
 
 
-def _first_reading(rv: TensorVariable, latents: Set[Variable]) -> tuple[Likelihood, TensorVariable, Reading] | None:
+def _first_reading(
+    rv: TensorVariable, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
+) -> tuple[Likelihood, TensorVariable, Reading] | None:
     """The first likelihood that a random variable is, the variable, and what it is given; None if it is none."""
     for likelihood in LIKELIHOODS:
-        if (reading := likelihood.read(rv, latents)) is not None:
+        if (reading := _reading(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
             return likelihood, rv, reading
     return None
+
+
+def _reading(
+    likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
+) -> Reading | None:
+    """What a random variable is given at the rows that have a response; None if its likelihood is another one."""
+    return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
 
 
 def _no_likelihood(
@@ -350,6 +435,19 @@ def _no_likelihood(
     )
 
 
+def _check_apart(prior: LatentPrior, rv: TensorVariable, reading: Reading) -> None:
+    """Refuse parameters of a likelihood that depend on what is integrated."""
+    if reading.parameters is None:
+        return
+    behind = set(ancestors([reading.parameters]))
+    values = {latent.free: latent.f for latent in prior.processes}
+    if found := [values.get(free, free) for free in prior.integrated if free in behind]:
+        raise StructureError(
+            f"A parameter of {rv.name!r} besides its argument depends on {listing(found)}. It may depend on "
+            f"hyperparameters only. {as_it_is(prior.model)}"
+        )
+
+
 def _parameters(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
     """Parameters of a likelihood at every point (p, n), and p."""
     if reading.parameters is None:
@@ -359,16 +457,13 @@ def _parameters(reading: Reading, n_points: int) -> tuple[TensorVariable, int]:
     return pt.broadcast_to(reading.parameters, (count, n_points)).astype("float64"), count
 
 
-def _check_missing(model: pm.Model) -> None:
-    """Refuse labels that are missing: PyMC makes of such a variable an observed and an unobserved one."""
-    for rv in model.free_RVs:
-        name = rv.name.removesuffix("_unobserved")
-        if name == rv.name or f"{name}_observed" not in {each.name for each in model.observed_RVs}:
-            continue
-        # PyMC puts the unobserved values where a mask says.
-        (given,) = (each.owner.inputs for each in ancestors([model[name]]) if each.owner and rv in each.owner.inputs)
-        (mask,) = (each.data for each in given if isinstance(each, Constant) and each.type.dtype == "bool")
-        raise StructureError(missing_labels(mask, f"Values of {name!r}"))
+def _check_missing(model: pm.Model, missing: MissingResponses | None) -> None:
+    """Refuse missing values of variables other than the likelihood, and terms that depend on missing responses."""
+    if missing is not None:
+        missing.check(model)
+    for other in missing_responses(model).values():
+        if missing is None or other.observed is not missing.observed:
+            raise StructureError(missing_labels(other.missing, f"Values of {other.name!r}"))
 
 
 def _as_given(labels: Variable) -> Variable:
@@ -423,11 +518,10 @@ def _check_hyperparameters(prior: LatentPrior, rv: TensorVariable) -> None:
     """Refuse terms beside the likelihood that depend on integrated variables, and discrete hyperparameters."""
     model = prior.model
     values = {latent.free: latent.f for latent in prior.processes}
+    own = {rv, *prior.integrated, *unobserved_responses(model)}
     for free in prior.integrated:
         dependent = [
-            term
-            for term in (*model.basic_RVs, *model.potentials)
-            if term is not rv and term not in prior.integrated and free in ancestors([term])
+            term for term in (*model.basic_RVs, *model.potentials) if term not in own and free in ancestors([term])
         ]
         if dependent:
             raise StructureError(

@@ -103,7 +103,7 @@ class CrossCovariance(Elsewhere):
     Covariance functions are those of `gps`, or where that is None those that the graph of the model has. The data of
     the model are those given, as the fit had them. Calling it with the values of the hyperparameters and inputs (m, d)
     gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and prior mean
-    (c, m).
+    (c, m), which is 0 unless `means` are wanted.
 
     Attributes
     ----------
@@ -112,7 +112,11 @@ class CrossCovariance(Elsewhere):
     """
 
     def __init__(
-        self, prior: LatentPrior, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+        self,
+        prior: LatentPrior,
+        gps: Sequence[pm.gp.Latent] | None,
+        data: Mapping[Variable, Variable],
+        means: bool = True,
     ) -> None:
         matched = functions_of(prior, gps)
         model = prior.model
@@ -125,7 +129,7 @@ class CrossCovariance(Elsewhere):
         for latent, functions in matched:
             cross = functions.covariance(functions.inputs, x).T
             variance = functions.variance(x)
-            mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
+            mean = pt.broadcast_to(functions.mean(x) if means else 0.0, (len(latent.classes), x.shape[0]))
             for output, k in enumerate(latent.classes):
                 rows[k] = cross, variance, mean[output]
         ordered = [rows[k] for k in range(prior.n_functions)]

@@ -1,5 +1,6 @@
 """The log prior of the hyperparameters of a model, without a look at its latent values."""
 
+import numpy as np
 import pytensor.tensor as pt
 from pymc.logprob.basic import transformed_conditional_logp
 from pytensor.tensor.variable import TensorVariable
@@ -12,8 +13,9 @@ __all__ = ["log_prior"]
 def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Log priors of the hyperparameters, log Jacobians and the model's other terms, in terms of value variables.
 
-    What `model.logp(vars=...)` returns, which rewrites the whole model on the way, and computes every matrix of the
-    size of the data in it that does not depend on a hyperparameter, such as the distances between inputs.
+    It is minus infinity where the density of an integrated variable is zero, as of a negative standard deviation.
+    Otherwise it is what `model.logp(vars=...)` returns. That rewrites the whole model on the way, and computes every
+    matrix of the size of the data that does not depend on a hyperparameter, such as the distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv is not classifier.likelihood)]
@@ -23,4 +25,7 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
         rvs_to_transforms={rv: model.rvs_to_transforms[rv] for rv in terms},
     )
     factors += model.replace_rvs_by_values(model.potentials)
+    if (supported := classifier.supported()) is not None:
+        (there,) = model.replace_rvs_by_values([supported])
+        factors.append(pt.switch(there, 0.0, -np.inf))
     return pt.add(*(factor.sum() for factor in factors)) if len(factors) > 1 else pt.sum(factors[0] if factors else 0.0)

@@ -15,6 +15,7 @@ from pymc_gpep.structure.affine import Affinity, NotAffineError
 from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
+from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.recipes import Recipe, recipe, why_no_recipes
 
 __all__ = ["Gaussians", "gaussians_of"]
@@ -33,12 +34,15 @@ class Gaussians:
         Other Gaussian variables that are not yet found to be in the way.
     kept : dict of TensorVariable to str
         Gaussian variables that stay hyperparameters, and why.
+    missing : frozenset of TensorVariable
+        Responses that are missing, which are neither.
     """
 
     model: pm.Model
     processes: dict[TensorVariable, LatentGP]
     recipes: dict[TensorVariable, Recipe]
     kept: dict[TensorVariable, str] = field(default_factory=dict)
+    missing: frozenset[TensorVariable] = frozenset()
 
     @property
     def sources(self) -> frozenset[Variable]:
@@ -150,7 +154,7 @@ class Gaussians:
             yield affinity.reached([latent.cov]), f"the covariance of {latent.f.name!r} depends on it"
         for variable, each in list(self.recipes.items()):
             yield affinity.reached(each.scales), f"the scale of {variable.name!r} depends on it"
-        own = {*self.recipes, *(latent.free for latent in self.processes.values()), likelihood}
+        own = {*self.recipes, *(latent.free for latent in self.processes.values()), likelihood, *self.missing}
         for variable in model.basic_RVs:
             if variable not in own:
                 what = "is observed and" if variable in model.observed_RVs else "is no integrated variable and"
@@ -205,30 +209,35 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     ----------
     model : pm.Model
     hyperparameters : sequence of str
-        Names of variables that are not to be integrated.
+        Names of variables that are not to be integrated. Those of processes are names of their values, or of the
+        standard normals that these are made of.
 
     Raises
     ------
     StructureError
         If there is no free variable of such a name.
     """
-    names = [rv.name for rv in model.free_RVs]
-    if unknown := [name for name in hyperparameters if name not in names]:
-        raise StructureError(
-            f"hyperparameters names {', '.join(map(repr, unknown))}, but the free variables of the model are "
-            f"{', '.join(map(repr, names)) or 'none'}."
-        )
     latents = [
         each
         for each in latents_among([*model.free_RVs, *model.deterministics], model)
         if is_process(each) and model.rvs_to_transforms[each.free] is None
     ]
-    processes = {latent.f: latent for latent in latents if latent.free.name not in hyperparameters}
+    missing = unobserved_responses(model)
+    values = {latent.free: latent.f for latent in latents}
+    free = {str(values.get(rv, rv).name): rv for rv in model.free_RVs if rv not in missing}
+    named = free | {str(rv.name): rv for rv in free.values()}
+    if unknown := [name for name in hyperparameters if name not in named]:
+        raise StructureError(
+            f"hyperparameters names {', '.join(map(repr, unknown))}, but the free variables of the model are "
+            f"{', '.join(map(repr, free)) or 'none'}."
+        )
+    asked = {named[name] for name in hyperparameters}
+    processes = {latent.f: latent for latent in latents if latent.free not in asked}
     own = {latent.free for latent in processes.values()}
-    found = {rv: recipe(rv, model) for rv in model.free_RVs if rv not in own}
+    found = {rv: recipe(rv, model) for rv in model.free_RVs if rv not in own | missing}
     recipes = {rv: each for rv, each in found.items() if each is not None}
-    gaussians = Gaussians(model, processes, recipes)
-    gaussians.keep([rv for rv in recipes if rv.name in hyperparameters], "hyperparameters=[...] names it")
+    gaussians = Gaussians(model, processes, recipes, missing=missing)
+    gaussians.keep([rv for rv in recipes if rv in asked], "hyperparameters=[...] names it")
     return gaussians
 
 

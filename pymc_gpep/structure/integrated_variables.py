@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.array_types import Array
@@ -35,6 +35,8 @@ class Joint(NamedTuple):
     """By name, (q, ...)."""
     cov: Array
     """Covariance of z, (q, q)."""
+    noise: Mapping[str, Array] | None = None
+    """Variances of what each entry has besides."""
 
     def variances(self) -> dict[str, Array]:
         """Return variances by name."""
@@ -43,6 +45,8 @@ class Joint(NamedTuple):
             flat = slopes.reshape(len(self.cov), -1)
             variance = np.einsum("js,js->s", flat, self.cov @ flat)
             found[name] = np.maximum(variance, 0.0).reshape(slopes.shape[1:])
+            if self.noise is not None:
+                found[name] += self.noise[name]
         return found
 
 
@@ -81,6 +85,20 @@ class IntegratedVariables(ABC):
         ------
         ValueError
             If a variable is not affine in integrated variables, or not in the model.
+        """
+
+    @abstractmethod
+    def elsewhere(
+        self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+    ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
+        """Return the function that computes the same at other inputs and data, and the axis over rows of each variable.
+
+        Entries have variances alone there, and no joint covariance.
+
+        Raises
+        ------
+        ValueError
+            As `affine`, or if a variable cannot be had there.
         """
 
     @abstractmethod

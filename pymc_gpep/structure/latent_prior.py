@@ -16,6 +16,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.missing_responses import unobserved_responses
 
 __all__ = ["Elsewhere", "LatentPrior"]
 
@@ -44,6 +45,16 @@ class Elsewhere(ABC):
         TypeError
             If nothing is given.
         """
+
+    def missing_rows(self) -> Any:
+        """Return the rows of the model whose responses are missing, as `rows` returns others.
+
+        Raises
+        ------
+        ValueError
+            If all rows have a response.
+        """
+        raise ValueError("All rows of the model have a response, so that there are no missing ones to predict.")
 
     @abstractmethod
     def __call__(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
@@ -111,8 +122,12 @@ class LatentPrior(ABC):
 
     @cached_property
     def hyperparameters(self) -> tuple[TensorVariable, ...]:
-        """All free random variables that the model had when it was read, and that are not integrated."""
-        return tuple(rv for rv in self.model.free_RVs if rv not in set(self.integrated))
+        """All free random variables that the model had when it was read, and that are not integrated.
+
+        Responses that are missing do not count.
+        """
+        others = {*self.integrated, *unobserved_responses(self.model)}
+        return tuple(rv for rv in self.model.free_RVs if rv not in others)
 
     @property
     @abstractmethod
@@ -152,6 +167,13 @@ class LatentPrior(ABC):
         """
         return None
 
+    def supported(self) -> TensorVariable | None:
+        """Return whether the model's density of integrated variables is positive, True or False.
+
+        None where it is for all hyperparameters for which there is a covariance.
+        """
+        return None
+
     @abstractmethod
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """Return how integrated variables are made of latent functions, with data of the model as given."""
@@ -172,6 +194,11 @@ class LatentPrior(ABC):
     def effects(self) -> tuple[TensorVariable, ...]:
         """Integrated variables outside of Gaussian processes."""
         return ()
+
+    @property
+    def singular(self) -> bool:
+        """Whether covariances of latent values may be singular, as those of few effects are."""
+        return False
 
     @property
     def described(self) -> str:

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -24,11 +24,14 @@ from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance
+from pymc_gpep.structure.effects_elsewhere import EffectsElsewhere
+from pymc_gpep.structure.effects_in_means import EffectsInMeans
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
+from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
 
@@ -77,6 +80,14 @@ class LatentSum(LatentPrior):
     seen : dict of TensorVariable to Recipe
         Recipes that the argument takes in place of others. They differ by what is the same for all functions of a
         point, where the likelihood does not see that, and leave functions independent.
+    alone : tuple of LatentGP
+        The processes that the latent functions are, where other effects are in their means alone; empty otherwise.
+    everywhere : TensorVariable or None
+        The argument at all rows of the data, where the responses of some are missing.
+    fitted : array (n,) or None
+        Positions among these of the rows that have a response.
+    n_rows : int
+        How many rows the data have; 0 where all have a response.
     """
 
     model: pm.Model
@@ -91,10 +102,22 @@ class LatentSum(LatentPrior):
     owner: NDArray[np.int64]
     terms: tuple[ProcessTerm, ...] = ()
     seen: Mapping[TensorVariable, Recipe] = field(default_factory=dict)
+    alone: tuple[LatentGP, ...] = ()
+    everywhere: TensorVariable | None = None
+    fitted: NDArray[np.int64] | None = None
+    n_rows: int = 0
 
     @property
     def latents(self) -> tuple[LatentGP, ...]:  # type: ignore[override]
         """See `LatentPrior`."""
+        if self.alone:
+            return self.alone
+        if self.fitted is not None and not self.recipes:
+            raise StructureError(
+                "This works on models whose rows all have a response. Leave out the rows without one, of the prior's X "
+                "as well: X[keep] and y[keep] with keep = pd.notna(y). Methods on all rows together leave them out by "
+                'themselves: "ep", "laplace", "kl", "nested_ep" and their like.'
+            )
         first = [str(variable.name) for variable in self.recipes][:_NAMED]
         others = f" and {len(self.recipes) - len(first)} more" * (len(self.recipes) > len(first))
         held = f"; with hyperparameters={first} they are not" if self.processes and first and not others else ""
@@ -128,6 +151,11 @@ class LatentSum(LatentPrior):
         return tuple(rv for rv in self.recipes if "_hsgp_coeffs" not in str(rv.name))
 
     @property
+    def singular(self) -> bool:
+        """See `LatentPrior`."""
+        return not self.alone
+
+    @property
     def described(self) -> str:
         """See `LatentPrior`."""
         kept = "".join(f" {v.name!r} stays a hyperparameter: {why}." for v, why in self.kept.items())
@@ -137,6 +165,11 @@ class LatentSum(LatentPrior):
     def sources(self) -> frozenset[Variable]:
         """Integrated variables, and the latent values of processes."""
         return frozenset([*self.recipes, *(latent.f for latent in self.processes)])
+
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of integrated variables outside of processes."""
+        return [mean for each in self.recipes.values() for mean in each.means]
 
     # Standard normals: those of recipes in their order, and after them those of processes.
 
@@ -282,6 +315,13 @@ class LatentSum(LatentPrior):
         (values,) = self.by_normals([self.argument], z, seen=True)
         return self.shaped(slopes_of(values, z, self.n_normals), self.n_points, batched=True)
 
+    def supported(self) -> TensorVariable | None:
+        """See `LatentPrior`."""
+        hyperparameters = set(self.hyperparameters)
+        positive = dict.fromkeys(each for recipe in self.recipes.values() for each in recipe.positive)
+        conditions = [pt.all(pt.ge(v, 0.0)) for v in positive if not hyperparameters.isdisjoint(ancestors([v]))]
+        return pt.all(pt.stack(conditions)) if conditions else None
+
     def latent_values(self) -> TensorVariable:
         """See `LatentPrior`."""
         return self.shaped(self.argument, self.n_points)
@@ -290,25 +330,38 @@ class LatentSum(LatentPrior):
         """See `LatentPrior`."""
         return SumVariables(self, data)
 
-    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> SumElsewhere:
-        """See `LatentPrior`."""
-        return SumElsewhere(self, gps, data)
+    def variables_there(
+        self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]
+    ) -> EffectsElsewhere:
+        """Return variables at other inputs x of processes, and other data."""
+        return EffectsElsewhere(self, names, data, x, new)
 
-    def alone(
+    def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
+        """See `LatentPrior`."""
+        return EffectsInMeans(self, gps, data) if self.alone else SumElsewhere(self, gps, data)
+
+    def without_means(self) -> GPModel:
+        """Return the processes that the latent functions are, with means of 0."""
+        latents = [replace(each, mean=pt.constant(0.0)) for each in self.alone]
+        return _Alone(
+            self.model, tuple(with_functions(each, each.classes, self.model) for each in latents), self.n_points, self
+        )
+
+    def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
         """Return a process of the sum, without its mean, at other inputs."""
         own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
         makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
         moments = CrossCovariance(
-            _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self), makers, data
+            _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self), makers, data, means=False
         )
         return MovedProcess(moments.where, moments)
 
 
 def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variable]) -> list[TensorVariable]:
     outputs = list(outputs)
-    return graph_replace(outputs, dict(made), strict=False) if made and outputs else outputs
+    return graph_replace(outputs, kept_random(outputs) | dict(made), strict=False) if made and outputs else outputs
 
 
 def _along(axis: int, shape: tuple[int, ...]) -> NDArray[np.int64]:

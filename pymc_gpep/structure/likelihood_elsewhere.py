@@ -37,6 +37,8 @@ class LikelihoodElsewhere:
         Data at the new points by name, with a row for each, or one number for all of them.
     others : collection of str
         Names of data that latent functions depend on, which `new` may have as well.
+    positions : array (m,), optional
+        Positions of the points among the rows of the model, where they are some of these.
 
     Raises
     ------
@@ -51,10 +53,11 @@ class LikelihoodElsewhere:
         data: Mapping[Variable, Variable],
         new: Mapping[str, ArrayLike] | None = None,
         others: Collection[str] = (),
+        positions: NDArray[np.int64] | None = None,
     ) -> None:
         self._likelihood = classifier.likelihood_model
-        self._name = classifier.likelihood.name
-        self._n_points = n_points
+        self._name = classifier.response
+        self._n_points, self._positions, self._n_rows = n_points, positions, classifier.n_rows
         model = classifier.model
         expressions = [] if classifier.given is None else model.replace_rvs_by_values([classifier.given])
         behind = set(ancestors(expressions))
@@ -67,12 +70,12 @@ class LikelihoodElsewhere:
         given = {name: value for name, value in given.items() if name in known}
         self._missing = [name for name in known if name not in given]
         # With one row too many, what still has the rows of the fitted data cannot fit by chance.
-        self._rows = n_points + (n_points == classifier.n_points) if given else None
+        self._rows = n_points + (n_points == classifier.n_rows) if given else None
         self._values, there = [], {}
         for name, value in given.items():
             variable = known[name]
             (fitted,) = evaluate([data.get(variable, variable)])
-            each_point = fitted.shape[:1] == (classifier.n_points,)
+            each_point = fitted.shape[:1] == (classifier.n_rows,)
             checked = _checked(variable, value, n_points if each_point else None)
             short = (self._rows or 0) - n_points if each_point else 0
             self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
@@ -100,9 +103,11 @@ class LikelihoodElsewhere:
             (parameters,) = self._function(*(point[name] for name in self._names), *self._values)
         except (ValueError, IndexError) as error:
             raise ValueError(self._refusal) from error
-        if self._rows is None and (parameters == parameters[:, :1]).all():
+        if self._positions is not None:
+            parameters = np.broadcast_to(parameters, (len(parameters), self._n_rows))[:, self._positions]
+        elif self._rows is None and (parameters == parameters[:, :1]).all():
             parameters = parameters[:, :1]
-        if parameters.shape[1] not in (1, self._rows):
+        if self._positions is None and parameters.shape[1] not in (1, self._rows):
             raise ValueError(self._refusal)
         at_each: Array = np.broadcast_to(parameters, (len(parameters), max(self._n_points, parameters.shape[1])))
         likelihood = self._likelihood.given(at_each[:, : self._n_points])

@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
+from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.latent_prior import LatentPrior
 
@@ -22,7 +23,9 @@ _LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 _GIGABYTE = 1e9
 
 
-def check_memory(prior: LatentPrior, what: str, *, learned: bool = False, columns: int | None = None) -> None:
+def check_memory(
+    prior: LatentPrior, what: str, *, learned: bool = False, prior_type: type[DensePrior] = DensePrior
+) -> None:
     """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
 
     What it would take at the least is compared with what there is, so that a fit which would fit is not refused.
@@ -34,11 +37,11 @@ def check_memory(prior: LatentPrior, what: str, *, learned: bool = False, column
         What would be done, for the message.
     learned : bool
         Whether derivatives in hyperparameters are wanted.
-    columns : int, optional
-        Columns of a matrix, where they are not as many as rows.
+    prior_type : type, optional
+        What says how many columns a matrix has.
     """
     n, c = prior.n_points, prior.n_functions
-    columns = columns or n
+    columns = n if prior_type.form.square else prior.n_normals
     matrices = (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
     needed, there = 8.0 * matrices * n * columns, available_memory()
     if needed <= there:

@@ -68,9 +68,14 @@ def prior_moments(
     return at
 
 
-def prior_roots(classifier: GPClassifier, data: Mapping[Variable, Variable]) -> Callable[[PointType], Array] | None:
-    """Factors J (c, n, q) of the prior covariance as a function of a point of the model; None for Cholesky factors."""
-    model, roots = classifier.model, classifier.roots()
+def prior_roots(
+    classifier: GPClassifier, data: Mapping[Variable, Variable], prior_type: type[DensePrior]
+) -> Callable[[PointType], Array] | None:
+    """Factors J (c, n, q) of the prior covariance as a function of a point of the model.
+
+    None for Cholesky factors, and where a prior of the type is made of such factors.
+    """
+    model, roots = classifier.model, classifier.roots() if prior_type.form.square else None
     if roots is None:
         return None
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 
 from pymc_gpep.array_types import Array
@@ -75,6 +76,13 @@ class ProcessVariables(IntegratedVariables):
             return Joint({k: mean[r] for k, r in rows.items()}, {k: unit[:, r] for k, r in rows.items()}, cov)
 
         return joint
+
+    def elsewhere(
+        self, names: Sequence[str], x: ArrayLike | None, data: Mapping[str, ArrayLike]
+    ) -> Callable[[PointType, PosteriorFunctions], tuple[Joint, Mapping[str, int]]]:
+        """See `IntegratedVariables`."""
+        self.affine(names)
+        raise ValueError(f"Values of {', '.join(map(repr, names))} depend on inputs alone: give Xnew, and no data.")
 
     def latent_values(self, values: Mapping[str, Array]) -> Array:
         """See `IntegratedVariables`."""

@@ -1,7 +1,7 @@
 """The Gaussian process priors of a model, whatever depends on their latent values."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pymc as pm
@@ -32,11 +32,19 @@ class GPModel(LatentPrior):
     ----------
     latents : tuple of LatentGP
         The priors, each with the functions that its outputs are.
+    kept : dict of TensorVariable to str
+        Gaussian variables of means that stay hyperparameters, and why.
     """
 
     model: pm.Model
     latents: tuple[LatentGP, ...]
     n_points: int
+    kept: Mapping[TensorVariable, str] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def described(self) -> str:
+        """See `LatentPrior`."""
+        return " ".join(f"{v.name!r} stays a hyperparameter: {why}." for v, why in self.kept.items())
 
     @property
     def n_functions(self) -> int:  # type: ignore[override]  # it is counted

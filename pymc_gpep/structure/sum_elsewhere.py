@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -19,13 +20,17 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
+from pymc_gpep.structure.constant_inputs import MovedSum
+from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.levels import levels_of, own_normals
+from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
-__all__ = ["MovedProcess", "NewData", "SumElsewhere"]
+__all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data"]
 
+_INPUTS = "Xnew"
 _SAME = 1e-8  # relative, of coefficients at the same rows
 
 
@@ -36,7 +41,7 @@ class NewData:
     Attributes
     ----------
     by_row : dict of str to array
-        Data with an entry for each row.
+        Data with an entry for each row, and inputs of processes where these are no data of the model.
     others : dict of str to array
         Data that all rows share.
     n_rows : int
@@ -56,6 +61,19 @@ class NewData:
         cut = {name: values[rows] for name, values in self.by_row.items()}
         strange = {name: mask[rows] for name, mask in self.strange.items()}
         return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """Some of the rows that the model has, by their positions."""
+
+    positions: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, rows: slice) -> "OwnRows":
+        return OwnRows(self.positions[rows])
 
 
 class MovedProcess(NamedTuple):
@@ -78,6 +96,18 @@ class RowSum(InNormals, Protocol):
         """The argument of the likelihood: (n, c), (n,) of one function, or what broadcasts to it."""
 
     @property
+    def everywhere(self) -> TensorVariable | None:
+        """The argument at all rows of the data, where the responses of some are missing."""
+
+    @property
+    def fitted(self) -> NDArray[np.int64] | None:
+        """Positions among these of the rows that have a response."""
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows the data have; 0 where all have a response."""
+
+    @property
     def by_class(self) -> bool:
         """Whether the argument has an axis for functions."""
 
@@ -85,7 +115,15 @@ class RowSum(InNormals, Protocol):
     def processes(self) -> tuple[LatentGP, ...]:
         """Gaussian processes among the terms."""
 
-    def alone(
+    @property
+    def places(self) -> dict[TensorVariable, slice]:
+        """Places of the normals of each integrated variable, or of the values of a process, among all."""
+
+    @property
+    def recipe_means(self) -> list[TensorVariable]:
+        """Means of all other variables that are integrated."""
+
+    def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
         """Return a process without its mean at other inputs."""
@@ -103,6 +141,20 @@ class _AtRows(NamedTuple):
     inputs: list[Array]
     """Inputs of each process that is moved, (m, d)."""
 
+    def at(self, rows: Any) -> "_AtRows":
+        """Return the sum at some of the rows; inputs of processes stay those of all places."""
+        return _AtRows(self.mean[:, rows], self.roots[:, rows], [each[..., rows] for each in self.factors], self.inputs)
+
+
+class _Fixed(NamedTuple):
+    """Inputs that all processes of a sum have, as an array."""
+
+    inputs: Array
+    """(n, d)."""
+    processes: list[MovedProcess]
+
+
+type _Values = Mapping[TensorVariable, TensorVariable]
 
 type _Rows = Callable[[PointType, Sequence[Any], int], _AtRows]
 
@@ -124,27 +176,43 @@ class SumElsewhere(Elsewhere):
 
     def __init__(self, prior: RowSum, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> None:
         self._prior, self._gps, self._data = prior, gps, data
+        self._argument = prior.argument if prior.everywhere is None else prior.everywhere
+        self._rows = prior.n_rows or prior.n_points
+        self._seen = slice(None) if prior.fitted is None else prior.fitted
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         covs = [latent.cov for latent in prior.processes]
-        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([prior.argument], z), *covs])
+        outputs = prior.model.replace_rvs_by_values([*prior.by_normals([self._argument], z), *covs])
         behind = set(ancestors(outputs))
         found = [v for v in prior.model.data_vars if v in behind and isinstance(v, SharedVariable)]
         self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
         self._fitted = dict(zip(self._known, evaluate([data.get(v, v) for v in found]) if found else [], strict=True))
         self.takes = self._known.keys()
+        self._new = f"data of the model at new rows, data={{...}} with {', '.join(self._known) or 'none'}."
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
 
     @property
     def inputs(self) -> Array:
         """See `Elsewhere`."""
         name = self._input_name()
+        if name is None and self._fixed is not None:
+            return self._fixed.inputs
         if name is None:
             raise ValueError(f"Latent functions that are sums have no inputs, but {self._new}")
         return np.asarray(self._fitted[name], dtype=np.float64)
 
-    @property
-    def _new(self) -> str:
-        return f"data of the model at new rows, data={{...}} with {', '.join(self._known) or 'none'}."
+    @cached_property
+    def _fixed(self) -> _Fixed | None:
+        """The inputs of all processes, where they are one array with a row for each row of the fit."""
+        prior = self._prior
+        covs = [latent.cov for latent in prior.processes]
+        if not covs or _INPUTS in self._known or not set(self._known.values()).isdisjoint(ancestors(covs)):
+            return None
+        processes = [prior.process(latent, self._gps, self._data) for latent in prior.processes]
+        arrays = [each.moments.inputs for each in processes]
+        if len(arrays[0]) != self._rows or not all(np.array_equal(each, arrays[0]) for each in arrays):
+            return None
+        self._fitted[_INPUTS] = arrays[0]
+        return _Fixed(arrays[0], processes)
 
     def _input_name(self) -> str | None:
         """Return the name of the data that are the inputs of all Gaussian processes, if they are one."""
@@ -155,16 +223,19 @@ class SumElsewhere(Elsewhere):
     def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> NewData:
         """See `Elsewhere`."""
         given = {name: value for name, value in new.items() if name in self._known}
-        if x is not None:
-            name = self._input_name()
-            if name is None:
-                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
-                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}{advice}")
-            given[name] = x
-        if not given and self._known:
-            raise TypeError(f"predict needs {self._new}")
         by_row: dict[str, NDArray[Any]] = {}
         others: dict[str, NDArray[Any]] = {}
+        if x is not None:
+            name = self._input_name()
+            if name is not None:
+                given[name] = x
+            elif self._fixed is not None:
+                by_row[_INPUTS] = new_inputs(x, self._fixed.inputs.shape[1])
+            else:
+                advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
+                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}{advice}")
+        if not given and not by_row and self._known:
+            raise TypeError(f"predict needs {self._new}")
         for name, value in given.items():
             fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)
@@ -176,7 +247,7 @@ class SumElsewhere(Elsewhere):
                     f"data[{name!r}] must be numbers of shape ({wanted}), but has type {array.dtype} and shape "
                     f"{array.shape}."
                 )
-            (by_row if each_row else others)[name] = _as_data(self._known[name], wide)
+            (by_row if each_row else others)[name] = as_data(self._known[name], wide)
         lengths = {name: len(value) for name, value in by_row.items()}
         m = max(lengths.values(), default=1)
         if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
@@ -184,6 +255,8 @@ class SumElsewhere(Elsewhere):
         spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
         strange: dict[str, NDArray[np.bool_]] = {}
         for name, values in spread.items():
+            if name == _INPUTS:
+                continue
             levels = self._levels(name)
             outside = (values < 0) | (values >= levels) if levels else np.zeros(m, bool)
             if not outside.any():
@@ -200,20 +273,35 @@ class SumElsewhere(Elsewhere):
         """Return the number of levels that data select from; 0 where they are no index."""
         if self._fitted[name].dtype.kind not in "iu" or self._fitted[name].ndim != 1:
             return 0
-        return levels_of(self._known[name], [self._prior.argument]) or 0
+        return levels_of(self._known[name], [self._argument]) or 0
 
     def _each_row(self, name: str) -> bool:
         """Tell whether data have an entry for each row."""
-        return self._fitted[name].shape[:1] == (self._prior.n_points,)
+        return self._fitted[name].shape[:1] == (self._rows,)
 
-    def by_normals(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
+    def by_normals(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
         """See `Elsewhere`, for sums without Gaussian processes; raises what a call raises."""
+        if isinstance(x, OwnRows):
+            there = self._own(point).at(x.positions)
+            return there.roots, np.zeros_like(there.mean), there.mean
         _, _, new, known = self._at(point, x)
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
         m = len(x)
         return known[:, :m], np.maximum(beside, 0.0)[:, :m], new.mean[:, :m]
 
-    def __call__(self, point: PointType, x: NewData) -> tuple[Array, Array, Array]:
+    def missing_rows(self) -> OwnRows:
+        """See `Elsewhere`."""
+        if self._prior.fitted is None:
+            return super().missing_rows()
+        return OwnRows(np.setdiff1d(np.arange(self._rows), np.arange(self._rows)[self._seen]))
+
+    def _own(self, point: PointType) -> _AtRows:
+        """Return the sum at all rows of the model, whose processes are where they were fitted."""
+        if () not in self._made:
+            self._made[()] = self._compiled(())
+        return self._made[()][0](point, [], self._rows)
+
+    def __call__(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
         """See `Elsewhere`.
 
         Raises
@@ -221,15 +309,19 @@ class SumElsewhere(Elsewhere):
         ValueError
             If the argument has another number of rows, since data that were not given have those of the fit.
         """
+        if isinstance(x, OwnRows):
+            every = self._own(point)
+            ours, seen = every.at(x.positions), every.at(self._seen)
+            return ours.roots @ seen.roots.swapaxes(1, 2), (ours.roots**2).sum(axis=2), ours.mean
         function, processes, new, known = self._at(point, x)
         m = len(x)
-        old = function(point, [self._fitted[name] for name in (*x.by_row, *x.others)], self._prior.n_points)
+        old = function(point, [self._fitted[name] for name in (*x.by_row, *x.others)], self._rows).at(self._seen)
         cross = known @ old.roots.swapaxes(1, 2)
         variance = (new.roots**2).sum(axis=2)
         for process, ahead, behind, inputs in zip(processes, new.factors, old.factors, new.inputs, strict=True):
             between, own, _ = process(point, inputs)
             for there, here in zip(ahead, behind, strict=True):
-                cross += there[:, :, None] * between * here[:, None]
+                cross += there[:, :, None] * between[..., self._seen] * here[:, None]
                 variance += there**2 * own
         return cross[:, :m], variance[:, :m], new.mean[:, :m]
 
@@ -245,7 +337,7 @@ class SumElsewhere(Elsewhere):
         function, processes = self._made[names]
         m = len(x)
         # Data that still have the rows of the fit must not fit by chance.
-        extra = m + 1 if m == self._prior.n_points else m
+        extra = m + 1 if m == self._rows else m
         values = [np.concatenate([v, v[-1:]]) if extra > m else v for v in x.by_row.values()]
         try:
             new = function(point, [*values, *x.others.values()], extra)
@@ -263,34 +355,47 @@ class SumElsewhere(Elsewhere):
     def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
         """Return a function of a point and data, and the processes that are moved."""
         prior, model = self._prior, self._prior.model
-        given = [self._known[name] for name in names]
-        moved = [latent for latent in prior.processes if not set(given).isdisjoint(ancestors([latent.cov]))]
-        processes = [prior.alone(latent, self._gps, self._data) for latent in moved]
+        known = {name: self._known[name] for name in names if name in self._known}
+        there: dict[str, TensorVariable] = {
+            name: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()
+        }
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-        shapes = [
-            (*latent.f.type.shape[:-1], each.inputs.shape[0]) for latent, each in zip(moved, processes, strict=True)
-        ]
+        if _INPUTS in names:
+            assert self._fixed is not None
+            there[_INPUTS] = pt.dmatrix(_INPUTS)
+            moved, processes = list(prior.processes), self._fixed.processes
+            inputs = [there[_INPUTS]] * len(moved)
+            argument = self._from_inputs(there[_INPUTS], z)
+        else:
+            moved = [each for each in prior.processes if not set(known.values()).isdisjoint(ancestors([each.cov]))]
+            processes = [prior.process(latent, self._gps, self._data) for latent in moved]
+            inputs = [each.inputs for each in processes]
 
-        def argument(ones: tuple[int, int] | None = None) -> TensorVariable:
+            def argument(values: _Values) -> TensorVariable:
+                return prior.by_normals([self._argument], z, values, seen=True)[0]
+
+        shapes = [(*latent.f.type.shape[:-1], each.shape[0]) for latent, each in zip(moved, inputs, strict=True)]
+
+        def with_one(place: tuple[int, int] | None = None) -> TensorVariable:
             """The argument with one output of a moved process at 1, and all else of these at 0."""
             values = {}
             for i, (latent, shape) in enumerate(zip(moved, shapes, strict=True)):
                 value = pt.zeros(shape)
-                if ones is not None and ones[0] == i:
-                    value = pt.ones(shape) if value.ndim == 1 else value[ones[1]].set(1.0)
+                if place is not None and place[0] == i:
+                    value = pt.ones(shape) if value.ndim == 1 else value[place[1]].set(1.0)
                 values[latent.f] = value
-            return prior.by_normals([prior.argument], z, values, seen=True)[0]
+            return argument(values)
 
-        still = argument()
+        still = with_one()
         centre = at_zero(still, z)
         outputs = [centre, slopes_of(still, z, prior.n_normals)]
         places = [(i, o) for i, latent in enumerate(moved) for o in range(len(latent.classes))]
-        outputs += [at_zero(argument(place), z) - centre for place in places]
-        outputs += [each.inputs for each in processes]
-        there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
-        outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **there}, strict=False)
+        outputs += [at_zero(with_one(place), z) - centre for place in places]
+        outputs += inputs
+        replaced = {v: there[name] for name, v in known.items()}
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), {**self._data, **replaced}, strict=False)
         value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-        function = graph_function(model, [*value_vars, *there.values()], outputs)
+        function = graph_function(model, [*value_vars, *(there[name] for name in names)], outputs)
         counts = [len(latent.classes) for latent in moved]
 
         def at(point: PointType, values: Sequence[Any], n: int) -> _AtRows:
@@ -306,9 +411,33 @@ class SumElsewhere(Elsewhere):
 
         return at, [each.moments for each in processes]
 
+    def _from_inputs(self, x: TensorVariable, z: TensorVariable) -> Callable[[_Values], TensorVariable]:
+        """Return the argument at new inputs as a function of values of all processes there, less their means."""
+        prior = self._prior
+        assert self._fixed is not None
+        makers = {gp.f: gp for gp in self._gps or () if getattr(gp, "f", None) is not None}
+        sums = MovedSum(self._fixed.inputs, prior.processes, prior.model.basic_RVs, x)
+        try:
+            sums.check_apart(prior.recipe_means)
+            own = sums.moved(self._argument, self._argument.ndim - 1 - prior.by_class)
+            means = [sums.mean(latent, makers.get(latent.f)) for latent in prior.processes]
+        except CannotSplitError as why:
+            raise ValueError(
+                f"Latent functions cannot be computed from Xnew alone: their sum {why}. Put what differs between rows "
+                "into the model as pm.Data."
+            ) from None
+        nothing = {latent.f: pt.zeros(latent.f.type.shape[:0]) for latent in prior.processes}
+        made, *means = prior.by_normals([own, *means], z, nothing, seen=True)
+
+        def argument(values: _Values) -> TensorVariable:
+            each = zip(prior.processes, means, strict=True)
+            return sums.with_values(made, {latent.f: mean + values[latent.f] for latent, mean in each})
+
+        return argument
+
     def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse an argument that at some of the fitted rows is another one than among all of them."""
-        n = self._prior.n_points
+        n = self._rows
         some = slice(n // 2, None)
         given = [self._fitted[name] for name in by_row]
         rest = [self._fitted[name] for name in others]
@@ -335,18 +464,20 @@ class SumElsewhere(Elsewhere):
         return spread.T if prior.by_class else spread.T[None]
 
     def _refusal(self, names: tuple[str, ...], m: int) -> str:
+        if self._fixed is not None and _INPUTS not in names:
+            return f"Latent functions at {m} new rows depend on inputs: predict(Xnew, data={{...}})."
         missing = [name for name in self._known if name not in names and self._each_row(name)]
         if missing:
             listed = ", ".join(f"{name!r}: ..." for name in missing)
             return f"Latent functions at {m} new rows depend on further data: data={{..., {listed}}}."
         return (
             f"Latent functions at {m} new rows cannot be computed from the data given: a part of the argument has an "
-            f"entry for each of the {self._prior.n_points} fitted rows, or an index is out of range. Put what differs "
+            f"entry for each of the {self._rows} rows of the model, or an index is out of range. Put what differs "
             "between rows into the model as pm.Data."
         )
 
 
-def _as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
+def as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
     """Return values in the type of data of the model."""
     converted = value.astype(variable.type.dtype)
     if not np.isfinite(converted).all() or not np.allclose(converted, value, rtol=1e-6):

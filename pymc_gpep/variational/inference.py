@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
+from functools import partial
 from inspect import signature
 from os import PathLike
 from typing import Any
@@ -74,7 +75,8 @@ class GPInference(Inference):
         `pymc_gpep.rows.open_rows.rows_of`.
     hyper : {"map", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
         What is done about the hyperparameters once their maximum is found. The default is `"map"` for latent functions
-        that are Gaussian processes. Sums of effects have `"grid"` for up to two hyperparameters, `"ccd"` for up to six.
+        that are Gaussian processes. Sums of effects, also in means of processes, have `"grid"` for up to two
+        hyperparameters, `"ccd"` for up to six.
         `"map"`: they stay there. The others integrate over them, with inducing inputs and active rows held: `"laplace"`
         by points from the Gaussian at the maximum, `"grid"`, for up to three, by a grid that follows the density,
         `"ccd"` by a central composite design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"`
@@ -123,11 +125,14 @@ class GPInference(Inference):
         own = {field.name for field in fields(kind)}
         self._plan = kind(**{name: options.pop(name) for name in own & set(options)})
         check_whole("starts", starts, 1)
-        classifier = read_classifier(pm.modelcontext(model), likelihood, hyperparameters)
+        read = partial(read_classifier, pm.modelcontext(model), likelihood, hyperparameters)
+        classifier = read(means=kind.sums)
+        approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
+        if kind.sums and approximator.inverts_prior and not classifier.singular:
+            classifier = read()
         space = Hyperparameters(classifier)
         hyper = hyper or _default_hyper(space)
         self._hyper = hyper_method(hyper, hyper_options)
-        approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         self._hyper.check(approximator, method)
         gps, rows = as_gps(gp), None if data is None else rows_of(data)
         left_off, values, self._plan = _begun(start, self._plan, kind.by_steps)

@@ -32,7 +32,7 @@ def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
     if not classifier.n_classes:
         return
     warn(
-        f"All {rows} labels of {classifier.likelihood.name!r} are of the class {classifier.class_names[label]!r}: "
+        f"All {rows} labels of {classifier.response!r} are of the class {classifier.class_names[label]!r}: "
         "there is nothing to tell it from, and hyperparameters are learned from next to nothing. Look at how the "
         "labels were coded and which rows were chosen, and give rows of other classes as well."
     )

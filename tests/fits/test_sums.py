@@ -189,7 +189,7 @@ def test_rows_left_out_are_predicted_as_by_fits_without_them(intercepts):
 
 def evidence(declare, **values):
     """EP's log evidence at hyperparameters in the model's own space."""
-    classifier = read_classifier(made(declare))
+    classifier = read_classifier(made(declare), means=True)
     given = {rv: pt.constant(values[rv.name]) for rv in classifier.hyperparameters}
     moments = graph_replace([classifier.covariances(), classifier.mean()], given, strict=False)
     k, mean = (each.eval() for each in moments)
@@ -228,6 +228,9 @@ def processes_by(form):
         elif form == "two processes":
             linear = pm.gp.Latent(cov_func=0.7**2 * pm.gp.cov.Linear(2, c=np.zeros(2)))
             f = pm.gp.Latent(cov_func=cov).prior("f", X=XY, jitter=1e-9) + linear.prior("g", X=XY, jitter=1e-9)
+        elif form == "in the mean":
+            mean = pm.gp.mean.Linear(coeffs=pm.Normal("b", 0, 0.7, shape=2))
+            f = pm.gp.Latent(mean_func=mean, cov_func=cov).prior("f", X=XY)
         else:
             cov = cov + 0.7**2 * pm.gp.cov.Linear(2, c=np.zeros(2))
             f = pm.gp.Latent(cov_func=cov).prior("f", X=XY)
@@ -249,6 +252,99 @@ def areas_by(form):
     return declare
 
 
+class Known(pm.gp.mean.Mean):
+    """A mean that is known at the rows."""
+
+    def __call__(self, X):
+        return pt.as_tensor(HOURS)
+
+
+def offset_by(form):
+    def declare():
+        mean = Known() if form == "in the mean" else pm.gp.mean.Zero()
+        gp = pm.gp.Latent(mean_func=mean, cov_func=pm.gp.cov.ExpQuad(2, ls=1.3))
+        f = gp.prior("f", X=XY, reparameterize=form != "centred")
+        eta = f if form == "in the mean" else f + HOURS
+        pm.Poisson("y", mu=pm.math.exp(eta) if form != "factor" else np.exp(HOURS) * pm.math.exp(f), observed=COUNTS)
+
+    return declare
+
+
+def process_by(form):
+    """A process at places, of which rows take values."""
+
+    def declare():
+        cov = 0.8**2 * pm.gp.cov.Matern32(1, ls=0.5)
+        k = cov(PLACES) + 1e-6 * np.eye(J)
+        if form == "MvNormal":
+            f = pm.MvNormal("f", np.zeros(J), cov=k)
+        elif form == "Cholesky":
+            f = pt.linalg.cholesky(k) @ pm.Normal("z", shape=J)
+        else:
+            f = pm.gp.Latent(cov_func=cov).prior("f", X=PLACES, reparameterize=form == "rotated")
+        pm.Bernoulli("y", logit_p=f[GROUP] + X * pm.Normal("b"), observed=BINARY)
+
+    return declare
+
+
+def walk_by(form):
+    def declare():
+        s = 0.4
+        if form == "walk":
+            walk = pm.GaussianRandomWalk("walk", sigma=s, init_dist=pm.Normal.dist(0, 1), shape=J)
+        else:
+            d = np.diff(np.eye(J), axis=0)
+            precision = d.T @ d / s**2
+            precision[0, 0] += 1.0
+            walk = pm.MvNormal("walk", np.zeros(J), **precision_or_covariance(form, precision))
+        pm.Poisson("y", mu=pm.math.exp(walk[GROUP]), observed=COUNTS)
+
+    return declare
+
+
+def precision_or_covariance(form, precision):
+    return {"tau": precision} if form == "tau" else {"cov": np.linalg.inv(precision)}
+
+
+def autoregression_by(form):
+    def declare():
+        rho, s = 0.6, 0.5
+        if form == "AR":
+            u = pm.AR("u", [rho], sigma=s, init_dist=pm.Normal.dist(0, 1), steps=J - 1)
+        else:
+            inverse = np.linalg.inv(np.eye(J) - rho * np.eye(J, k=-1))
+            u = pt.as_tensor(inverse) @ (np.r_[1.0, np.full(J - 1, s)] * pm.Normal("z", shape=J))
+        pm.Poisson("y", mu=pm.math.exp(u[GROUP]), observed=COUNTS)
+
+    return declare
+
+
+def hierarchy_by(form):
+    def declare():
+        if form == "one covariance":
+            cov = 4.0 + np.outer(PLACES, PLACES) + 0.6**2 * np.eye(J)
+            u = pm.MvNormal("u", np.ones(J), cov=cov)[GROUP]
+        else:
+            mean = pm.Normal("level", 1.0, 2) + pm.Normal("gamma", 0, 1) * PLACES[:, 0]
+            outside = form == "outside"
+            u = pm.Normal("u", 0 if outside else mean, 0.6, shape=J)[GROUP] + (mean[GROUP] if outside else 0)
+        pm.Bernoulli("y", logit_p=u, observed=BINARY)
+
+    return declare
+
+
+def zero_sum_by(form):
+    def declare():
+        centring = np.eye(J) - 1.0 / J
+        if form == "ZeroSumNormal":
+            u = pm.ZeroSumNormal("u", 0.8, shape=J)
+        else:
+            u = pt.as_tensor(0.8 * centring) @ pm.Normal("z", shape=J)
+        pm.Bernoulli("y", logit_p=pm.Normal("level") + u[GROUP], observed=BINARY)
+
+    return declare
+
+
 def path():
     w = np.zeros((J, J), int)
     w[range(J - 1), range(1, J)] = 1
@@ -260,6 +356,12 @@ FORMS = {
     "slopes": ([slopes_by(form) for form in ("chol", "cov", "tau", "non-centred")], {}),
     "walks": ([SUMS[name] for name in ("random_walk", "summed_walk")], {"s": 0.4}),
     "areas": ([areas_by(form) for form in ("inside", "outside")], {}),
+    "offsets": ([offset_by(form) for form in ("in the mean", "beside", "centred", "factor")], {}),
+    "a process at places": ([process_by(form) for form in ("rotated", "centred", "MvNormal", "Cholesky")], {}),
+    "walks by their precision": ([walk_by(form) for form in ("walk", "tau", "cov")], {}),
+    "autoregressions": ([autoregression_by(form) for form in ("AR", "by hand")], {}),
+    "hierarchies": ([hierarchy_by(form) for form in ("centred", "outside", "one covariance")], {}),
+    "sums to zero": ([zero_sum_by(form) for form in ("ZeroSumNormal", "centred by hand")], {}),
 }
 
 
@@ -270,16 +372,30 @@ def test_forms_of_one_model_have_the_same_evidence(case):
     assert_allclose(found, found[0], atol=1e-8)
 
 
-@pytest.mark.parametrize(("form", "atol"), [("added", 1e-8), ("two processes", 2e-5)])
+@pytest.mark.parametrize(("form", "atol"), [("added", 1e-8), ("in the mean", 1e-8), ("two processes", 2e-5)])
 def test_a_linear_term_is_a_linear_covariance(form, atol):
     assert evidence(processes_by(form)) == pytest.approx(evidence(processes_by("one covariance")), abs=atol)
 
 
-def test_forms_of_one_model_have_the_same_moments():
-    fits = [fitted(MODELS[name]()) for name in ("varying_intercepts", "non_centred_intercepts")]
-    moments = [fit.effects(["level", "gamma", "alpha", "beta"]) for fit in fits]
-    for name in moments[0].data_vars:
-        assert_allclose(moments[0][name], moments[1][name], atol=1e-5)
+SHARED = {
+    "varying_intercepts": (
+        [SUMS[name] for name in ("varying_intercepts", "non_centred_intercepts")],
+        ["level", "gamma", "alpha", "beta"], 1e-5,
+    ),
+    "walks": ([walk_by(form) for form in ("walk", "tau", "cov")], ["walk"], 1e-7),
+    "hierarchies": ([hierarchy_by(form) for form in ("centred", "outside")], ["level", "gamma"], 1e-7),
+    "areas": ([areas_by(form) for form in ("inside", "outside")], ["phi", "theta"], 1e-7),
+    "trends": ([processes_by(form) for form in ("added", "in the mean")], ["b"], 1e-7),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", SHARED)
+def test_forms_of_one_model_have_the_same_moments(case):
+    forms, names, atol = SHARED[case]
+    first, *others = (fitted(made(declare)).effects(names) for declare in forms)
+    for moments in others:
+        for name in names:
+            assert_allclose(moments[name], first[name], atol=atol)
 
 
 # ---- hyperparameters -------------------------------------------------------------------------------------------

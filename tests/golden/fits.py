@@ -32,7 +32,10 @@ _BATCHES = {"inducing": 5, "batch_size": 10, "obj_optimizer": pm.adam(learning_r
 FITS: dict[str, tuple[str, dict[str, Any]]] = {
     "nested EP": ("multinomial probit", {"method": "nested_ep"}),
     "nested EP, nothing to learn": ("no hyperparameters", {"method": "nested_ep"}),
-    "nested EP, a covariance for each class": ("a covariance for each class", {"method": "nested_ep", "n": 4}),
+    "nested EP, a covariance for each class": (
+        "a covariance for each class",
+        {"method": "nested_ep", "n": 4, "hyperparameters": models.MEANS},
+    ),
     "nested EP, central composite design": ("several hyperparameters", {"method": "nested_ep", "hyper": "ccd"}),
     "variational Bayes": ("multinomial probit", {"method": "vb"}),
     "Laplace of a softmax": ("softmax", {"method": "laplace"}),

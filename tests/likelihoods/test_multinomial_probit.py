@@ -204,7 +204,6 @@ WRONG_VALUES = [
     ([0, 1, 2, 3], r"y: 1 of 4 observed labels are out of range .*for 4 classes .* n_outputs=4"),
     ([0, 1.5, 2, 1], r"y: 1 of 4 observed labels are not whole numbers \(position: value is 1: 1\.5\)"),
     ([0, np.inf, 2, 1], r"y: 1 of 4 observed labels are not whole numbers"),
-    ([np.nan, 1, 2, np.nan], r"y: observed labels are missing at 2 of 4 points \(position 0; 3\)"),
 ]
 
 
@@ -226,12 +225,11 @@ def test_wrong_labels(labels, message, as_data, in_shared_f):
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (
-            np.ma.masked_array(LABELS, mask=[0, 0, 1, 0]),
-            r"observed labels are missing at 1 of 4 points \(position 2\)",
-        ),
-        (pd.Series([0, None, 2, 1], dtype="Int64"), r"missing at 1 of 4 points \(position 1\)"),
-        ([0, None, 2, 1], r"missing at 1 of 4 points \(position 1\)"),
+        (np.ma.masked_array(LABELS, mask=True), r"labels are missing at 4 of 4 points \(position 0; 1; 2; 3\)"),
+        (pytensor.shared(np.array([np.nan, 1, 2, np.nan])), r"missing at 2 of 4 points \(position 0; 3\)"),
+        (pd.Series([3, None, 2, 1], dtype="Int64"), r"1 of 4 .* out of range .*0: 3.*labels - 1 does so"),
+        ([0, None, 2.5, 1], r"1 of 4 observed labels are not whole numbers \(position: value is 2: 2\.5\)"),
+        (["a", None, "b", "a"], "whole numbers"),
         (list("abca"), "whole numbers.*'a'.*pandas.factorize"),
         (np.full(4, 9), r"4 of 4 .* out of range"),
         (np.full(30, 9), "9; ..."),
@@ -242,10 +240,27 @@ def test_wrong_labels(labels, message, as_data, in_shared_f):
     ],
 )
 def test_other_wrong_labels(labels, message):
-    f = F[:4] if np.size(labels) < 30 else np.zeros((30, 3))
+    f = np.zeros((30, 3)) if isinstance(labels, np.ndarray) and labels.size == 30 else F[:4]
     with pm.Model() as model, pytest.raises(ValueError, match=message):
         MultinomialProbit("y", f, observed=labels)
     assert not model.named_vars
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.ma.masked_array(LABELS, mask=[0, 0, 1, 0]),
+        pd.Series(LABELS, dtype="Int64").where(np.arange(4) != 2),
+        [each if i != 2 else None for i, each in enumerate(LABELS)],
+        np.where(np.arange(4) == 2, np.nan, LABELS),
+    ],
+    ids=["masked", "Int64", "None", "nan"],
+)
+def test_missing_labels_are_a_variable_of_their_own(labels):
+    with pm.Model() as model, pytest.warns(pm.exceptions.ImputationWarning):
+        MultinomialProbit("y", F[:4], observed=labels)
+    np.testing.assert_array_equal(model.rvs_to_values[model["y_observed"]].data, np.array(LABELS)[[0, 1, 3]])
+    assert model["y_unobserved"].shape.eval() == (1,)
 
 
 @pytest.mark.parametrize("data", [False, True])

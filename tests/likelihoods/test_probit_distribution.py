@@ -72,7 +72,7 @@ def test_support_point():
         ([0, 1, 2], "1 of 3 observed labels are out of range.*2: 2.*0 and 1; more than two need"),
         ([-1, 1, 1], r"out of range.*0 and 1: \(labels == 1\) does so"),
         ([2, 4, 4], r"out of range.*0 and 1: \(labels == 4\) does so"),
-        ([0, 1, np.nan], "missing"),
+        ([np.nan] * 3, "missing at 3 of 3"),
         ([0, 1, 0.5], "not whole numbers"),
         (["a", "b", "a"], "must be whole numbers"),
         ([[0], [1], [1]], r"shape \(3, 1\), but f has one latent value for each of \(3,\).*ravel"),

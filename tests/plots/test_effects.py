@@ -37,6 +37,17 @@ def test_a_curve_runs_along_its_input(fit):
     assert_allclose(ax.lines[0].get_xydata(), np.column_stack([np.sort(x), mean[np.argsort(x)]]))
 
 
+def test_a_term_at_other_inputs():
+    inputs, grid = np.linspace(-1, 1, 8)[:, None], np.array([[0.5], [-0.5], [2.0]])
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=inputs)
+        pm.Bernoulli("y", logit_p=f + pm.Normal("a"), observed=[0, 0, 1, 0, 1, 0, 1, 1])
+        fit = pm.fit(method="ep", progressbar=False)
+    ax = gpep.plots.plot_effects(fit, "f", Xnew=grid)
+    mean = fit.effects("f", Xnew=grid)["f"].sel(moment="mean").values
+    assert_allclose(ax.lines[0].get_xydata(), np.column_stack([grid[:, 0], mean])[[1, 0, 2]])
+
+
 def test_a_map_has_the_means(fit):
     ax = gpep.plots.plot_effects(fit, "u", x=np.eye(4)[:, :2])
     assert_allclose(ax.collections[0].get_array(), fit.effects("u")["u"].sel(moment="mean"))

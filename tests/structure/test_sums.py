@@ -257,10 +257,54 @@ def test_what_is_in_the_way_stays_a_hyperparameter(case):
         assert variable in found.hyperparameters
 
 
-def test_cutpoints_that_are_gaussian_are_kept_by_name():
-    found = read_classifier(made(in_cutpoints), hyperparameters=["shift"])
-    assert [rv.name for rv in found.integrated] == ["level"]
-    assert found.kind == "ordered_probit"
+def ratings_with(cutpoints, declare=pm.OrderedProbit):
+    def declared():
+        declare("y", eta=groups("u"), cutpoints=cutpoints(), compute_p=False, observed=KINDS)
+
+    return made(declared)
+
+
+# Cutpoints, values of their variables, and what they are then.
+CUTPOINTS = {
+    "each": (lambda: pm.Normal("c", [-1.0, 1.0], 1, shape=2), {"c": np.array([-0.7, 0.4])}, [-0.7, 0.4]),
+    "shift": (lambda: normal("c") + np.array([-1.0, 1.0]), {"c": np.array(0.3)}, [-0.7, 1.3]),
+    "distance": (
+        lambda: pt.stack([normal("c"), normal("c2") + pt.exp(normal("d"))]),
+        {"c": np.array(-0.7), "c2": np.array(-0.5), "d": np.array(0.1)},
+        [-0.7, np.exp(0.1) - 0.5],
+    ),
+}
+
+
+@pytest.mark.parametrize("form", CUTPOINTS)
+@pytest.mark.parametrize("declare", [pm.OrderedProbit, pm.OrderedLogistic])
+def test_gaussian_cutpoints_stay_hyperparameters(form, declare):
+    """All else is as in a model that has numbers for them."""
+    cutpoints, values, expected = CUTPOINTS[form]
+    model = ratings_with(cutpoints, declare)
+    found, plain = read_classifier(model), read_classifier(ratings_with(lambda: np.array(expected), declare))
+    assert {v.name for v in found.hyperparameters} == set(values)
+    for variable, why in found.prior.kept.items():
+        assert why == "a parameter of 'y' besides its argument depends on it"
+        assert f"{variable.name!r} stays a hyperparameter: {why}." in found.described
+    assert found.kind == plain.kind
+    outputs = model.replace_rvs_by_values([found.parameters, found.covariance(), found.mean()])
+    given = [values.get(v.name) for v in model.value_vars if v.name in values]
+    inputs = [v for v in model.value_vars if v.name in values]
+    cuts, covariance, mean = graph_function(model, inputs, outputs)(*given)
+    assert_allclose(cuts, np.tile(np.array(expected)[:, None], N))
+    assert_allclose(covariance, plain.covariance().eval())
+    assert_allclose(mean, plain.mean().eval())
+
+
+def test_cutpoints_of_latent_values_are_refused():
+    def declare():
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        f = gp.prior("f", X=XY)
+        pm.OrderedProbit("y", eta=f, cutpoints=f[0] + np.array([-1.0, 1.0]), compute_p=False, observed=KINDS)
+
+    with pytest.raises(StructureError, match="A parameter of 'y' besides its argument depends on 'f'"):
+        read_classifier(made(declare))
 
 
 def test_a_variable_with_a_transform_stays_a_hyperparameter():
@@ -328,3 +372,25 @@ def test_users_keep_hyperparameters():
     assert_allclose(value, [0.7 * X - 0.4 * sums.PLACES[GROUP, 0]], atol=1e-12)
     with pytest.raises(StructureError, match=r"hyperparameters names 'nothing', but the free variables .* 'level'"):
         read_classifier(model, hyperparameters=["nothing"])
+
+
+@pytest.mark.parametrize("name", ["f", "f_rotated_"])
+def test_users_keep_values_of_processes(name):
+    found = read_classifier(MODELS["process_and_trend"](), hyperparameters=[name])
+    assert {rv.name for rv in found.integrated} == {"a", "b"}
+    assert {rv.name for rv in found.hyperparameters} == {"ls", "eta", "f_rotated_"}
+
+
+@pytest.mark.parametrize("reparameterize", [True, False])
+def test_nothing_is_left_without_the_values_of_a_process(reparameterize):
+    def declare():
+        gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+        binary(gp.prior("f", X=XY, reparameterize=reparameterize))
+
+    with pytest.raises(StructureError, match=r"no Gaussian variable.*since hyperparameters=\[\.\.\.\] names it"):
+        read_classifier(made(declare), hyperparameters=["f"])
+
+
+def test_unknown_names_are_told_those_of_values_of_processes():
+    with pytest.raises(StructureError, match="free variables of the model are 'ls', 'eta', 'f', 'b', 'a'"):
+        read_classifier(MODELS["process_and_trend"](), hyperparameters=["g"])

@@ -49,7 +49,10 @@ def has_cutpoints(p: TensorVariable, latents: Collection[Variable]) -> bool:
 
 
 def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[tuple[TensorVariable, TensorVariable]]:
-    """What is made of latent values, as a column, and what may be cutpoints, as rows, that are subtracted."""
+    """What is made of latent values, as a column, and what may be cutpoints, as rows, that are subtracted.
+
+    Cutpoints may depend on Gaussian variables as well, which then cannot be integrated.
+    """
     known = set(latents)
     for node in toposort([p]):
         if not isinstance(node.op, Elemwise) or not isinstance(node.op.scalar_op, Sub):
@@ -58,7 +61,7 @@ def _differences(p: TensorVariable, latents: Collection[Variable]) -> Iterator[t
             column = latent.owner is not None and isinstance(latent.owner.op, DimShuffle)
             if not column or latent.owner.op.new_order != (0, "x") or cut.ndim != 2:
                 continue
-            if known.isdisjoint(ancestors([cut])) and not known.isdisjoint(ancestors([latent])):
+            if not known.isdisjoint(ancestors([latent])):
                 yield latent, cut
 
 

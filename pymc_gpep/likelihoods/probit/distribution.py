@@ -61,7 +61,7 @@ class Probit(Discrete):
     Raises
     ------
     ValueError
-        If `observed` labels are missing, not 0 or 1 (or bool), or of a shape that does not fit `f`. Labels in
+        If `observed` labels are all missing, not 0 or 1 (or bool), or of a shape that does not fit `f`. Labels in
         ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
         shape only. Nothing has been added to the model then.
 

@@ -72,7 +72,7 @@ class RobustMax(Discrete):
     ------
     ValueError
         If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1, or if `observed`
-        labels are missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Nothing has
+        labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Nothing has
         been added to the model then.
     TypeError
         If `epsilon` is a variable of the model.

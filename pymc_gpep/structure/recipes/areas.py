@@ -35,7 +35,8 @@ def read_car(variable: TensorVariable, shape: Shape) -> Recipe:
         root = inverse_root(pt.diag(weights.sum(axis=0)) - alpha.reshape(()) * weights)
         return cast(TensorVariable, means[0] + times(root, z.reshape(shape)) / pt.sqrt(tau.reshape(())))
 
-    return Recipe(prod(shape), (mu,), (as_matrix(weights), alpha, tau), make)
+    positive = (tau, cast(TensorVariable, 1.0 - abs(alpha)))
+    return Recipe(prod(shape), (mu,), (as_matrix(weights), alpha, tau), make, positive)
 
 
 @reads(ICARRV)
@@ -55,7 +56,7 @@ def read_icar(variable: TensorVariable, shape: Shape) -> Recipe | None:
         sigma, sd_of_mean = scales
         return cast(TensorVariable, sigma * times(pt.constant(root), z[:-1]) + sd_of_mean * z[-1])
 
-    return Recipe(shape[0], (), (sigma, sd_of_mean), make)
+    return Recipe(shape[0], (), (sigma, sd_of_mean), make, (sd_of_mean,))
 
 
 def neighbours(variable: TensorVariable) -> NDArray[np.float64]:

@@ -49,7 +49,8 @@ def read_matrix_normal(variable: TensorVariable, shape: Shape) -> Recipe | None:
         rows, columns = (pt.tril(as_double(scale)) for scale in scales)  # PyMC's density looks at no more of them
         return cast(TensorVariable, means[0] + rows @ (z.reshape(shape) @ columns.mT))
 
-    return Recipe(prod(shape), (unbroadcast(mu),), (row_root, column_root), make)
+    diagonals = tuple(cast(TensorVariable, pt.diagonal(root)) for root in (row_root, column_root))
+    return Recipe(prod(shape), (unbroadcast(mu),), (row_root, column_root), make, diagonals)
 
 
 def _is_zero(variable: TensorVariable) -> bool:

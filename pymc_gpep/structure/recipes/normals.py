@@ -25,7 +25,9 @@ def read_normal(variable: TensorVariable, shape: Shape) -> Recipe:
         given = given.owner.inputs[0]
     if isinstance(given, Constant) and (wrong := [each for each in np.ravel(given.data) if not each >= 0]):
         raise StructureError(f"{describe(variable)} has the standard deviation {wrong[0]}, which must be at least 0.")
-    return Recipe(prod(shape), (mu,), (sigma,), lambda z, means, scales: means[0] + scales[0] * z.reshape(shape))
+    return Recipe(
+        prod(shape), (mu,), (sigma,), lambda z, means, scales: means[0] + scales[0] * z.reshape(shape), (sigma,)
+    )
 
 
 @reads(MvNormalRV)
@@ -53,7 +55,7 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
             values = values - values.sum(axis=axis, keepdims=True) / shape[axis]
         return scales[0] * values
 
-    return Recipe(prod(shape), (), (sigma,), make)
+    return Recipe(prod(shape), (), (sigma,), make, (sigma,))
 
 
 def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:

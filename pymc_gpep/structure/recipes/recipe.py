@@ -58,12 +58,15 @@ class Recipe:
     make : callable
         `make(z, means, scales)` returns the variable as a graph in double precision, with the shape that the random
         variable had when it was read. It is affine in `z`, of shape (size,), and in the means.
+    positive : tuple of TensorVariable
+        Numbers below zero of which PyMC's density is zero, although the variable so made would be Gaussian.
     """
 
     size: int
     means: tuple[TensorVariable, ...]
     scales: tuple[TensorVariable, ...]
     make: Make
+    positive: tuple[TensorVariable, ...] = ()
 
 
 _Reader = Callable[[TensorVariable, Shape], Recipe | None]

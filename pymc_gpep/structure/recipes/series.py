@@ -37,7 +37,13 @@ def read_random_walk(variable: TensorVariable, shape: Shape) -> Recipe | None:
         steps = pt.concatenate([pt.moveaxis(part, 0, time) for part in parts], axis=time)
         return cast(TensorVariable, pt.cumsum(steps, axis=time))
 
-    return Recipe(first.size + others.size, first.means + others.means, first.scales + others.scales, make)
+    return Recipe(
+        first.size + others.size,
+        first.means + others.means,
+        first.scales + others.scales,
+        make,
+        first.positive + others.positive,
+    )
 
 
 @reads(AutoRegressiveRV)
@@ -64,4 +70,5 @@ def read_autoregressive(variable: TensorVariable, shape: Shape) -> Recipe | None
         innovations = pt.concatenate([first.make(z[: first.size], means, of_start), noise], axis=-1)
         return times(solved(matrix), innovations)
 
-    return Recipe(first.size + prod(series) * len(later), first.means, (rho, sigma, *first.scales), make)
+    scales, positive = (rho, sigma, *first.scales), (sigma, *first.positive)
+    return Recipe(first.size + prod(series) * len(later), first.means, scales, make, positive)

@@ -25,6 +25,7 @@ class AllRows(Plan):
     """Methods that work on all latent values together have no options but those of their approximation."""
 
     takes: ClassVar[tuple[str, ...]] = ("starts",)
+    sums: ClassVar[bool] = True
 
     def approximation(self, method: str, classifier: GPClassifier, options: dict[str, Any], others: list[str]) -> Any:
         """See `Plan`."""
@@ -32,14 +33,13 @@ class AllRows(Plan):
 
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
-        if given.classifier.effects and given.approximator.inverts_prior:
+        if given.classifier.singular and given.approximator.inverts_prior:
             raise StructureError(
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
             )
-        by_rows = not prior_type_of(given.classifier, given.approximator).form.square
-        columns = given.classifier.n_normals if by_rows else None
-        check_memory(given.classifier, f"method={given.method!r}", learned=True, columns=columns)
+        prior_type = prior_type_of(given.classifier, given.approximator)
+        check_memory(given.classifier, f"method={given.method!r}", learned=True, prior_type=prior_type)
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""

@@ -104,6 +104,8 @@ class Plan(ABC):
     """Whether `n` counts steps over batches."""
     takes: ClassVar[tuple[str, ...]] = ()
     """Of the options `gp`, `data`, `starts` and `obj_optimizer`, those that there are."""
+    sums: ClassVar[bool] = False
+    """Whether sums of effects are fitted, and means of processes integrated."""
     takes_no: ClassVar[Mapping[str, str]] = {}
     """Options of others, and why there are none."""
 

@@ -1,0 +1,72 @@
+"""Gaussian processes whose means are affine in Gaussian variables, at other inputs than their own."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.affine_variables import at_zero, slopes_of
+from pymc_gpep.structure.cross_covariance import CrossCovariance, functions_of, new_inputs
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent_prior import Elsewhere
+
+if TYPE_CHECKING:
+    from pymc_gpep.structure.latent_sum import LatentSum
+
+__all__ = ["EffectsInMeans"]
+
+
+class EffectsInMeans(Elsewhere):
+    """Prior moments of Gaussian processes at new inputs, with the effects in their means integrated.
+
+    Parameters
+    ----------
+    prior : LatentSum
+        Latent functions that are processes, and nothing besides.
+    gps : sequence of pm.gp.Latent or None
+        The makers of the processes.
+    data : dict
+        Data of the model → constants, as the fit had them.
+    """
+
+    def __init__(
+        self, prior: "LatentSum", gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+    ) -> None:
+        model = prior.model
+        self._processes = CrossCovariance(prior.without_means(), gps, data, means=False)
+        x, z = pt.dmatrix("Xnew"), pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        rows: dict[int, TensorVariable] = {}
+        for latent, functions in functions_of(prior, gps):
+            mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
+            rows |= {k: mean[output] for output, k in enumerate(latent.classes)}
+        (means,) = prior.by_normals([pt.stack([rows[k] for k in range(prior.n_functions)])], z, seen=True)
+        outputs = [at_zero(means, z), slopes_of(means, z, prior.n_normals)]
+        outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        self._names = [v.name for v in value_vars]
+        self._function = graph_function(model, [*value_vars, x], outputs)
+
+    @property
+    def inputs(self) -> Array:
+        """See `Elsewhere`."""
+        return self._processes.inputs
+
+    def rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
+        """See `Elsewhere`."""
+        return new_inputs(x, self._processes.columns)
+
+    def __call__(self, point: PointType, x: Array) -> tuple[Array, Array, Array]:
+        """See `Elsewhere`."""
+        cross, variance, _ = self._processes(point, x)
+        given = [point[name] for name in self._names]
+        mean, ahead = self._function(*given, x)
+        _, behind = self._function(*given, self.inputs)
+        return cross + np.einsum("qcm,qcn->cmn", ahead, behind), variance + (ahead**2).sum(axis=0), np.asarray(mean)

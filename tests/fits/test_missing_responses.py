@@ -1,0 +1,233 @@
+"""Fits of models some of whose responses are missing, beside models without these rows."""
+
+import warnings
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose, assert_array_equal
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import StructureError, read_classifier
+from tests.sums import BINARY, COUNTS, GROUP, HOURS, KINDS, RATINGS, XY, J, N, X
+
+pytestmark = pytest.mark.filterwarnings("ignore:The fit learned next to nothing:UserWarning")
+
+GONE = np.isin(np.arange(N), (2, 11, 25))
+KEPT = ~GONE
+ROWS = np.arange(N) + 100
+CUTPOINTS = np.array([-1.5, -0.5, 0.5, 1.5])
+
+
+def binary(rows, y):
+    where, floor = pm.Data("where", GROUP[rows], dims="row"), pm.Data("floor", X[rows])
+    s = pm.HalfNormal("s", 1)
+    alpha, beta = pm.Normal("alpha", 0, s, dims="group"), pm.Normal("beta", 0, 1)
+    pm.Bernoulli("y", logit_p=alpha[where] + beta * floor, observed=y, dims="row")
+
+
+def counts(rows, y):
+    where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
+    s = pm.HalfNormal("s", 1)
+    alpha = pm.Normal("alpha", 0, s, dims="group")
+    pm.Poisson("y", mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
+
+
+def classes(rows, y):
+    xy, s = pm.Data("xy", XY[rows]), pm.HalfNormal("s", 1)
+    b = pm.Normal("b", 0, s, dims=("input", "kind"))
+    pm.Categorical("y", logit_p=xy @ b, observed=y, dims="row")
+
+
+def probit_classes(rows, y):
+    xy, s = pm.Data("xy", XY[rows]), pm.HalfNormal("s", 1)
+    b = pm.Normal("b", 0, s, dims=("input", "kind"))
+    gpep.MultinomialProbit("y", xy @ b, observed=y, dims="row")
+
+
+def ratings(rows, y):
+    where = pm.Data("where", GROUP[rows])
+    alpha = pm.Normal("alpha", 0, pm.HalfNormal("s", 1), dims="group")
+    pm.OrderedProbit("y", eta=alpha[where], cutpoints=CUTPOINTS, observed=y, dims="row")
+
+
+def process(rows, y):
+    inputs, ls = pm.Data("inputs", XY[rows]), pm.InverseGamma("ls", 3, 3)
+    f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=ls)).prior("f", X=inputs)
+    gpep.Probit("y", f, observed=y, dims="row")
+
+
+CASES = {
+    "binary": (binary, BINARY, "ep", {"where": GROUP, "floor": X}),
+    "counts": (counts, COUNTS, "laplace", {"where": GROUP, "hours": HOURS}),
+    "classes": (classes, KINDS, "laplace", {"xy": XY}),
+    "probit classes": (probit_classes, KINDS, "nested_ep", {"xy": XY}),
+    "ratings": (ratings, RATINGS, "kl", {"where": GROUP}),
+    "process": (process, BINARY, "ep", {"inputs": XY}),
+}
+
+
+def with_nan(y):
+    return np.where(GONE, np.nan, y)
+
+
+def declared(declare, rows, y):
+    coords = {"group": range(J), "row": ROWS[rows], "input": ["p", "q"], "kind": list("abc")}
+    with pm.Model(coords=coords) as model, warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
+        warnings.filterwarnings("ignore", "invalid value encountered in cast", RuntimeWarning)  # by PyMC, of NaN
+        declare(rows, y)
+    return model
+
+
+def fitted(model, method="ep"):
+    with model:
+        return pm.fit(method=method, hyper="map", progressbar=False, random_seed=1)
+
+
+@pytest.fixture(scope="module")
+def fits():
+    """The model of binary responses with missing ones, its fit, and that of the rows with a response."""
+    model = declared(binary, np.full(N, True), with_nan(BINARY))
+    return model, fitted(model), fitted(declared(binary, KEPT, BINARY[KEPT]))
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_rows_without_a_response_are_left_out_and_predicted(case):
+    declare, y, method, data = CASES[case]
+    fit = fitted(declared(declare, np.full(N, True), with_nan(y)), method)
+    without = fitted(declared(declare, KEPT, y[KEPT]), method)
+    assert fit.log_evidence == pytest.approx(without.log_evidence, abs=1e-8)
+    for name, value in without.hyperparameters.items():
+        assert fit.hyperparameters[name].item() == pytest.approx(value.item(), rel=1e-8)
+    found = fit.predict(missing=True, progressbar=False)
+    given = (XY[GONE],) if case == "process" else ()
+    data = {} if given else {name: values[GONE] for name, values in data.items()}
+    expected = without.predict(*given, data=data, progressbar=False)
+    assert_array_equal(found.coords["row"], ROWS[GONE])
+    atol = (
+        1e-5 if case == "process" else 1e-8
+    )  # values of a process have PyMC's jitter in the model, and none elsewhere
+    assert set(found.data_vars) == set(expected.data_vars)
+    for name, values in expected.data_vars.items():
+        assert_allclose(found[name], values.values, atol=atol)
+    by_data = fit.predict(*given, data=data, progressbar=False)
+    assert_allclose(by_data["mean"], expected["mean"], atol=1e-8)
+
+
+def test_moments_are_those_of_the_rows_with_a_response(fits):
+    _, fit, without = fits
+    for name in ("alpha", "beta"):
+        assert_allclose(fit.effects(name)[name], without.effects(name)[name], atol=1e-8)
+        assert_allclose(fit.std_data[name], without.std_data[name], atol=1e-8)
+    assert set(fit.mean_data) == {"s_log__", "alpha", "beta"}
+    assert_array_equal(fit.latent.coords["row"], ROWS[KEPT])
+    left_out = fit.loo().elpd_i
+    assert_array_equal(left_out.coords["row"], ROWS[KEPT])
+    assert_allclose(left_out, without.loo().elpd_i, atol=1e-8)
+
+
+def test_a_process_has_values_at_all_rows():
+    """Posterior means at the rows without a response are those of predictions."""
+    fit = fitted(declared(process, np.full(N, True), with_nan(BINARY)))
+    effect = fit.effects("f")["f"]
+    assert effect.sizes["f_dim_0"] == N
+    assert_allclose(effect.sel(moment="mean")[GONE], fit.predict(missing=True, progressbar=False)["mean"], atol=1e-8)
+
+
+def test_draws_of_missing_responses_follow_predictions(fits):
+    model, fit, _ = fits
+    draws = fit.sample(3000, random_seed=2)["posterior"]
+    p = fit.predict(missing=True, progressbar=False)["p"].values[:, 1]
+    assert_allclose(draws["y_unobserved"].values[0].mean(axis=0), p, atol=0.04)
+    assert_array_equal(draws["y"].values[0][:, KEPT], np.tile(BINARY[KEPT], (3000, 1)))
+    assert_array_equal(draws["y"].values[0][:, GONE], draws["y_unobserved"].values[0])
+    assert set(draws.data_vars) == {v.name for v in model.unobserved_RVs}
+
+
+def test_draws_of_missing_responses_follow_the_latent_values_of_their_draw(fits):
+    """Where the latent value of a row is high, its responses are mostly 1."""
+    draws = fits[1].sample(3000, random_seed=2)["posterior"]
+    row = np.flatnonzero(GONE)[0]
+    f = draws["alpha"].values[0][:, GROUP[row]] + draws["beta"].values[0] * X[row]
+    share = (1 / (1 + np.exp(-f)) - draws["y_unobserved"].values[0][:, 0])[f > np.median(f)].mean()
+    assert share == pytest.approx(0.0, abs=0.05)
+
+
+def test_draws_of_one_seed_are_the_same(fits):
+    one, other = (fits[1].sample(20, random_seed=5)["posterior"]["y_unobserved"] for _ in range(2))
+    assert_array_equal(one, other)
+
+
+def test_a_saved_fit_predicts_missing_responses(fits):
+    model, fit, _ = fits
+    again = gpep.from_datatree(fit.to_datatree(), model)
+    assert again.log_evidence == pytest.approx(fit.log_evidence, abs=1e-9)
+    found, expected = (each.predict(missing=True, progressbar=False)["p"] for each in (again, fit))
+    assert_allclose(found, expected, atol=1e-8)
+
+
+def test_recovered_draws_have_missing_responses(fits):
+    model, fit, _ = fits
+    marginal = gpep.marginalize(model)
+    assert [rv.name for rv in marginal.free_RVs] == ["s"]
+    assert [each.name for each in marginal.potentials] == ["y_evidence"]
+    s = np.full((1, 1500), fit.hyperparameters["s"].item())
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"s": (("chain", "draw"), s)})})
+    draws = gpep.recover(idata, marginal, random_seed=2, progressbar=False)["posterior"]
+    p = fit.predict(missing=True, progressbar=False)["p"].values[:, 1]
+    assert draws["y_unobserved"].dtype == np.int64
+    assert_allclose(draws["y_unobserved"].values[0].mean(axis=0), p, atol=0.06)
+    assert_array_equal(draws["y"].values[0][:, GONE], draws["y_unobserved"].values[0])
+
+
+def test_importance_weights_are_of_the_rows_with_a_response(fits):
+    found, expected = (each.importance(400, random_seed=1) for each in fits[1:])
+    assert found.log_evidence == pytest.approx(expected.log_evidence, abs=1e-8)
+
+
+def test_rows_that_all_have_one_probability():
+    def declare(rows, y):
+        pm.Bernoulli("y", logit_p=pm.Normal("level", 0, 2), observed=y)
+
+    fit = fitted(declared(declare, np.full(N, True), with_nan(BINARY)), "laplace")
+    p = fit.predict(missing=True, progressbar=False)["p"]
+    assert p.shape == (GONE.sum(), 2)
+    assert_allclose(p.values, p.values[:1].repeat(3, axis=0))
+
+
+@pytest.mark.parametrize("kind", ["potential", "variable"])
+def test_terms_that_depend_on_missing_responses_are_named(kind):
+    def declare(rows, y):
+        binary(rows, y)
+        if kind == "potential":
+            pm.Potential("more", pt.sum(pm.modelcontext(None)["y"]) * 0.1)
+        else:
+            pm.Normal("more", pt.sum(pm.modelcontext(None)["y"]), 1)
+
+    with pytest.raises(StructureError, match=r"Responses of 'y' are missing, and .*'more'.* depends on them"):
+        read_classifier(declared(declare, np.full(N, True), with_nan(BINARY)))
+
+
+def test_missing_values_of_another_variable_are_refused():
+    def declare(rows, y):
+        x = pm.Normal("x", 0, 1, observed=np.where(GONE, np.nan, X))
+        pm.Bernoulli("y", logit_p=pm.Normal("beta", 0, 1) * x, observed=BINARY)
+
+    with pytest.raises(StructureError, match="Values of 'x' are missing at 3 of 30 points"):
+        read_classifier(declared(declare, np.full(N, True), BINARY))
+
+
+def test_there_is_nothing_to_predict_where_all_rows_have_a_response(fits):
+    with pytest.raises(ValueError, match="All rows of the model have a response"):
+        fits[2].predict(missing=True)
+    with pytest.raises(TypeError, match="give no other rows"):
+        fits[1].predict(data={"where": [1], "floor": [0.0]}, missing=True)
+
+
+def test_methods_by_inducing_inputs_say_how_rows_are_left_out():
+    model = declared(process, np.full(N, True), with_nan(BINARY))
+    with pytest.raises(StructureError, match=r"X\[keep\] and y\[keep\]"), model:
+        pm.fit(method="sparse_ep", inducing=5, progressbar=False)

@@ -1,0 +1,118 @@
+"""Fits of sums by rows of coefficients give what fits by their covariance give."""
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.structure import latent_sum
+
+N, J = 30, 6
+RNG = np.random.default_rng(5)
+GROUP, X = RNG.integers(0, J, size=N), RNG.normal(size=N)
+BINARY = (RNG.random(N) < 1 / (1 + np.exp(-0.5 - X))).astype(int)
+COUNTS = RNG.poisson(np.exp(0.3 * X))
+
+
+def binary():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    level, beta, s = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1), pm.HalfNormal("s", 1)
+    u = pm.Normal("u", 0, s, dims="group")
+    pm.Bernoulli("y", logit_p=level + beta * x + u[where], observed=BINARY)
+
+
+def counts():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    level, beta, s = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1), pm.HalfNormal("s", 1)
+    z = pm.Normal("z", dims="group")
+    pm.Poisson("y", mu=pm.math.exp(level + beta * x + s * z[where]), observed=COUNTS)
+
+
+def some_missing():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    level, s = pm.Normal("level", 0, 2), pm.HalfNormal("s", 1)
+    u = pm.Normal("u", level, s, dims="group")
+    y = np.ma.masked_array(BINARY, np.arange(N) % 9 == 4)
+    with pytest.warns(pm.exceptions.ImputationWarning):
+        pm.Bernoulli("y", logit_p=u[where] + 0.5 * x, observed=y)
+
+
+class Case:
+    """Fits of one model both ways."""
+
+    def __init__(self, build, method):
+        self.model = pm.Model(coords={"group": range(J)})
+        with pytest.MonkeyPatch.context() as patch, self.model:
+            build()
+            options = {"method": method, "progressbar": False, "random_seed": 1}
+            self.dense = pm.fit(**options)
+            patch.setattr(latent_sum, "_MANY", 1)
+            self.rows = pm.fit(**options)
+
+
+CASES = {"binary, EP": (binary, "ep"), "counts, Laplace": (counts, "laplace"), "some missing, KL": (some_missing, "kl")}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    return Case(*CASES[request.param])
+
+
+def test_the_fit_says_that_it_is_by_rows(case):
+    n = case.rows.classifier.n_points
+    assert f"By rows: {n} rows of {case.rows.classifier.n_normals} standard normals." in str(case.rows)
+    assert "By rows" not in str(case.dense)
+
+
+def test_evidence_nodes_and_moments(case):
+    assert case.rows.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-7)
+    assert_allclose(case.rows.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
+    for moments in ("mean_data", "std_data"):
+        found, expected = getattr(case.rows, moments), getattr(case.dense, moments)
+        for name in expected:
+            assert_allclose(found[name], expected[name], atol=1e-5, err_msg=name)
+    found, expected = case.rows.effects(), case.dense.effects()
+    assert_allclose(found.to_array(), expected.to_array(), atol=1e-5)
+    assert_allclose(case.rows.cov.eval(), case.dense.cov.eval(), atol=1e-5)
+
+
+@pytest.mark.parametrize("levels", [[0, 5, 2], [0, J + 2, 2]], ids=["levels of the model", "a new level"])
+def test_predictions(case, levels):
+    arguments = {"data": {"where": levels, "x": [0.1, 2.0, -1.0]}, "new_levels": J + 2 in levels, "progressbar": False}
+    found, expected = case.rows.predict(**arguments), case.dense.predict(**arguments)
+    for name in expected:
+        assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_rows_left_out(case):
+    found, expected = case.rows.loo(progressbar=False), case.dense.loo(progressbar=False)
+    assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
+    functions = [next(iter(each.functions())) for each in (case.rows, case.dense)]
+    for one, other in zip(*(each.refitted(3) for each in functions), strict=True):
+        assert_allclose(one, other, atol=1e-6)
+
+
+def test_draws(case):
+    for found, expected in zip(
+        *(fit.sample(50, random_seed=2)["posterior"].data_vars.values() for fit in (case.rows, case.dense)), strict=True
+    ):
+        assert_allclose(found, expected, atol=1e-4)
+
+
+def test_importance_and_files(case):
+    found, expected = case.rows.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
+    assert found.pareto_k == pytest.approx(expected.pareto_k, abs=1e-3)
+    again = gpep.from_datatree(case.rows.to_datatree(), case.model)
+    assert_allclose(again.effects().to_array(), case.rows.effects().to_array(), atol=1e-6)
+
+
+def test_marginal_model(case, monkeypatch):
+    logps = []
+    for many in (10**9, 1):
+        monkeypatch.setattr(latent_sum, "_MANY", many)
+        marginal = gpep.marginalize(case.model, case.rows.name)
+        point = marginal.initial_point()
+        logps.append([marginal.compile_logp()(point), marginal.compile_dlogp()(point)])
+    assert_allclose(*[each[0] for each in logps], atol=1e-7)
+    assert_allclose(*[each[1] for each in logps], atol=1e-6)
