@@ -20,7 +20,10 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class RowPosterior(DensePosterior):
-    """Sites of precision π ≥ 0, (1, n): with f = m + J z, q(z) = N(ẑ, Λ⁻¹), Λ = I + JᵀπJ = L Lᵀ and ẑ = Jᵀb."""
+    """Sites of precision π ≥ 0, (1, n), on f = m + J z.
+
+    The posterior of z is N(ẑ, Λ⁻¹) with Λ = I + JᵀπJ = L Lᵀ and ẑ = Jᵀb.
+    """
 
     sites_class = IndependentSites
     prior: RowPrior

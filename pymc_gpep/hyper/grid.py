@@ -29,8 +29,8 @@ class Grid(HyperMethod):
 
     The grid grows from the maximum, node by node, until the density is negligible. It follows skewed posteriors and
     long tails, such as that of a standard deviation of groups which may be 0. All nodes have cells of the same size,
-    which integrates smooth densities far more accurately than the step suggests: 2 exp(−2π² / step²) is the relative
-    error of the integral of a normal density.
+    which integrates smooth densities far more accurately than the step suggests. The relative error of the integral of
+    a normal density is 2 exp(−2π² / step²).
 
     Parameters
     ----------

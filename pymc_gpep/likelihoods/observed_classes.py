@@ -82,8 +82,8 @@ def observed_classes(
     Raises
     ------
     ValueError
-        If labels are not whole numbers, not among the classes, or of a shape that does not fit; if they are missing in
-        `pm.Data`, or all of them are.
+        If labels are not whole numbers, not among the classes, or of a shape that does not fit. Also if all are
+        missing, or some in `pm.Data`.
     """
     match observed:
         case TensorSharedVariable():

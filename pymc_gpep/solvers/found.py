@@ -1,4 +1,4 @@
-"""What a solver found, and derivatives of the evidence there."""
+"""The result of a solver, and derivatives of the evidence there."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -14,14 +14,14 @@ NO_PARAMETERS = np.empty((0, 0))
 
 
 class Derivatives(NamedTuple):
-    """Those of an evidence."""
+    """Derivatives of an evidence."""
 
     k: Array
     """With respect to the array of the prior: its covariance (1 or c, n, n), or its coefficients (1, n, q)."""
     mean: Array
     """With respect to the prior mean, (c, n)."""
     parameters: Array = NO_PARAMETERS
-    """With respect to what else the likelihood is given, (p, n); NaN where it does not say."""
+    """With respect to parameters of the likelihood, (p, n); NaN where it does not say."""
 
 
 class Found(NamedTuple):

@@ -19,7 +19,7 @@ class PriorForm(ABC):
     Parameters
     ----------
     array : array
-        What it is made of.
+        The numbers that the covariance is made of.
     """
 
     def __init__(self, array: Array) -> None:
@@ -48,7 +48,7 @@ class PriorForm(ABC):
 
     @abstractmethod
     def rounding(self, b: Array) -> float:
-        """What rounding the terms of K b may do to a step of Newton's method at f = m + K b."""
+        """Return how much rounding of the terms of K b may change a step of Newton's method at f = m + K b."""
 
     @abstractmethod
     def newton_direction(

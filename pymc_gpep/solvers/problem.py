@@ -48,7 +48,7 @@ class Problem(NamedTuple):
 
     @property
     def k(self) -> Array:
-        """What the prior covariance is made of; where that is a matrix, (1 or c, n, n)."""
+        """The array of the prior; a covariance has (1 or c, n, n)."""
         return self.prior.array
 
 
@@ -86,7 +86,7 @@ def lost_in_rounding(problem: Problem, weights: Array, history: History, status:
 def parameter_slopes(problem: Problem, kernel: Callable[..., None] | None, mean: Array, variance: Array) -> Array:
     """Derivatives (p, n) with respect to the parameters, of what `kernel` averages over N(mean, variance) (n,).
 
-    That is a kernel of `pymc_gpep.likelihoods.local_computations.ParameterSlopes`; NaN where there is none.
+    The kernel is one of `pymc_gpep.likelihoods.local_computations.ParameterSlopes`. Without it they are NaN.
     """
     slopes = np.full_like(problem.parameters, np.nan)
     if kernel is not None and slopes.size:

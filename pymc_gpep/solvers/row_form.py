@@ -4,8 +4,8 @@ Matrices are of the size of z: with Λ = I + JᵀπJ = L Lᵀ and H = J L⁻ᵀ
 
     log|I + πK| = log|Λ|,   var f_i = ‖h_i‖²,   (I + πK)⁻¹ r = r − π J Λ⁻¹ Jᵀ r,   M = π − π H Hᵀ π,
 
-so that n rows cost O(n q²), products of matrices, or O(n k²) where rows have k entries. 1 − π var f loses digits where
-a row all but decides on its latent value alone: its relative error is that of rounding over itself.
+Time for n rows is O(n q²), products of matrices, or O(n k²) where rows have k entries. The difference
+1 − π var f loses digits where a row all but decides on its latent value alone.
 """
 
 from functools import cached_property
@@ -28,7 +28,7 @@ _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
 
 
 def precision_factor(rows: Coefficients, precision: Array) -> Array | None:
-    """The Cholesky factor L (q, q) of Λ = I + JᵀπJ, with π (n,) ≥ 0; None where there is none."""
+    """Return the Cholesky factor L (q, q) of Λ = I + JᵀπJ, with π (n,) ≥ 0; None if Λ is not finite."""
     total = rows.gram(precision)
     total[np.diag_indices(len(total))] += 1.0
     if not np.isfinite(total).all():
@@ -136,7 +136,7 @@ class RowForm(PriorForm):
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
-        """See `PriorForm`; by a factorisation, NaN where there is none."""
+        """See `PriorForm`; by a factorisation, NaN if that fails."""
         factor = precision_factor(self._rows, curvature)
         if factor is None:
             pull[:] = image[:] = np.nan

@@ -91,7 +91,7 @@ def run(
     ----------
     solver : Solver
     k : array
-        What the prior covariance is made of, as its `form` wants it: (1 or c, n, n) of a matrix.
+        The array of the prior, as its `form` wants it: a covariance is (1 or c, n, n).
     mean : array (c, n)
         Prior mean.
     labels : array (n,)

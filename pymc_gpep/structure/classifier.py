@@ -395,7 +395,7 @@ def _first_reading(
 def _reading(
     likelihood: Likelihood, rv: TensorVariable, latents: frozenset[Variable], missing: MissingResponses | None
 ) -> Reading | None:
-    """What a random variable is given at the rows that have a response; None if its likelihood is another one."""
+    """Return what a random variable is given at rows that have a response; None if its likelihood is another one."""
     return likelihood.read(rv, latents) if missing is None else missing.read(likelihood, latents)
 
 

@@ -39,7 +39,7 @@ class MovedSum:
     Attributes
     ----------
     values : dict of TensorVariable to TensorVariable
-        What stands for the values of each process at the new inputs, by its latent values.
+        Values of each process at the new inputs, by its latent values.
     """
 
     def __init__(

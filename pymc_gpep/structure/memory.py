@@ -38,7 +38,7 @@ def check_memory(
     learned : bool
         Whether derivatives in hyperparameters are wanted.
     prior_type : type, optional
-        What says how many columns a matrix has.
+        The type of prior, which says how many columns a matrix has.
     """
     n, c = prior.n_points, prior.n_functions
     columns = n if prior_type.form.square else prior.n_normals

@@ -1,6 +1,6 @@
 """Rows of coefficients with few entries each: products, and quadratic forms of a small matrix.
 
-Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order; entries
+Row i has the coefficients `values[i]` (k,) at the places `cells[i]` (k,) of q numbers, in ascending order. Entries
 beyond its own have the value 0.
 """
 

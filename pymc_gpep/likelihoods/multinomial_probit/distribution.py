@@ -80,7 +80,7 @@ class MultinomialProbit(Discrete):
     Raises
     ------
     ValueError
-        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1, or if `observed`
+        If `f` has no class axis or fewer than two classes, if `epsilon` is not from 0 to below 1. Also if `observed`
         labels are all missing, not whole numbers, not among 0 ... c−1, or of a shape that does not fit `f`. Labels in
         ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
         shape only. Nothing has been added to the model then.
