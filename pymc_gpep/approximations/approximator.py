@@ -92,7 +92,7 @@ class Approximator(ABC):
     @classmethod
     def takes(cls, form: type[PriorForm]) -> bool:
         """Whether its solver takes a prior that is given in this form."""
-        return form is DenseForm or cls.by_rows
+        return form.square or cls.by_rows
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:

@@ -4,7 +4,6 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
@@ -35,10 +34,6 @@ class RowPosterior(DensePosterior):
         posterior.weights = force - posterior.precision * posterior._smoothed(force)
         posterior.sites = sites
         return posterior
-
-    @property
-    def _j(self) -> Array:
-        return self.prior.roots[0]
 
     @cached_property
     def _factor(self) -> Array:
@@ -79,10 +74,10 @@ class RowPosterior(DensePosterior):
         return self.mean, self._variance[:, None, None].copy()
 
     def derivatives(self) -> tuple[Array, Array]:
-        """Derivatives of `log_normaliser` at fixed sites, with respect to J (1, n, q) and the prior mean (1, n)."""
+        """Derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (1, n)."""
         b = self.weights[0]
-        solved = self._j @ (self._root.T @ self._root)
-        gradient = np.outer(b, self._j.T @ b) - self.precision[0][:, None] * solved
+        rows = self.prior.rows
+        gradient = rows.outer(b, rows.sums(b)) - rows.weighted(self.precision[0], self._root.T @ self._root)
         return gradient[None], self.weights.copy()
 
     def at_coefficients(self, coefficients: Array, beside: Array, prior_mean: Array) -> tuple[Array, Array]:
@@ -108,20 +103,24 @@ class RowPosterior(DensePosterior):
 
     def _explained(self, left: Array) -> Array:
         """Diagonal (q′,) of leftᵀ M left, M = π − π J Λ⁻¹ Jᵀ π, for `left` (n, q′)."""
-        pulled = self._root @ (self._j.T @ (self.precision[0][:, None] * left))
+        pulled = self._root @ self._sums(self.precision[0][:, None] * left)
         return np.asarray((self.precision[0][:, None] * left**2).sum(axis=0) - (pulled**2).sum(axis=0))
+
+    def _sums(self, left: Array) -> Array:
+        """Jᵀ times `left`, (q, q′)."""
+        return np.stack([self.prior.rows.sums(own) for own in left.T], axis=1)
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         own = left[0]
         weighted = self.precision[0][:, None] * own
-        pulled = self._root @ (self._j.T @ weighted)
+        pulled = self._root @ self._sums(weighted)
         return np.asarray(np.reshape(prior, (own.shape[1],) * 2) - own.T @ weighted + pulled.T @ pulled)[None, :, None]
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
         return np.asarray(np.atleast_2d(prior.diagonal(axis1=-2, axis2=-1)) - self._explained(left[0]))
 
     def smoothing(self) -> tuple[Array, None]:
-        half = self.precision[0][:, None] * solve_triangular(self._factor, self._j.T, lower=True).T
+        half = self.precision[0][:, None] * self.prior.rows.combined(self._root.T)
         return (np.diag(self.precision[0]) - half @ half.T)[None], None
 
     def site_blocks(self) -> tuple[Array, Array]:

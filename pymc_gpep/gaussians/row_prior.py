@@ -1,16 +1,18 @@
 """A Gaussian prior of one latent function by rows of coefficients of independent standard normals."""
 
+from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.solvers.coefficients import Coefficients, coefficients
-from pymc_gpep.solvers.row_form import RowForm
+from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.row_form import BoundRows, RowForm
 
-__all__ = ["RowPrior"]
+__all__ = ["BoundRowPrior", "RowPrior"]
 
 
 class RowPrior(DensePrior):
@@ -18,19 +20,23 @@ class RowPrior(DensePrior):
 
     Parameters
     ----------
-    array : array (1, n, q)
-        J.
+    array : array (1, n, q) or (1, r, q)
+        J, or B of J = A B.
     mean : array (1, n)
+    base : Coefficients, optional
+        A; the identity if not given.
     """
 
-    form = RowForm
+    form: ClassVar[Any] = RowForm
 
-    def __init__(self, array: Array, mean: Array) -> None:
-        self.roots = np.require(array, np.float64, ["C", "W"])
+    def __init__(self, array: Array, mean: Array, base: Coefficients | None = None) -> None:
         self.mean = np.require(mean, np.float64, ["C", "W"])
+        self._form = RowForm(array, base)
+        if base is not None:
+            self.form = BoundRows(base)  # type: ignore[misc]  # solvers are given it with these rows
 
     @classmethod
-    def checked(cls, array: ArrayLike, mean: ArrayLike) -> "RowPrior":
+    def checked(cls, array: ArrayLike, mean: ArrayLike, base: Coefficients | None = None) -> "RowPrior":
         """Make a prior of arrays that may be anything.
 
         Raises
@@ -41,7 +47,8 @@ class RowPrior(DensePrior):
         means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
         coefficients = np.asarray(array, dtype=np.float64)
         coefficients = coefficients[None] if coefficients.ndim == 2 else coefficients
-        if means.ndim != 2 or len(means) != 1 or coefficients.shape[:2] != means.shape or coefficients.ndim != 3:
+        fits = coefficients.ndim == 3 and (base is not None or coefficients.shape[:2] == means.shape)
+        if means.ndim != 2 or len(means) != 1 or not fits:
             raise ValueError(
                 "mean must be (1, n) and coefficients (1, n, q), but they have the shapes "
                 f"{means.shape} and {coefficients.shape}."
@@ -51,22 +58,32 @@ class RowPrior(DensePrior):
                 raise ValueError(
                     f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
                 )
-        return cls(coefficients, means)
-
-    @cached_property
-    def rows(self) -> Coefficients:
-        """J, by entries where that is cheaper."""
-        return coefficients(self.roots[0])
+        return cls(coefficients, means, base)
 
     @property
     def array(self) -> Array:
-        """J, (1, n, q)."""
-        return self.roots
+        """J, (1, n, q), or B, (1, r, q)."""
+        return self._form.array
+
+    @property
+    def rows(self) -> Coefficients:
+        """J, by entries where that is cheaper."""
+        return self._form.rows
+
+    @property
+    def n_normals(self) -> int:
+        """Number of standard normals, q."""
+        return self.array.shape[2]
 
     @property
     def variances(self) -> Array:
         """Prior variances, (1, n)."""
-        return np.einsum("cij,cij->ci", self.roots, self.roots)
+        return self._form.variances
+
+    @cached_property
+    def roots(self) -> Array:
+        """All of J, (1, n, q)."""
+        return self.rows.some(np.arange(self.shape[1]))[None]
 
     @cached_property
     def k(self) -> Array:  # type: ignore[override]
@@ -79,4 +96,30 @@ class RowPrior(DensePrior):
 
     def latent(self, z: Array) -> Array:
         """Latent values f = m + J z (..., 1, n), of z (..., 1, q)."""
-        return np.asarray(self.mean + z @ self.roots[0].T)
+        flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
+        found = np.stack([self.rows.products(each) for each in flat])
+        return np.asarray(self.mean + found.reshape(*z.shape[:-1], self.shape[1]))
+
+    def whitened_slope(self, slope: Array) -> Array:
+        """The derivative Jᵀ s (1, q) with respect to z of what has the derivative s (1, n) with respect to f."""
+        return self.rows.sums(slope[0])[None]
+
+
+@dataclass(frozen=True, eq=False)
+class BoundRowPrior:
+    """Makes priors of B (1, r, q) with the same rows A, as the type `RowPrior` makes them of J."""
+
+    base: Coefficients
+
+    @cached_property
+    def form(self) -> BoundRows:
+        """See `RowPrior`."""
+        return BoundRows(self.base)
+
+    def __call__(self, array: Array, mean: Array) -> RowPrior:
+        """Return the prior of J = A B."""
+        return RowPrior(array, mean, self.base)
+
+    def checked(self, array: ArrayLike, mean: ArrayLike) -> RowPrior:
+        """See `RowPrior`."""
+        return RowPrior.checked(array, mean, self.base)

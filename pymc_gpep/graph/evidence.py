@@ -99,7 +99,7 @@ class Evidence(Op):
                 raise ValueError("start must be given, np.zeros(start_size), where the shape of the mean is not known.")
             start = np.zeros(size)
         n = mean.shape[1] if n is None else n
-        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, n, n if self.form.square else None))
+        k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, *((n, n) if self.form.square else (None, None))))
         labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
         start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
         looseness = _with_axes("looseness", looseness, 0, "float64")

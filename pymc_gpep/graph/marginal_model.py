@@ -118,5 +118,6 @@ def marginalize(
         classifier = read_classifier(model, likelihood, hyperparameters)
     prior_type = prior_type_of(classifier, solver)
     check_memory(classifier, f"marginalize by {solver.name!r}", learned=True, prior_type=prior_type)
-    check_moments(prior_moments(classifier, prior_type=prior_type)(model.initial_point()), prior_type)
+    moments = prior_moments(classifier, array=classifier.arrays[prior_type]())
+    check_moments(moments(model.initial_point()), prior_type)
     return MarginalModel(classifier, solver, warm)

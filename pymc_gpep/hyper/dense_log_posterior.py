@@ -21,8 +21,6 @@ from pytensor.graph.replace import graph_replace
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -37,15 +35,12 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.latent_prior import Elsewhere
-from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_moments, prior_roots, prior_type_of
+from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_array_of, prior_moments, prior_roots
 
 __all__ = ["DenseLogPosterior"]
 
 _SOME = 2000  # rows whose prior says what hyperparameters do to that of all
 _CLEARLY = 1e-3  # by which one printed number is above another, and not by rounding
-
-_FUNCTIONS: dict[type[DensePrior], type[DenseFunctions]] = {DensePrior: DenseFunctions, RowPrior: RowFunctions}
-"""Latent functions by the type of their prior."""
 
 _one_at_a_time = Lock()  # calls a function of a graph, which keeps the values of one evaluation
 
@@ -68,8 +63,8 @@ class DenseLogPosterior(LogPosterior):
         self.approximator = approximator
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
-        self._prior_type = prior_type_of(classifier, approximator)
-        moments = [classifier.arrays[self._prior_type](), classifier.mean(), classifier.parameters]
+        self._prior_type, array = prior_array_of(classifier, approximator, self.space.data)
+        moments = [array, classifier.mean(), classifier.parameters]
         k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
@@ -87,7 +82,7 @@ class DenseLogPosterior(LogPosterior):
         self._inputs = [*value_vars, start, looseness]
         self._looseness = 1.0
         self._kwargs = compile_kwargs or {}
-        self._moments = prior_moments(classifier, self.space.data, self._prior_type)
+        self._moments = prior_moments(classifier, self.space.data, array)
         self._elsewhere: dict[Gps, Elsewhere] = {}
 
     kind: ClassVar[str] = "dense"
@@ -115,9 +110,8 @@ class DenseLogPosterior(LogPosterior):
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        return _FUNCTIONS[self._prior_type](
-            self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots
-        )
+        functions = DenseFunctions if self._prior_type.form.square else RowFunctions
+        return functions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
 
     @cached_property
     def _roots(self) -> Callable[[PointType], Array] | None:

@@ -24,7 +24,7 @@ class RowFunctions(DenseFunctions):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self.size = self._posterior.prior.roots.shape[2]
+        self.size = self._posterior.prior.n_normals
 
     @property
     def _posterior(self) -> RowPosterior:
@@ -58,7 +58,7 @@ class RowFunctions(DenseFunctions):
         """See `LatentFunctions`."""
         prior = self._posterior.prior
         some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
-        return Reach(prior.roots[:, some], prior.variances[:, some], self.own)
+        return Reach(prior.rows.some(some)[None], prior.variances[:, some], self.own)
 
     @property
     def _factorised(self) -> RowPosterior:
@@ -67,8 +67,7 @@ class RowFunctions(DenseFunctions):
     @cached_property
     def _normals(self) -> CoupledWhitened:
         prior = self._posterior.prior
-        j, pi = prior.roots[0], self._posterior.precision[0]
-        found = coupled_whitened(j.T @ (pi[:, None] * j), np.zeros((1, j.shape[1])))
+        found = coupled_whitened(prior.rows.gram(self._posterior.precision[0]), np.zeros((1, prior.n_normals)))
         return found._replace(mean=prior.whitened_slope(self._posterior.weights))
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Any) -> Iterator[tuple[slice, Array]]:

@@ -15,7 +15,7 @@ from pymc_gpep.kernels.gaussians.entries import (
     row_combinations,
 )
 
-__all__ = ["Coefficients", "coefficients"]
+__all__ = ["Coefficients", "Composed", "coefficients", "from_entries"]
 
 _FEW = 40  # entries of a row, up to which loops over them are faster than products of matrices
 _SHARE = 0.25  # of all, at most
@@ -38,11 +38,25 @@ class Coefficients(ABC):
 
     @abstractmethod
     def variances(self, root: Array) -> Array:
-        """Return the diagonal (n,) of J RᵀR Jᵀ, of a lower triangular R (q, q)."""
+        """Return the diagonal (n,) of J RᵀR Jᵀ, of R (p, q)."""
 
     @abstractmethod
     def combined(self, matrix: Array) -> Array:
         """Return J S (n, p), of S (q, p)."""
+
+    @abstractmethod
+    def some(self, rows: NDArray[np.int64]) -> Array:
+        """Return J at some rows, (s, q)."""
+
+    def outer(self, left: Array, right: Array) -> Array:
+        """Return the derivative of lᵀ J r in what J is made of, with l (n,) and r (q,)."""
+        return np.outer(left, right)
+
+    def weighted(self, weights: Array, matrix: Array) -> Array:
+        """Return the derivative of ½ tr(S JᵀwJ) in what J is made of, with w (n,) and a symmetric S (q, q)."""
+        found = self.combined(matrix)
+        found *= weights[:, None]
+        return found
 
 
 class _Full(Coefficients):
@@ -68,6 +82,9 @@ class _Full(Coefficients):
 
     def combined(self, matrix: Array) -> Array:
         return np.asarray(self._j @ matrix)
+
+    def some(self, rows: NDArray[np.int64]) -> Array:
+        return self._j[rows]
 
 
 class _Entries(Coefficients):
@@ -100,6 +117,56 @@ class _Entries(Coefficients):
         out = np.zeros((len(self._cells), matrix.shape[1]))
         row_combinations(self._cells, self._values, np.ascontiguousarray(matrix), out)
         return out
+
+    def some(self, rows: NDArray[np.int64]) -> Array:
+        full = np.zeros((len(rows), self._q))
+        np.add.at(full, (np.arange(len(rows))[:, None], self._cells[rows]), self._values[rows])
+        return full
+
+
+class Composed(Coefficients):
+    """J = A B, with rows A (n, r) that never change and the small B (r, q) that J is made of."""
+
+    def __init__(self, rows: Coefficients, root: Array) -> None:
+        self._rows, self._root = rows, root
+
+    def gram(self, weights: Array) -> Array:
+        return np.asarray(self._root.T @ self._symmetric(weights) @ self._root)
+
+    def _symmetric(self, weights: Array) -> Array:
+        lower = np.tril(self._rows.gram(weights))
+        return np.asarray(lower + np.tril(lower, -1).T)
+
+    def products(self, numbers: Array) -> Array:
+        return self._rows.products(self._root @ numbers)
+
+    def sums(self, weights: Array) -> Array:
+        return np.asarray(self._root.T @ self._rows.sums(weights))
+
+    def variances(self, root: Array) -> Array:
+        return self._rows.variances(root @ self._root.T)
+
+    def combined(self, matrix: Array) -> Array:
+        return self._rows.combined(self._root @ matrix)
+
+    def some(self, rows: NDArray[np.int64]) -> Array:
+        return np.asarray(self._rows.some(rows) @ self._root)
+
+    def outer(self, left: Array, right: Array) -> Array:
+        return np.outer(self._rows.sums(left), right)
+
+    def weighted(self, weights: Array, matrix: Array) -> Array:
+        gram = self._symmetric(np.maximum(weights, 0.0)) - self._symmetric(np.maximum(-weights, 0.0))
+        return np.asarray(gram @ (self._root @ matrix))
+
+
+def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficients:
+    """Make coefficients of entries (n, k) in ascending order, in full where rows have many of them."""
+    if cells.shape[1] <= min(_FEW, _SHARE * q):
+        return _Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
+    full = np.zeros((len(cells), q))
+    np.add.at(full, (np.arange(len(cells))[:, None], cells), values)
+    return _Full(full)
 
 
 def coefficients(j: Array) -> Coefficients:

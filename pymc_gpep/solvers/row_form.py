@@ -8,7 +8,9 @@ Time for n rows is O(n q²), products of matrices, or O(n k²) where rows have k
 1 − π var f loses digits where a row all but decides on its latent value alone.
 """
 
+from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +18,12 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import Coefficients, coefficients
+from pymc_gpep.solvers.coefficients import Coefficients, Composed, coefficients
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["RowForm", "RowFunctionPosterior", "precision_factor"]
+__all__ = ["BoundRows", "RowForm", "RowFunctionPosterior", "precision_factor"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
@@ -87,39 +89,44 @@ class RowFunctionPosterior(FunctionPosterior):
         return np.asarray(cho_solve((self._factor, True), right, check_finite=False))
 
     def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
-        """See `FunctionPosterior`; (1, n, q), twice the derivative in K times J."""
-        b, pulled = self.weights, self._rows.sums(self.weights)
-        identity = np.eye(len(self._factor))
-        gradient = self._rows.combined(self._solved(identity))  # J Λ⁻¹, and M J = π J Λ⁻¹
-        gradient *= -self.precision[:, None]
-        if moved is None:
-            gradient += b[:, None] * pulled
-        else:
-            gradient += (b + moved)[:, None] * pulled
-            gradient += b[:, None] * self._rows.sums(moved)
+        """See `FunctionPosterior`; twice the derivative in K times J, or what that is in B of J = A B."""
+        b, rows, identity = self.weights, self._rows, np.eye(len(self._factor))
+        pulled = rows.sums(b)
+        # M J = π J Λ⁻¹
+        gradient = rows.outer(b if moved is None else b + moved, pulled)
+        gradient -= rows.weighted(self.precision, self._solved(identity))
+        if moved is not None:
+            gradient += rows.outer(b, rows.sums(moved))
         if of_variance is not None:
-            gradient += self._rows.combined(2.0 * identity) * of_variance[:, None]
+            gradient += rows.weighted(2.0 * of_variance, identity)
         return gradient[None]
 
 
 class RowForm(PriorForm):
-    """Coefficients J (1, n, q) of one latent function."""
+    """Coefficients J (1, n, q) of one latent function, or B (1, r, q) of J = A B.
+
+    Parameters
+    ----------
+    array : array
+    base : Coefficients, optional
+        A; the identity if not given.
+    """
 
     square = False
 
-    @cached_property
-    def _rows(self) -> Coefficients:
-        return coefficients(self.array[0])
+    def __init__(self, array: Array, base: Coefficients | None = None) -> None:
+        super().__init__(array)
+        self.rows = coefficients(self.array[0]) if base is None else Composed(base, self.array[0])
 
     def among(self, points: NDArray[np.int64]) -> Array:
         """See `PriorForm`."""
-        some = self.array[:, points]
-        return some @ some.swapaxes(1, 2)
+        some = self.rows.some(points)
+        return (some @ some.T)[None]
 
     @cached_property
     def variances(self) -> Array:
         """See `PriorForm`."""
-        return np.einsum("cij,cij->ci", self.array, self.array)
+        return self.rows.variances(np.eye(self.array.shape[2]))[None]
 
     def is_covariance(self, team: Team) -> bool:
         """See `PriorForm`; J Jᵀ always is one."""
@@ -127,7 +134,7 @@ class RowForm(PriorForm):
 
     def multiply(self, b: Array, out: Array) -> None:
         """See `PriorForm`."""
-        out[0] = self._rows.products(self._rows.sums(b[0]))
+        out[0] = self.rows.products(self.rows.sums(b[0]))
 
     def rounding(self, b: Array) -> float:
         """See `PriorForm`."""
@@ -137,14 +144,26 @@ class RowForm(PriorForm):
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
         """See `PriorForm`; by a factorisation, NaN if that fails."""
-        factor = precision_factor(self._rows, curvature)
+        factor = precision_factor(self.rows, curvature)
         if factor is None:
             pull[:] = image[:] = np.nan
             return
-        solved = cho_solve((factor, True), self._rows.sums(slope[0]), check_finite=False)
-        pull[0] = slope[0] - curvature * self._rows.products(solved)
+        solved = cho_solve((factor, True), self.rows.sums(slope[0]), check_finite=False)
+        pull[0] = slope[0] - curvature * self.rows.products(solved)
         self.multiply(pull, image)
 
     def posterior(self, prior_mean: Array) -> RowFunctionPosterior:
         """See `PriorForm`."""
-        return RowFunctionPosterior(self._rows, prior_mean)
+        return RowFunctionPosterior(self.rows, prior_mean)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundRows:
+    """Makes forms of B (1, r, q) with the same rows A."""
+
+    base: Coefficients
+    square: ClassVar[bool] = False
+
+    def __call__(self, array: Array) -> RowForm:
+        """Return the form of J = A B."""
+        return RowForm(array, self.base)

@@ -30,6 +30,7 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.recipes import why_no_recipes
+from pymc_gpep.structure.row_parts import RowParts
 from pymc_gpep.structure.sum_reading import read_sum
 
 __all__ = ["GPClassifier", "read_classifier"]
@@ -178,6 +179,10 @@ class GPClassifier(LatentPrior):
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
         """See `LatentPrior`."""
         return self.prior.arrays
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """See `LatentPrior`."""
+        return self.prior.row_parts(data)
 
     @property
     def n_normals(self) -> int:

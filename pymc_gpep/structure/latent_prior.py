@@ -17,6 +17,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
+from pymc_gpep.structure.row_parts import RowParts
 
 __all__ = ["Elsewhere", "LatentPrior"]
 
@@ -154,6 +155,13 @@ class LatentPrior(ABC):
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
         """Types of priors and what makes their arrays, the one that suits the size of the problem first."""
         return {DensePrior: self.covariances}
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """Return the coefficients of rows apart from those of parts, with data of the model as given.
+
+        None where they cannot be told apart, or rows are not few coefficients.
+        """
+        return None
 
     @property
     def n_normals(self) -> int:

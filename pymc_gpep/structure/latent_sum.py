@@ -33,6 +33,7 @@ from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
 from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
+from pymc_gpep.structure.row_parts import RowParts, row_parts
 from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
 
 __all__ = ["LatentSum"]
@@ -308,6 +309,10 @@ class LatentSum(LatentPrior):
         """See `LatentPrior`."""
         few = self.n_functions == 1 and not self.processes and self.n_points >= max(_MANY, 2 * self.n_normals)
         return ({RowPrior: self.plain_roots} if few else {}) | {DensePrior: self.covariances}
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """See `LatentPrior`."""
+        return row_parts(self, data, self.n_points // 2) if RowPrior in self.arrays else None
 
     def roots(self) -> TensorVariable:
         """See `LatentPrior`."""

@@ -1,7 +1,7 @@
 """Prior moments of the latent values at the points of the data, as functions of the hyperparameters."""
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -11,15 +11,17 @@ from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.row_prior import BoundRowPrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = ["Moments", "check_moments", "frozen_data", "prior_moments", "prior_roots", "prior_type_of"]
+__all__ = ["Moments", "check_moments", "frozen_data", "prior_array_of", "prior_moments", "prior_roots", "prior_type_of"]
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -46,17 +48,28 @@ def prior_type_of(classifier: GPClassifier, approximator: Approximator) -> type[
     return next(kind for kind in classifier.arrays if approximator.takes(kind.form))
 
 
+def prior_array_of(
+    classifier: GPClassifier, approximator: Approximator, data: Mapping[Variable, Variable]
+) -> tuple[Any, TensorVariable]:
+    """Return what makes the prior of an approximation, with data of the model as given, and the array that it takes."""
+    prior_type = prior_type_of(classifier, approximator)
+    parts = None if prior_type.form.square else classifier.row_parts(data)
+    if parts is None:
+        return prior_type, classifier.arrays[prior_type]()
+    return BoundRowPrior(parts.rows), parts.root[None]
+
+
 def prior_moments(
     classifier: GPClassifier,
     data: Mapping[Variable, Variable] | None = None,
-    prior_type: type[DensePrior] = DensePrior,
+    array: TensorVariable | None = None,
 ) -> Callable[[PointType], Moments]:
     """What an approximation is of, as a function of a point of the model.
 
     With the data given, as of `frozen_data`, else with those that the model has when the function is called.
     """
     model = classifier.model
-    moments = [classifier.arrays[prior_type](), classifier.mean(), classifier.parameters]
+    moments = [classifier.covariances() if array is None else array, classifier.mean(), classifier.parameters]
     outputs = [*model.replace_rvs_by_values(moments), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
     function = graph_function(model, value_vars, graph_replace(outputs, data or {}, strict=False))
@@ -69,7 +82,7 @@ def prior_moments(
 
 
 def prior_roots(
-    classifier: GPClassifier, data: Mapping[Variable, Variable], prior_type: type[DensePrior]
+    classifier: GPClassifier, data: Mapping[Variable, Variable], prior_type: Any
 ) -> Callable[[PointType], Array] | None:
     """Factors J (c, n, q) of the prior covariance as a function of a point of the model.
 
@@ -84,7 +97,7 @@ def prior_roots(
     return lambda point: np.asarray(function(*(point[v.name] for v in value_vars))[0])
 
 
-def check_moments(moments: Moments, prior_type: type[DensePrior] = DensePrior) -> None:
+def check_moments(moments: Moments, prior_type: Any = DensePrior) -> None:
     """Raise a ValueError if prior moments cannot be those of a Gaussian process, or if the likelihood cannot be one."""
     k, mean, labels, likelihood = moments
     for name, values in (("covariance", k), ("mean", mean)):

@@ -1,0 +1,192 @@
+"""Rows of a sum apart from its priors: the argument is m + A (v − v̄), with parts v = v̄ + B z.
+
+Parts are what rows select from, and what matrices of data multiply. The coefficients A of rows have no hyperparameters
+in them, so that they are computed once; B is small.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Add, Mul, Neg, Sub
+from pytensor.tensor.elemwise import Elemwise
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.coefficients import Coefficients, from_entries
+from pymc_gpep.structure.affine import Affinity
+from pymc_gpep.structure.affine_variables import InNormals, slopes_of
+from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
+from pymc_gpep.structure.process_term import probes
+
+__all__ = ["RowParts", "row_parts"]
+
+_SAME = 1e-8  # relative, of two ways to compute an argument
+_BESIDE = 0.3  # of the initial point, unconstrained
+_SEED = 1
+
+
+class RowParts(NamedTuple):
+    """The coefficients of rows, and of parts."""
+
+    rows: Coefficients
+    """A, (n, r)."""
+    root: TensorVariable
+    """B (r, q), in terms of the random variables of the model."""
+
+
+class OneSum(InNormals, Protocol):
+    """A sum of one latent function without Gaussian processes."""
+
+    @property
+    def n_points(self) -> int:
+        """Number of rows, n."""
+
+    @property
+    def argument(self) -> TensorVariable:
+        """The argument of the likelihood."""
+
+    def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
+        """Return values of the argument as (1, n)."""
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A variable times a number, and what stands for it in the argument."""
+
+    value: TensorVariable
+    place: TensorVariable
+
+
+class _Splitter:
+    """Takes an argument apart.
+
+    Parameters
+    ----------
+    sources : frozenset of Variable
+        Variables that are integrated.
+    hyperparameters : set of Variable
+    """
+
+    def __init__(self, sources: frozenset[Variable], hyperparameters: frozenset[Variable]) -> None:
+        self._affinity, self._hyperparameters = Affinity(sources), hyperparameters
+        self._made: dict[tuple[Variable, Variable | None], TensorVariable] = {}
+        self.parts: list[_Part] = []
+
+    def __call__(self, variable: TensorVariable, scale: TensorVariable | None = None) -> TensorVariable:
+        """Return a variable, times a scalar, in terms of parts; what does not depend on these is not scaled."""
+        if not self._affinity.behind(variable):
+            return variable
+        key = variable, scale
+        if key not in self._made:
+            self._made[key] = self._split(variable, scale)
+        return self._made[key]
+
+    def _split(self, variable: TensorVariable, scale: TensorVariable | None) -> TensorVariable:
+        node = variable.owner
+        if variable in self._affinity.sources or node is None:
+            return self._part(variable, scale)
+        known = [v for v in node.inputs if not self._affinity.behind(v)]
+        moving = [v for v in known if not self._hyperparameters.isdisjoint(ancestors([v]))]
+        op = node.op.scalar_op if isinstance(node.op, Elemwise) else None
+        if moving and isinstance(op, Mul) and all(all(v.type.broadcastable) for v in moving):
+            numbers = [v.reshape(()) for v in moving]
+            scale = pt.mul(*numbers, *([scale] if scale is not None else []))
+            left = [self(v, scale) if v not in known else v for v in node.inputs if v not in moving]
+            return left[0] if len(left) == 1 else pt.mul(*left)
+        if moving and not isinstance(op, Add | Sub | Neg):
+            return self._part(variable, scale)
+        inputs = [v if v in known else self(v, scale) for v in node.inputs]
+        made: TensorVariable = node.clone_with_new_inputs(inputs).outputs[node.outputs.index(variable)]
+        return made
+
+    def _part(self, variable: TensorVariable, scale: TensorVariable | None) -> TensorVariable:
+        place = variable.type()
+        self.parts.append(_Part(variable if scale is None else variable * scale.astype(variable.dtype), place))
+        return place
+
+
+def row_parts(prior: OneSum, data: Mapping[Variable, Variable], most: int) -> RowParts | None:
+    """Take rows of a sum apart.
+
+    Parameters
+    ----------
+    prior : OneSum
+    data : mapping
+        Data of the model → constants that take their place.
+    most : int
+        Numbers that all parts together may have.
+
+    Returns
+    -------
+    RowParts or None
+        None if parts have more numbers, as where a hyperparameter of each row multiplies an effect.
+    """
+    model = prior.model
+    split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
+    linear = prior.shaped(split(prior.argument), prior.n_points)[0]
+    if not split.parts:
+        return None
+    z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+    flat = pt.concatenate([part.value.astype("float64").ravel() for part in split.parts])
+    made = prior.by_normals([flat, prior.argument, *(part.value for part in split.parts)], z)
+    root = slopes_of(made[0], z, prior.n_normals).T
+    outputs = [root, prior.shaped(made[1], prior.n_points)[0], *(value.shape for value in made[2:])]
+    value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+
+    def function(inputs: Sequence[Variable], wanted: Sequence[Variable]) -> Callable[..., Sequence[Array]]:
+        known = graph_replace(model.replace_rvs_by_values(list(wanted)), dict(data), strict=False)
+        return graph_function(model, [*value_vars, *inputs], known)
+
+    with without_c_compiler():
+        point = model.initial_point()
+    rng = np.random.default_rng(_SEED)
+    theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
+    nothing = np.zeros(prior.n_normals)
+    by_normals = function([z], outputs)
+    small, centre, *shapes = by_normals(*theta, nothing)
+    sizes = [int(np.prod(shape)) for shape in shapes]
+    if sum(sizes) > most:
+        return None
+    by_parts = function([part.place for part in split.parts], [linear])
+    rows = _rows(lambda *values: by_parts(*theta, *values)[0], [tuple(map(int, shape)) for shape in shapes])
+    noise = rng.standard_normal(prior.n_normals)
+    there = by_normals(*theta, noise)[1]
+    found = centre + rows.products(small @ noise)
+    size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
+    return RowParts(rows, root) if np.allclose(found, there, rtol=0.0, atol=_SAME * size) else None
+
+
+def _rows(linear: Callable[..., Array], shapes: Sequence[tuple[int, ...]]) -> Coefficients:
+    """Return the coefficients (n, r) of a function of parts of some shapes."""
+    nothing = [np.zeros(shape) for shape in shapes]
+    still = linear(*nothing)
+    cells: list[NDArray[np.int64]] = []
+    values: list[Array] = []
+    begin = 0
+    for i, shape in enumerate(shapes):
+
+        def change(given: Array, i: int = i) -> Array:
+            return np.asarray(linear(*nothing[:i], given, *nothing[i + 1 :])) - still
+
+        ones, codes, noise = (change(probe) for probe in probes(shape))
+        none = ones == 0.0
+        with np.errstate(divide="ignore", invalid="ignore"):
+            cell = np.where(none, 1.0, codes / ones).round().astype(np.int64) - 1
+        size = int(np.prod(shape))
+        inside = (cell >= 0) & (cell < size)
+        again = np.where(inside, ones * probes(shape)[2].ravel()[np.where(inside, cell, 0)], np.nan)
+        if np.allclose(again, noise, rtol=_SAME, atol=_SAME):
+            cells.append(begin + cell[:, None])
+            values.append(ones[:, None])
+        else:
+            cells.append(np.broadcast_to(begin + np.arange(size), (len(still), size)))
+            values.append(np.stack([change(unit.reshape(shape)) for unit in np.eye(size)], axis=1))
+        begin += size
+    return from_entries(np.concatenate(cells, axis=1), np.concatenate(values, axis=1), begin)
