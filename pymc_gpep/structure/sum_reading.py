@@ -1,5 +1,6 @@
 """Reading latent functions that are affine in Gaussian variables."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -107,23 +108,27 @@ class _Numbers:
         values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(part.sizes)]
         (general,) = part.by_parts([part.argument], z, values, seen=True)
         value_vars = [model.rvs_to_values[rv] for rv in part.hyperparameters]
-        outputs = model.replace_rvs_by_values([general, slopes_of(general, z, part.n_plain)])
+        # Coefficients of one function have nothing to tell, and are as many as rows and normals make.
+        wanted = [general, *([slopes_of(general, z, part.n_plain)] if by_class else [])]
+        outputs = model.replace_rvs_by_values(wanted)
         self._function = graph_function(model, [*value_vars, z, *values], outputs)
         with without_c_compiler():
             point = model.initial_point()
         self._nothing = [np.zeros(shape) for shape in part.sizes]
         at = [point[v.name] for v in value_vars]
-        begun = self._function(*at, np.zeros(part.n_plain), *self._nothing)
-        # A coefficient that begins at 0 is not there yet.
         rng = np.random.default_rng(_SEED)
+        self._noise = rng.standard_normal(part.n_plain)
+        begun = [self._function(*at, normals, *self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
+        # A coefficient that begins at 0 is not there yet.
         self._theta = [each + _BESIDE * rng.standard_normal(np.shape(each)) for each in at]
-        self._centre, self._slopes = self._function(*self._theta, np.zeros(part.n_plain), *self._nothing)
+        self._centre, *slopes = self._function(*self._theta, np.zeros(part.n_plain), *self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
         self._shape = (part.n_points, columns)[: 1 + by_class]
         self.c = columns if by_class else 1
-        self._check_finite(*begun)
+        self._check_finite([argument for argument, *_ in begun])
         # (q, c, n)
-        self.slopes = np.array([self._by_function(each) for each in self._slopes]).reshape(-1, self.c, part.n_points)
+        found = [self._by_function(each) for of_normals in slopes for each in of_normals]
+        self.slopes = np.array(found).reshape(-1, self.c, part.n_points)
 
     def _by_function(self, found: Array) -> Array:
         """(c, n) of what broadcasts to the shape of the argument."""
@@ -136,12 +141,10 @@ class _Numbers:
             ) from None
         return spread.T if self.part.by_class else spread[None]
 
-    def _check_finite(self, centre: Array, slopes: Array) -> None:
+    def _check_finite(self, arguments: Sequence[Array]) -> None:
         """Refuse an argument that is not finite where the model begins."""
         n = self.part.n_points
-        finite = np.isfinite(self._by_function(centre)).all(axis=0)
-        for each in slopes:
-            finite &= np.isfinite(self._by_function(each)).all(axis=0)
+        finite = np.all([np.isfinite(self._by_function(each)).all(axis=0) for each in arguments], axis=0)
         wrong = np.flatnonzero(~finite).tolist()
         if len(wrong) == n:
             raise StructureError(
@@ -158,7 +161,7 @@ class _Numbers:
     def _change(self, i: int, values: Array) -> Array:
         """Return the change of the latent functions by values of a process, (c, n)."""
         given = [*self._nothing[:i], values, *self._nothing[i + 1 :]]
-        moved, _ = self._function(*self._theta, np.zeros(self.part.n_plain), *given)
+        moved = self._function(*self._theta, np.zeros(self.part.n_plain), *given)[0]
         return self._by_function(moved) - self._by_function(self._centre)
 
     @cached_property
@@ -178,7 +181,8 @@ class _Numbers:
         of_processes = [
             np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
         ]
-        return np.concatenate([self.slopes.any(axis=2), *of_processes])
+        plain = self.slopes.any(axis=2) if self.part.by_class else np.ones((self.part.n_plain, 1), bool)
+        return np.concatenate([plain, *of_processes])
 
     def shared(self) -> list[TensorVariable]:
         """Return the variables that several functions depend on by the same normals."""
@@ -200,13 +204,11 @@ class _Numbers:
         return replace(whole, terms=tuple(terms))
 
     def _check(self) -> None:
-        """Check that coefficients reproduce the argument at random normals."""
-        z = np.random.default_rng(_SEED).standard_normal(self.part.n_plain)
-        there, _ = self._function(*self._theta, z, *self._nothing)
-        values, centre = self._by_function(there), self._by_function(self._centre)
-        change = np.tensordot(z, self.slopes, 1)
-        size = 1.0 + max(np.abs(each).max() for each in (values, centre, change))
-        if not np.allclose(centre + change, values, rtol=0.0, atol=_SAME * size):
+        """Check that twice the normals change the argument twice as much."""
+        arguments = [self._function(*self._theta, t * self._noise, *self._nothing)[0] for t in (1.0, 2.0)]
+        once, twice = (self._by_function(each) - self._by_function(self._centre) for each in arguments)
+        size = 1.0 + np.abs(self._by_function(self._centre)).max() + np.abs(twice).max()
+        if not np.allclose(2.0 * once, twice, rtol=0.0, atol=_SAME * size):
             raise StructureError(
                 f"The argument of {self._name!r} was read as affine in Gaussian variables, and is not. Please report "
                 "this model."
