@@ -69,7 +69,9 @@ class OfMaker:
 
     def mean(self, a: TensorVariable) -> TensorVariable:
         """See `ProcessFunctions`."""
-        return self._of(self._gp.mean_func, a)
+        # A mean function may squeeze what is known to have one column, as `pm.gp.mean.Linear` does for one coefficient.
+        columns = self.inputs.type.shape[1]
+        return self._of(self._gp.mean_func, a if columns is None else pt.specify_shape(a, (None, columns)))
 
     def _of(self, function: Callable[..., TensorVariable], *inputs: TensorVariable) -> TensorVariable:
         """A function of inputs as numbers, or where it looks something up by them in the type of the model's."""

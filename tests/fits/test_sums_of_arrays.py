@@ -192,3 +192,17 @@ def test_columns_that_are_alike_at_all_rows_are_not_told_apart():
 
     with pytest.raises(ValueError, match="one of several columns"):
         fit_of(declare).predict(np.zeros((2, 3)))
+
+
+@pytest.mark.parametrize("kept", [[], ["b"]], ids=["integrated", "a hyperparameter"])
+def test_a_mean_with_one_coefficient_is_the_same_by_its_maker(kept):
+    with pm.Model():
+        b = pm.Normal("b", 0.0, 1.0)
+        gp = pm.gp.Latent(mean_func=pm.gp.mean.Linear(coeffs=b), cov_func=pm.gp.cov.ExpQuad(1, ls=LS))
+        f = gp.prior("f", X=XY[:, :1])
+        pm.Bernoulli("y", logit_p=f, observed=BINARY)
+        fit = pm.fit(method="laplace", hyper="map", hyperparameters=kept, progressbar=False)
+    expected = fit.predict(NEW[:, :1], progressbar=False)["mean"]
+    for rows in (3, 1):
+        found = fit.predict(gp, NEW[:rows, :1], progressbar=False)["mean"]
+        assert_allclose(found, expected[:rows], atol=1e-10)
