@@ -87,9 +87,9 @@ class HeldOutScores:
         classes = self.classifier.n_classes
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
-        if self.inputs is None:
+        if self.inputs is None and not self.data:
             otherwise = "; or give them: probabilities=..." if classes else ""
-            raise ValueError(f"Predictions of held-out points by {name!r} need Xnew{otherwise}.")
+            raise ValueError(f"Predictions of held-out points by {name!r} need Xnew, or data of sums{otherwise}.")
         given: dict[str, Any] = {"data": self.data} if self.data else {}
         if not classes:
             given["observed"] = self.observed

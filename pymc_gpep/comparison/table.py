@@ -55,7 +55,7 @@ def compare_methods(
     ynew : array (m,), optional
         What was observed there.
     data : dict of str to array, optional
-        Values at held-out points of data that the likelihood is given, an exposure for example, as for
+        Values at held-out points of data that sums of effects are made of, or that the likelihood is given, as for
         `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
         Class probabilities of held-out points that were computed before. Those of other methods are computed: with
@@ -92,7 +92,7 @@ def compare_methods(
           what is known about the fit point by point, of the `checks` that are given;
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
-        The columns on held-out points are there only if `Xnew` and `ynew` are given.
+        The columns on held-out points are there only if `ynew` is given, with `Xnew` or `data` that say where.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def compare_methods(
     rows = {name: _itself(result, classifier) for name, result in named.items()}
     for name, row in _latent_differences(named, reference, classifier).items():
         rows[name] |= row
-    if Xnew is not None or probabilities:
+    if Xnew is not None or ynew is not None or data or probabilities:
         held_out = HeldOutScores(classifier, gp, Xnew, ynew, data, probabilities or {})
         for name, row in held_out.rows(named, reference, prob, random_seed).items():
             rows[name] |= row

@@ -93,6 +93,19 @@ def test_given_probabilities_are_used(shared, results, held_out):
     assert table.loc["EP", "mlpd_low"] > table.loc["EP", "mlpd"] - 0.3
 
 
+def test_sums_are_scored_at_data():
+    group, y = np.arange(12) % 3, np.arange(12) % 2
+    with pm.Model():
+        where, s = pm.Data("where", group), pm.HalfNormal("s", 1)
+        pm.Bernoulli("y", logit_p=pm.Normal("u", 0, s, shape=3)[where], observed=y)
+        fits = {name: pm.fit(method=name, hyper="map", progressbar=False) for name in ("ep", "laplace")}
+    table = gpep.compare_methods(fits, "ep", data={"where": [0, 1, 2]}, ynew=[1, 0, 1])
+    p = fits["ep"].predict(data={"where": [0, 1, 2]}, progressbar=False)["p"].values
+    assert table.loc["ep", "mlpd"] == pytest.approx(np.log([p[0, 1], p[1, 0], p[2, 1]]).mean())
+    with pytest.raises(ValueError, match="need Xnew, or data of sums"):
+        gpep.compare_methods(fits, "ep", ynew=[1, 0, 1])
+
+
 def test_without_held_out_points_there_are_no_scores(results):
     table = gpep.compare_methods(results, "MCMC")
     assert {"latent_mean_difference", "seconds", "eta"} < set(table)
@@ -124,7 +137,7 @@ def test_latent_values_of_another_likelihood_are_not_compared():
     [
         ({"reference": "VB"}, r"reference names \['VB'\], but the results are"),
         ({"probabilities": {"VB": 1}}, r"probabilities names \['VB'\]"),
-        ({"probabilities": {"EP": np.ones((4, 3))}}, "Predictions of held-out points by .* need Xnew; or give them"),
+        ({"probabilities": {"EP": np.ones((4, 3))}}, "need Xnew, or data of sums; or give them"),
         ({"probabilities": {n: np.ones((4, 2)) for n in ("EP", "IEP", "MCMC")}}, r"must all be \(points, 3\)"),
         (
             {"probabilities": {n: np.ones((4, 3)) for n in ("EP", "IEP", "MCMC")}, "ynew": np.zeros(4), "prob": 95},
