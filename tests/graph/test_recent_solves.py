@@ -11,6 +11,7 @@ from pymc_gpep.graph import recent_solves
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.graph.recent_solves import RecentSolves, place_of
 from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.solvers.dense_form import DenseForm
 from tests.reference.data import iris, squared_exponential
 
 X, LABELS = (values[::3] for values in iris())
@@ -72,7 +73,7 @@ def test_threads_and_processes_do_not_see_each_other(recent, monkeypatch):
 def test_a_start_that_leads_nowhere_is_not_the_last_word(recent):
     op = Evidence(NestedEP(), remembers=True)
     k = covariance(PATH[0])
-    recent.add((op, k.shape, LABELS.tobytes()), place_of(k, MEAN), np.full(COLD.size, np.nan))
+    recent.add((op, k.shape, LABELS.tobytes()), place_of(DenseForm(k), MEAN), np.full(COLD.size, np.nan))
     assert evaluate(op, PATH[0])[0] == evaluate(Evidence(NestedEP()), PATH[0])[0]
 
 
@@ -85,9 +86,9 @@ def test_no_more_problems_are_kept_than_there_is_room_for():
 
 
 def test_places_are_as_far_apart_as_logarithms_of_hyperparameters():
-    here = place_of(covariance(PATH[0]), MEAN)
+    here = place_of(DenseForm(covariance(PATH[0])), MEAN)
     for step in np.eye(2):
-        distance = np.linalg.norm(place_of(covariance(PATH[0] + 0.1 * step), MEAN) - here)
+        distance = np.linalg.norm(place_of(DenseForm(covariance(PATH[0] + 0.1 * step)), MEAN) - here)
         assert 0.02 < distance < 0.2
-    moved = place_of(covariance(PATH[0]), MEAN + 0.1 * np.exp(1.0 + 0.15 * np.cos(0)))
+    moved = place_of(DenseForm(covariance(PATH[0])), MEAN + 0.1 * np.exp(1.0 + 0.15 * np.cos(0)))
     assert 0.02 < np.linalg.norm(moved - here) < 0.5

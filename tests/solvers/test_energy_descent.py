@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep import NestedEP
 from pymc_gpep.kernels.schemes.energy_descent import matching_cavity, site_energies
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.energy_descent import energy_descent
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Problem
@@ -20,7 +21,7 @@ def descend(problem, sites, limit=500):
     c, n = problem.m.shape
     history = History(limit)
     space = site_posterior_space(c, n)
-    of = Problem(problem.K.reshape(-1, n, n), problem.m, problem.y)
+    of = Problem(DenseForm(problem.K.reshape(-1, n, n)), problem.m, problem.y)
     evidence, status = energy_descent(of, sites, space, history, energies=site_energies, tolerance=1e-9, damping=0.7)
     return evidence, status, len(history), space.mean, history.array
 

@@ -30,7 +30,7 @@ def call(name, solve):
         ended = np.zeros(2, np.int64)
         c, n = mean.shape
         function(
-            len(k), c, n, len(parameters), k.ctypes, mean.ctypes, labels.ctypes, parameters.ctypes,
+            len(k), c, n, k.shape[2], len(parameters), k.ctypes, mean.ctypes, labels.ctypes, parameters.ctypes,
             sites.ctypes, sites.size, 3.0,
             evidence.ctypes, gradient.ctypes, gradient_mean.ctypes, gradient_parameters.ctypes, ended.ctypes,
         )  # fmt: skip

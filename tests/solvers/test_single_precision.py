@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep import NestedEP
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers import nested_ep, single_precision
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import Problem
 from pymc_gpep.solvers.single_precision import SinglePrecision
 from pymc_gpep.solvers.site_posterior import site_posterior, site_posterior_space
@@ -17,7 +18,7 @@ EPS = np.finfo(np.float32).eps
 
 def given(n, per_class=False, variance=2.0):
     found = random_problem(1, n, 3, variance=variance, per_class=per_class, with_mean=True)
-    return Problem(found.K.reshape(-1, n, n), found.m, found.y)
+    return Problem(DenseForm(found.K.reshape(-1, n, n)), found.m, found.y)
 
 
 @pytest.mark.parametrize("per_class", [False, True])
@@ -49,7 +50,7 @@ def solved(monkeypatch, problem, smallest, **options):
 
     monkeypatch.setattr(single_precision, "_SMALL", smallest)
     monkeypatch.setattr(nested_ep, "site_posterior", note)
-    k, mean, labels = problem[:3]
+    k, mean, labels = problem.k, problem.mean, problem.labels
     c, n = mean.shape
     return NestedEP(**options).run(k, mean, labels, np.zeros(2 * n * (c - 1)), gradient=True), seen
 
