@@ -90,10 +90,6 @@ class RowPrior(DensePrior):
         """The covariance J Jᵀ (1, n, n), for those few that want all of it."""
         return self.roots @ self.roots.swapaxes(1, 2)
 
-    def rooted(self, roots: Array) -> "RowPrior":
-        """Return the same prior by other coefficients of the same normals."""
-        return RowPrior(roots, self.mean)
-
     def latent(self, z: Array) -> Array:
         """Latent values f = m + J z (..., 1, n), of z (..., 1, q)."""
         flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)

@@ -63,7 +63,8 @@ class DenseLogPosterior(LogPosterior):
         self.approximator = approximator
         self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
-        self._prior_type, array = prior_array_of(classifier, approximator, self.space.data)
+        self._kwargs = compile_kwargs or {}
+        self._prior_type, array = prior_array_of(classifier, approximator, self.space.data, not self.compiled)
         moments = [array, classifier.mean(), classifier.parameters]
         k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
@@ -81,7 +82,6 @@ class DenseLogPosterior(LogPosterior):
         )
         self._inputs = [*value_vars, start, looseness]
         self._looseness = 1.0
-        self._kwargs = compile_kwargs or {}
         self._moments = prior_moments(classifier, self.space.data, array)
         self._elsewhere: dict[Gps, Elsewhere] = {}
 

@@ -93,6 +93,7 @@ def own_normals(name: str, first: tuple[Array, Array], second: tuple[Array, Arra
     if not alike or not np.allclose(ordered(roots, own), ordered(others, its), rtol=0.0, atol=size):
         raise ValueError(
             f"data[{name!r}] has levels that the model does not have, and those it has differ a priori. A new level "
-            "has a prior only where all levels have the same, as in pm.Normal('u', mu, sigma, dims=...)."
+            "has a prior only where all levels have the same, as in pm.Normal('u', mu, sigma, dims=...). Declare walks "
+            "as long as they are to be predicted."
         )
     return own

@@ -49,11 +49,14 @@ def prior_type_of(classifier: GPClassifier, approximator: Approximator) -> type[
 
 
 def prior_array_of(
-    classifier: GPClassifier, approximator: Approximator, data: Mapping[Variable, Variable]
+    classifier: GPClassifier, approximator: Approximator, data: Mapping[Variable, Variable], interpreted: bool
 ) -> tuple[Any, TensorVariable]:
-    """Return what makes the prior of an approximation, with data of the model as given, and the array that it takes."""
+    """Return what makes the prior of an approximation, with data of the model as given, and the array that it takes.
+
+    Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
+    """
     prior_type = prior_type_of(classifier, approximator)
-    parts = None if prior_type.form.square else classifier.row_parts(data)
+    parts = classifier.row_parts(data) if interpreted and not prior_type.form.square else None
     if parts is None:
         return prior_type, classifier.arrays[prior_type]()
     return BoundRowPrior(parts.rows), parts.root[None]

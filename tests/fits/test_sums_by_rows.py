@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import latent_sum
 
 N, J = 30, 6
@@ -116,3 +117,16 @@ def test_marginal_model(case, monkeypatch):
         logps.append([marginal.compile_logp()(point), marginal.compile_dlogp()(point)])
     assert_allclose(*[each[0] for each in logps], atol=1e-7)
     assert_allclose(*[each[1] for each in logps], atol=1e-6)
+
+
+@pytest.mark.slow
+def test_compiled_code_is_given_all_coefficients(monkeypatch):
+    monkeypatch.setattr(latent_sum, "_MANY", 1)
+    with pm.Model(coords={"group": range(J)}) as model:
+        binary()
+    classifier, method = gpep.read_classifier(model), gpep.EP()
+    interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "NUMBA"}))
+    theta = interpreted.space.initial_point() + 0.3
+    found, expected = compiled(theta), interpreted(theta)
+    assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)
+    assert_allclose(found.gradient, expected.gradient, atol=1e-6)
