@@ -39,13 +39,28 @@ def test_orders_are_those_of_the_expansion(size):
     assert three_loops(factors).sum() == pytest.approx(three, rel=1e-10)
 
 
+def complete(factors):
+    """The term of four factors that all have lines to each other, by sums over all four."""
+    third, lines = factors.third, factors.correlation - np.diag(factors.correlation.diagonal())
+    legs = np.einsum("sv,tv,uv,v->stu", lines, lines, lines, third, optimize=True)
+    return np.einsum("st,su,tu,s,t,u,stu->", lines, lines, lines, third, third, third, legs, optimize=True) / 24.0
+
+
 def test_few_eigenvectors_give_the_term_of_four_factors():
     problem = random_problem(1, 30, 3, variance=30.0)
     factors = TIGHT.tilted_factors(TIGHT.solve(problem.K, problem.m, problem.y))
-    lines = factors.correlation - np.eye(60)
-    legs = np.einsum("sv,tv,uv,v->stu", lines, lines, lines, factors.third, optimize=True)
-    triangles = np.einsum("st,su,tu,s,t,u,stu->", lines, lines, lines, *[factors.third] * 3, legs, optimize=True)
-    assert three_loops(factors)[3] == pytest.approx(triangles / 24.0, rel=0.05)
+    assert three_loops(factors)[3] == pytest.approx(complete(factors), rel=0.05)
+
+
+def test_rows_that_are_the_same_but_for_rounding():
+    """All eigenvalues but one are the same, where ARPACK may fail, as it does here."""
+    rng = np.random.default_rng(7)
+    correlation = 1.0 - 1e-16 * rng.integers(0, 3, size=(60, 60))
+    correlation = 0.5 * (correlation + correlation.T)
+    np.fill_diagonal(correlation, 1.0)
+    third = np.where(rng.random(60) < 0.5, 0.02, -0.02)
+    factors = TiltedFactors(0.0, True, correlation, third, third**2)
+    assert three_loops(factors)[3] == pytest.approx(complete(factors), rel=0.05)
 
 
 @pytest.mark.parametrize("c", [2, 3, 4])
