@@ -149,7 +149,7 @@ def _largest_eigenvectors(matrix: Array, start: Array) -> tuple[Array, Array]:
     """Return the eigenvalues that are largest in size, some or all, and their eigenvectors."""
     if len(matrix) > 2 * _RANK:
         with contextlib.suppress(ArpackError):  # it may fail where most eigenvalues are the same, as of equal rows
-            values, vectors = eigsh(matrix, k=_RANK, v0=start)
-            return values, vectors
+            found: tuple[Array, Array] = eigsh(matrix, k=_RANK, v0=start)
+            return found
     values, vectors = np.linalg.eigh(matrix)
-    return values, vectors
+    return np.asarray(values), np.asarray(vectors)
