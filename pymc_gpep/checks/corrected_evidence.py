@@ -19,10 +19,11 @@ grows where few factors make a large correction, as copies of a point do under a
 that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
 """
 
+import contextlib
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse.linalg import eigsh
+from scipy.sparse.linalg import ArpackError, eigsh
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
@@ -135,11 +136,20 @@ def _complete(lines: Array, third: Array) -> float:
     weighted = root[:, None] * lines * root
     if not (np.isfinite(weighted).all() and weighted.any()):
         return float(weighted.sum())  # zero or NaN
-    few = len(third) <= 2 * _RANK
-    values, vectors = np.linalg.eigh(weighted) if few else eigsh(weighted, k=_RANK, v0=root)
+    values, vectors = _largest_eigenvectors(weighted, root)
     legs = lines * (np.sign(third) * root)
     base = third[:, None] * lines * third
     total = 0.0
     for value, vector in zip(values, vectors.T, strict=True):
         total += value * float((base * ((legs * vector) @ lines) ** 2).sum())
     return total / 24.0
+
+
+def _largest_eigenvectors(matrix: Array, start: Array) -> tuple[Array, Array]:
+    """Return the eigenvalues that are largest in size, some or all, and their eigenvectors."""
+    if len(matrix) > 2 * _RANK:
+        with contextlib.suppress(ArpackError):  # it may fail where most eigenvalues are the same, as of equal rows
+            found: tuple[Array, Array] = eigsh(matrix, k=_RANK, v0=start)
+            return found
+    values, vectors = np.linalg.eigh(matrix)
+    return np.asarray(values), np.asarray(vectors)

@@ -408,11 +408,11 @@ class Fit(SingleGroupApproximation):
         if missing := [i for i in chosen if not 0 <= i < n]:
             raise ValueError(f"points must be positions from 0 to {n - 1}, but {missing} are among them.")
         shape = len(chosen), self.classifier.n_functions
-        size, none = shape[0] * shape[1], np.zeros(shape[1], bool)
+        size = shape[0] * shape[1]
 
         def parts() -> Iterator[tuple[Array, Array]]:
             for functions in self.functions():
-                joint = functions.joint_covariance(none)[:, chosen][..., chosen]
+                joint = functions.joint_covariance_among(chosen)
                 mean, _ = functions.marginals()
                 yield mean[:, chosen].T.ravel(), joint.transpose(1, 0, 3, 2).reshape(size, size)
 

@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import positive
+from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.curvature import gaussian_at
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyper_method import HyperMethod, evaluate_nodes, failures
@@ -18,6 +20,10 @@ __all__ = ["Grid"]
 
 _MOST = 3  # hyperparameters
 _FURTHEST = 20  # steps from the maximum in each direction
+_FEW = 4  # nodes along an axis, below which they come closer
+_FINEST = 0.2  # of the step, about as close as they come
+_NODES = 5000  # evaluations at which the grid ends
+_ABOVE = 0.5  # of the log posterior, by which a node may be above the maximum
 _NEIGHBOURS = 64  # that a start is predicted from
 
 type _Place = tuple[int, ...]
@@ -35,7 +41,8 @@ class Grid(HyperMethod):
     Parameters
     ----------
     step : float, optional
-        Distance of nodes, in standard deviations of the Gaussian.
+        Distance of nodes, in standard deviations of the Gaussian. Where fewer than four fit along an axis, it is halved
+        there.
     drop : float, optional
         The grid ends where the log density is so much below its maximum.
     """
@@ -58,36 +65,83 @@ class Grid(HyperMethod):
         gaussian = gaussian_at(log_posterior, optimum)
         near = gaussian.neighbours
         found: dict[_Place, Evaluation | None] = {}
-        edge = [(0,) * d]
-        while edge:
-            nodes = evaluate_nodes(log_posterior, gaussian.at(self.step * np.array(edge, float)), near, progressbar)
+        edge, spacing = [(0,) * d], np.full(d, self.step)
+        while edge and len(found) < _NODES:
+            nodes = evaluate_nodes(log_posterior, gaussian.at(spacing * np.array(edge)), near, progressbar)
             found.update(zip(edge, nodes, strict=True))
             for node in nodes:
                 if node is not None and node.status == CONVERGED:
                     near = near.joined(node.theta, node.start, _NEIGHBOURS)
-            high = [p for p, node in zip(edge, nodes, strict=True) if node and self._counts(node, best)]
-            edge = sorted({each for place in high for each in _around(place)} - found.keys())
-        kept = [node for node in found.values() if node is not None and self._counts(node, best)]
+            kept = self._kept(found, best)
+            edge = _edge(found, kept, spacing / self.step)
+            narrow = np.array([len({place[axis] for place in kept}) < _FEW for axis in range(d)])
+            narrow &= spacing > _FINEST * self.step
+            if not edge and kept and narrow.any():
+                # The density is narrower than the Gaussian, and takes nodes that are closer.
+                spacing = np.where(narrow, 0.5 * spacing, spacing)
+                found = {_finer(place, narrow): node for place, node in found.items()}
+                kept = self._kept(found, best)
+                edge = _edge(found, kept, spacing / self.step)
         if not kept:
             raise ValueError(f"hyper='grid': {failures(found.values())}. Use hyper='map', or other priors.")
-        logs = np.array([node.log_posterior for node in kept]) - best.log_posterior
-        cell = d * np.log(self.step) + float(np.linalg.slogdet(gaussian.root)[1])
+        logs = np.array([node.log_posterior for node in kept.values()])
+        top = float(logs.max())
+        weights = np.exp(logs - top)
+        cell = float(np.log(spacing).sum()) + float(np.linalg.slogdet(gaussian.root)[1])
+        reasons = [failures(found.values()), _open(kept, edge, spacing / self.step), _higher(top, best)]
         return HyperPosterior(
             self.name,
             log_posterior,
-            kept,
-            np.exp(logs),
-            log_evidence=best.log_posterior + cell + float(np.log(np.exp(logs).sum())),
-            converged=None not in found.values(),
-            message=failures(found.values()),
+            list(kept.values()),
+            weights,
+            log_evidence=top + cell + float(np.log(weights.sum())),
+            converged=not any(reasons),
+            message="; ".join(filter(None, reasons)),
         )
 
-    def _counts(self, node: Evaluation, best: Evaluation) -> bool:
-        return node.log_posterior > best.log_posterior - self.drop
+    def _kept(self, found: dict[_Place, Evaluation | None], best: Evaluation) -> dict[_Place, Evaluation]:
+        """Return the nodes whose density is not negligible beside the highest."""
+        nodes = {place: node for place, node in found.items() if node is not None}
+        top = max([best.log_posterior, *(node.log_posterior for node in nodes.values())])
+        return {place: node for place, node in nodes.items() if node.log_posterior > top - self.drop}
 
 
-def _around(place: _Place) -> list[_Place]:
+def _open(kept: dict[_Place, Evaluation], edge: list[_Place], spacing: Array) -> str:
+    """Return where the grid ends before the density is negligible, in words; empty if nowhere."""
+    if edge:
+        return f"the grid ended at {_NODES} points, before the density is negligible. Take hyper='ccd'"
+    if (spacing * np.abs(list(kept))).max() < _FURTHEST:
+        return ""
+    return (
+        f"the density is not negligible {_FURTHEST} steps from the maximum, where the grid ends. Give hyperparameters "
+        "priors that hold them, or take hyper='nuts'"
+    )
+
+
+def _higher(top: float, best: Evaluation) -> str:
+    """Return by how much a node is above the maximum that the search found, in words; empty if it hardly is."""
+    above = top - best.log_posterior
+    if above < _ABOVE:
+        return ""
+    return (
+        f"the log posterior of a node is {above:.3g} above the maximum that the search found. Take more "
+        "starts=..., and look at the scales of data and priors"
+    )
+
+
+def _beside(place: _Place) -> list[_Place]:
     """Return the places beside one, along each axis."""
     steps = np.concatenate([np.eye(len(place), dtype=int), -np.eye(len(place), dtype=int)])
-    found = np.array(place) + steps
-    return [tuple(map(int, each)) for each in found[np.abs(found).max(axis=1) <= _FURTHEST]]
+    return [tuple(map(int, each)) for each in np.array(place) + steps]
+
+
+def _edge(found: dict[_Place, Evaluation | None], kept: dict[_Place, Evaluation], spacing: Array) -> list[_Place]:
+    """Return the places of the grid where it grows: beside kept nodes, and beyond one point that fails."""
+    gaps = [place for place, node in found.items() if node is None and not kept.keys().isdisjoint(_beside(place))]
+    around = {each for place in (*kept, *gaps) for each in _beside(place)} - found.keys()
+    return sorted(place for place in around if (spacing * np.abs(place)).max() <= _FURTHEST)
+
+
+def _finer(place: _Place, narrow: NDArray[np.bool_]) -> _Place:
+    """Return a place where steps along some axes are half as long."""
+    return tuple(map(int, np.where(narrow, 2, 1) * place))

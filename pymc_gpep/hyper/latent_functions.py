@@ -1,7 +1,7 @@
 """The contract of latent functions at one θ: their posterior at the rows that were fitted, and at any inputs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,6 +140,10 @@ class LatentFunctions(ABC):
     @abstractmethod
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
         """Return the covariance (c, n, c, n) at the model's points of f, or of z for functions that are `rotated`."""
+
+    def joint_covariance_among(self, points: Sequence[int]) -> Array:
+        """Return the covariance (c, m, c, m) of f at some of the model's points, by their positions."""
+        return self.joint_covariance(np.zeros(self.n_functions, bool))[:, points][..., points]
 
     @abstractmethod
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 """A latent function whose posterior is that of few standard normals, from all rows together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -59,6 +59,11 @@ class RowFunctions(DenseFunctions):
         prior = self._posterior.prior
         some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
         return Reach(prior.rows.some(some)[None], prior.variances[:, some], self.own)
+
+    def joint_covariance_among(self, points: Sequence[int]) -> Array:
+        """See `LatentFunctions`."""
+        half = self._posterior.prior.roots[0, points] @ self._posterior.normals()[1].T
+        return np.asarray(half @ half.T)[None, :, None]
 
     @property
     def _factorised(self) -> RowPosterior:

@@ -6,6 +6,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
+from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import latent_sum
 
@@ -84,6 +85,18 @@ def test_predictions(case, levels):
     found, expected = case.rows.predict(**arguments), case.dense.predict(**arguments)
     for name in expected:
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+def test_some_points_together(case):
+    points = [5, 0, 2]
+    (mean, cov), (expected_mean, expected_cov) = (fit.joint_latent_moments(points) for fit in (case.rows, case.dense))
+    assert_allclose(mean, expected_mean, atol=1e-5)
+    assert_allclose(cov, expected_cov, atol=1e-5)
+
+
+def test_some_points_together_need_no_matrix_of_all(case, monkeypatch):
+    monkeypatch.setattr(RowPosterior, "joint_covariance", None)
+    assert case.rows.joint_latent_moments([1, 3])[1].shape == (2, 1, 2, 1)
 
 
 def test_rows_left_out(case):
