@@ -11,6 +11,7 @@ from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites, Sites
+from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.row_form import precision_factor
 
 __all__ = ["RowPosterior"]
@@ -80,22 +81,21 @@ class RowPosterior(DensePosterior):
         gradient = rows.outer(b, rows.sums(b)) - rows.weighted(self.precision[0], self._root.T @ self._root)
         return gradient[None], self.weights.copy()
 
-    def at_coefficients(self, coefficients: Array, beside: Array, prior_mean: Array) -> tuple[Array, Array]:
+    def at_coefficients(self, rows: Coefficients, beside: Array, prior_mean: Array) -> tuple[Array, Array]:
         """Mean (1, m) and covariance (m, 1, 1) of m* + J* z + e, in which nothing is subtracted.
 
         Parameters
         ----------
-        coefficients : array (1, m, q)
-            J*.
+        rows : Coefficients
+            J*, (m, q).
         beside : array (1, m)
             Variance of e, which is independent of z.
         prior_mean : array (1, m)
             m*.
         """
         centre, root = self.normals()
-        half = coefficients[0] @ root.T
-        variance = beside + np.einsum("ij,ij->i", half, half)
-        return prior_mean + (coefficients[0] @ centre[0])[None], variance.T[:, :, None]
+        variance = beside + rows.variances(root)
+        return prior_mean + rows.products(centre[0]), variance.T[:, :, None]
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         explained = self._explained(k_cross[0].T)

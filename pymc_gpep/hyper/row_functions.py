@@ -11,6 +11,7 @@ from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.latent_functions import NewRows, Reach
+from pymc_gpep.solvers.coefficients import coefficients
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_whitened
 from pymc_gpep.solvers.inducing import Block, row_blocks
 
@@ -32,33 +33,35 @@ class RowFunctions(DenseFunctions):
 
     @property
     def own(self) -> Array:
-        """See `LatentFunctions`; standard normals have the variance 1."""
-        return np.ones((1, self.size))
+        """See `LatentFunctions`; what is known of a row is one number, of variance 1."""
+        return np.ones((1, 1))
 
     def at(self, inputs: Any) -> NewRows:
         """See `LatentFunctions`."""
-        known, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs)
-        mean, cov = self._posterior.at_coefficients(known, beside, prior_mean)
-        variance = beside + np.einsum("cij,cij->ci", known, known)
-        return NewRows(mean, cov, Block(known.swapaxes(1, 2), variance, prior_mean))
+        rows, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs)
+        mean, cov = self._posterior.at_coefficients(rows, beside, prior_mean)
+        known = rows.variances(np.eye(self.size))
+        return NewRows(mean, cov, Block(np.sqrt(known)[None, None], beside + known, prior_mean))
 
     def refitted(self, i: int) -> tuple[Array, Array, bool]:
         """See `LatentFunctions`."""
         solution, prior = self.solution, self._posterior.prior
         others = np.delete(np.arange(self.n_points), i)
         again = self._approximator.solve(
-            prior.roots[:, others], prior.mean[:, others], solution.labels[others],
+            prior.rows.some(others)[None], prior.mean[:, others], solution.labels[others],
             likelihood=solution.likelihood.at(others), prior_type=RowPrior,
         )  # fmt: skip
         posterior = cast(RowPosterior, again.posterior)
-        mean, cov = posterior.at_coefficients(prior.roots[:, [i]], np.zeros((1, 1)), prior.mean[:, [i]])
+        mean, cov = posterior.at_coefficients(
+            coefficients(prior.rows.some(np.array([i]))), np.zeros((1, 1)), prior.mean[:, [i]]
+        )
         return mean.T, cov, again.convergence.converged
 
     def among_fitted(self) -> Reach:
         """See `LatentFunctions`."""
         prior = self._posterior.prior
         some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
-        return Reach(prior.rows.some(some)[None], prior.variances[:, some], self.own)
+        return Reach(np.sqrt(prior.variances[:, some, None]), prior.variances[:, some], self.own)
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """See `LatentFunctions`."""
@@ -82,6 +85,6 @@ class RowFunctions(DenseFunctions):
             yield slice(0, self.n_points), f
             return
         for rows in row_blocks(len(inputs), max(self.size, count)):
-            known, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs[rows])
-            values = prior_mean + z @ known[0].T
+            there, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs[rows])
+            values = prior_mean + np.stack([there.products(each) for each in z[:, 0]])[:, None]
             yield rows, values + np.sqrt(beside) * rng.standard_normal(values.shape)

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -14,12 +14,24 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.row_parts import RowParts
 
-__all__ = ["Elsewhere", "LatentPrior"]
+__all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals"]
+
+
+class RowsOfNormals(NamedTuple):
+    """One latent function at m rows, f = m + J z + e, with the standard normals z of a model."""
+
+    rows: Coefficients
+    """J, (m, q)."""
+    beside: Array
+    """Variance (1, m) of e, which no row of the model knows."""
+    mean: Array
+    """m, (1, m)."""
 
 
 class Elsewhere(ABC):
@@ -69,10 +81,8 @@ class Elsewhere(ABC):
     def inputs(self) -> Array:
         """Inputs of the model, (n, d)."""
 
-    def by_normals(self, point: PointType, x: Any) -> tuple[Array, Array, Array]:
-        """Return f = m + J z + e at new rows, with the standard normals z of the model, given value variables.
-
-        J (c, m, q), the variance (c, m) of e, which no row of the model knows, and m (c, m).
+    def by_normals(self, point: PointType, x: Any) -> RowsOfNormals:
+        """Return one latent function at m new rows by the standard normals of the model, given value variables.
 
         Raises
         ------

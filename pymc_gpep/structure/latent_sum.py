@@ -33,7 +33,7 @@ from pymc_gpep.structure.process_term import ProcessTerm
 from pymc_gpep.structure.processes import GPModel, with_functions
 from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
-from pymc_gpep.structure.row_parts import RowParts, row_parts
+from pymc_gpep.structure.row_parts import PartsElsewhere, RowParts, row_parts
 from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
 
 __all__ = ["LatentSum"]
@@ -313,6 +313,11 @@ class LatentSum(LatentPrior):
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
         """See `LatentPrior`."""
         return row_parts(self, data, self.n_points // 2) if RowPrior in self.arrays else None
+
+    def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
+        """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
+        argument = self.argument if self.everywhere is None else self.everywhere
+        return PartsElsewhere.of(self, argument, data) if RowPrior in self.arrays else None
 
     def roots(self) -> TensorVariable:
         """See `LatentPrior`."""

@@ -6,11 +6,12 @@ in them, so that they are computed once; B is small.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
@@ -19,7 +20,7 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import Coefficients, from_entries
+from pymc_gpep.solvers.coefficients import Coefficients, Composed, from_entries
 from pymc_gpep.structure.affine import Affinity
 from pymc_gpep.structure.affine_variables import InNormals, slopes_of
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
@@ -128,45 +129,121 @@ def row_parts(prior: OneSum, data: Mapping[Variable, Variable], most: int) -> Ro
     RowParts or None
         None if parts have more numbers, as where a hyperparameter of each row multiplies an effect.
     """
-    model = prior.model
-    split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
-    linear = prior.shaped(split(prior.argument), prior.n_points)[0]
-    if not split.parts:
+    apart = _Apart.of(prior, prior.argument)
+    if apart is None:
         return None
-    z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
-    flat = pt.concatenate([part.value.astype("float64").ravel() for part in split.parts])
-    made = prior.by_normals([flat, prior.argument, *(part.value for part in split.parts)], z)
-    root = slopes_of(made[0], z, prior.n_normals).T
-    outputs = [root, prior.shaped(made[1], prior.n_points)[0], *(value.shape for value in made[2:])]
-    value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
-
-    def function(inputs: Sequence[Variable], wanted: Sequence[Variable]) -> Callable[..., Sequence[Array]]:
-        known = graph_replace(model.replace_rvs_by_values(list(wanted)), dict(data), strict=False)
-        return graph_function(model, [*value_vars, *inputs], known)
-
     with without_c_compiler():
-        point = model.initial_point()
+        point = prior.model.initial_point()
     rng = np.random.default_rng(_SEED)
-    theta = [point[v.name] + _BESIDE * rng.standard_normal(np.shape(point[v.name])) for v in value_vars]
-    nothing = np.zeros(prior.n_normals)
-    by_normals = function([z], outputs)
-    small, centre, *shapes = by_normals(*theta, nothing)
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    if sum(sizes) > most:
+    theta = [point[name] + _BESIDE * rng.standard_normal(np.shape(point[name])) for name in apart.given]
+    linear = prior.shaped(apart.linear, prior.n_points)[0]
+    argument = prior.shaped(apart.argument, prior.n_points)[0]
+    by_normals = apart.function([apart.z], [apart.root, argument, *apart.shapes], data)
+    small, centre, *shapes = by_normals(*theta, np.zeros(prior.n_normals))
+    if sum(int(np.prod(shape)) for shape in shapes) > most:
         return None
-    by_parts = function([part.place for part in split.parts], [linear])
-    rows = _rows(lambda *values: by_parts(*theta, *values)[0], [tuple(map(int, shape)) for shape in shapes])
+    by_parts = apart.function(apart.places, [linear], data)
+    rows = _rows(lambda *values: by_parts(*theta, *values)[0], shapes)
     noise = rng.standard_normal(prior.n_normals)
     there = by_normals(*theta, noise)[1]
     found = centre + rows.products(small @ noise)
     size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
-    return RowParts(rows, root) if np.allclose(found, there, rtol=0.0, atol=_SAME * size) else None
+    return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=_SAME * size) else None
 
 
-def _rows(linear: Callable[..., Array], shapes: Sequence[tuple[int, ...]]) -> Coefficients:
+@dataclass(frozen=True, eq=False)
+class _Apart:
+    """An argument taken apart, as graphs."""
+
+    prior: OneSum
+    linear: TensorVariable
+    """The argument in terms of `places`, but for what does not depend on these."""
+    places: list[TensorVariable]
+    """Stand for the parts."""
+    z: TensorVariable
+    """Standard normals."""
+    root: TensorVariable
+    """B, (r, q)."""
+    argument: TensorVariable
+    """The argument by standard normals."""
+    shapes: list[TensorVariable]
+    """Shapes of parts."""
+
+    @classmethod
+    def of(cls, prior: OneSum, argument: TensorVariable) -> "_Apart | None":
+        """Take an argument apart; None where it has no parts."""
+        split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
+        linear = split(argument)
+        if not split.parts:
+            return None
+        z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+        flat = pt.concatenate([part.value.astype("float64").ravel() for part in split.parts])
+        flat, whole, *values = prior.by_normals([flat, argument, *(part.value for part in split.parts)], z)
+        root = slopes_of(flat, z, prior.n_normals).T
+        return cls(prior, linear, [part.place for part in split.parts], z, root, whole, [v.shape for v in values])
+
+    @property
+    def _value_vars(self) -> list[TensorVariable]:
+        model = self.prior.model
+        return [model.rvs_to_values[rv] for rv in self.prior.hyperparameters]
+
+    @property
+    def given(self) -> list[str]:
+        """Names of the value variables that functions are given first."""
+        return [str(v.name) for v in self._value_vars]
+
+    def function(
+        self, inputs: Sequence[Variable], wanted: Sequence[Variable], data: Mapping[Variable, Variable]
+    ) -> Callable[..., Sequence[Array]]:
+        """Return a function of value variables and inputs, with data of the model as given."""
+        model = self.prior.model
+        known = graph_replace(model.replace_rvs_by_values(list(wanted)), dict(data), strict=False)
+        return graph_function(model, [*self._value_vars, *inputs], known)
+
+
+class PartsElsewhere:
+    """Coefficients of rows apart from those of parts, with data of the model other than those of a fit.
+
+    Parameters
+    ----------
+    apart : _Apart
+    data : mapping
+        Data of the model → constants, as the fit had them.
+    """
+
+    def __init__(self, apart: _Apart, data: Mapping[Variable, Variable]) -> None:
+        self._apart, self._data = apart, data
+        self._small = apart.function([apart.z], [apart.root, *apart.shapes], data)
+        self._made: dict[tuple[Variable, ...], Callable[..., Sequence[Array]]] = {}
+
+    @classmethod
+    def of(cls, prior: OneSum, argument: TensorVariable, data: Mapping[Variable, Variable]) -> "PartsElsewhere | None":
+        """Take an argument apart; None where it has no parts."""
+        apart = _Apart.of(prior, argument)
+        return None if apart is None else cls(apart, data)
+
+    def __call__(self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]]) -> tuple[Array, Coefficients]:
+        """Return m, as the argument has it, and A B (m, q) at new data, given values of the value variables."""
+        apart = self._apart
+        names = tuple(given)
+        if names not in self._made:
+            there = {v: pt.tensor(v.name, dtype=v.dtype, shape=(None,) * v.ndim) for v in given}
+            inputs = [apart.z, *there.values(), *apart.places]
+            self._made[names] = apart.function(inputs, [apart.linear, apart.argument], {**self._data, **there})
+        function, nothing = self._made[names], np.zeros(apart.prior.n_normals)
+        theta = [point[name] for name in apart.given]
+        root, *shapes = self._small(*theta, nothing)
+        still = [np.zeros(shape) for shape in shapes]
+        _, mean = function(*theta, nothing, *given.values(), *still)
+        rows = _rows(lambda *values: function(*theta, nothing, *given.values(), *values)[0], shapes)
+        return mean, Composed(rows, root)
+
+
+def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
     """Return the coefficients (n, r) of a function of parts of some shapes."""
+    shapes = [tuple(map(int, shape)) for shape in shapes]
     nothing = [np.zeros(shape) for shape in shapes]
-    still = linear(*nothing)
+    still = np.asarray(linear(*nothing))
     cells: list[NDArray[np.int64]] = []
     values: list[Array] = []
     begin = 0

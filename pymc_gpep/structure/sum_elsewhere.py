@@ -18,19 +18,22 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.coefficients import coefficients
 from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.constant_inputs import MovedSum
 from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
-from pymc_gpep.structure.latent_prior import Elsewhere
+from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
 from pymc_gpep.structure.levels import levels_of, own_normals
+from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
 __all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data"]
 
 _INPUTS = "Xnew"
+_CHECKED = 1000  # fitted rows that are looked at for all
 _SAME = 1e-8  # relative, of coefficients at the same rows
 
 
@@ -122,6 +125,9 @@ class RowSum(InNormals, Protocol):
     @property
     def recipe_means(self) -> list[TensorVariable]:
         """Means of all other variables that are integrated."""
+
+    def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
+        """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
 
     def process(
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
@@ -279,15 +285,24 @@ class SumElsewhere(Elsewhere):
         """Tell whether data have an entry for each row."""
         return self._fitted[name].shape[:1] == (self._rows,)
 
-    def by_normals(self, point: PointType, x: NewData | OwnRows) -> tuple[Array, Array, Array]:
-        """See `Elsewhere`, for sums without Gaussian processes; raises what a call raises."""
+    def by_normals(self, point: PointType, x: NewData | OwnRows) -> RowsOfNormals:
+        """See `Elsewhere`, for sums of one function without Gaussian processes; raises what a call raises."""
         if isinstance(x, OwnRows):
             there = self._own(point).at(x.positions)
-            return there.roots, np.zeros_like(there.mean), there.mean
+            return RowsOfNormals(coefficients(there.roots[0]), np.zeros_like(there.mean), there.mean)
+        m = len(x)
+        if m > 1 and not x.strange and (parts := self._parts) is not None:
+            self._at(point, x[:1])  # refuses data that are missing
+            mean, rows = parts(point, {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()})
+            return RowsOfNormals(rows, np.zeros((1, m)), self._by_function(mean, m))
         _, _, new, known = self._at(point, x)
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
-        m = len(x)
-        return known[:, :m], np.maximum(beside, 0.0)[:, :m], new.mean[:, :m]
+        rows = coefficients(np.ascontiguousarray(known[0, :m]))
+        return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
+
+    @cached_property
+    def _parts(self) -> PartsElsewhere | None:
+        return self._prior.parts_elsewhere(self._data)
 
     def missing_rows(self) -> OwnRows:
         """See `Elsewhere`."""
@@ -437,9 +452,9 @@ class SumElsewhere(Elsewhere):
 
     def _check_alone(self, function: _Rows, point: PointType, by_row: tuple[str, ...], others: tuple[str, ...]) -> None:
         """Refuse an argument that at some of the fitted rows is another one than among all of them."""
-        n = self._rows
+        n = min(self._rows, _CHECKED)
         some = slice(n // 2, None)
-        given = [self._fitted[name] for name in by_row]
+        given = [self._fitted[name][:n] for name in by_row]
         rest = [self._fitted[name] for name in others]
         try:
             alone = function(point, [*(each[some] for each in given), *rest], n - n // 2)

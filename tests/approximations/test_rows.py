@@ -12,6 +12,7 @@ from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
 from pymc_gpep.solvers.row_form import RowForm
 
 N = 20
@@ -81,7 +82,10 @@ def test_a_posterior_is_that_of_the_covariance(q, rank):
         (rows.marginals(), dense.marginals()),
         (rows.cavities(*rows.marginals()), dense.cavities(*dense.marginals())),
         (rows.predict(cross, own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
-        (rows.at_coefficients(there, 0.0 * own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
+        (
+            rows.at_coefficients(coefficients_of(there[0]), 0.0 * own, mean[:, :4]),
+            dense.predict(cross, own, mean[:, :4]),
+        ),
         (rows.smoothing()[:1], dense.smoothing()[:1]),
         ([rows.joint_covariance(j, unit)], [dense.joint_covariance(j, unit)]),
         ([rows.joint_covariance(prior.k, prior.k)], [dense.joint_covariance(prior.k, prior.k)]),
@@ -102,7 +106,7 @@ def test_digits_are_kept_under_a_wide_prior():
     ahead = np.array([[[1e5, 0.5]]])
     slope = (j[0, :, 1] ** 2).sum()
     expected = 1.0 / (N + 1e-10) + 0.25 / (1.0 + slope)
-    _, variance = found.at_coefficients(ahead, np.zeros((1, 1)), np.zeros((1, 1)))
+    _, variance = found.at_coefficients(coefficients_of(ahead[0]), np.zeros((1, 1)), np.zeros((1, 1)))
     assert variance.item() == pytest.approx(expected, rel=1e-9)
 
 
