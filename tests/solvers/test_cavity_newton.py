@@ -6,6 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.cavity_newton import CavityAscent
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.problem import Problem
 from tests.approximations.binary import KINDS
 
@@ -18,7 +19,7 @@ def test_what_is_known_elsewhere_leads_to_h_itself(kind, log_width):
     """Small steps, which a series of h takes, and such that cross from one tail to the other."""
     rng = np.random.default_rng(1)
     width = np.exp(log_width) * rng.uniform(0.5, 2.0, N)
-    problem = Problem(np.eye(N)[None], np.zeros((1, N)), rng.integers(0, 2, N))
+    problem = Problem(DenseForm(np.eye(N)[None]), np.zeros((1, N)), rng.integers(0, 2, N))
     average = kind.likelihood.computation(GaussianAverage).terms
     ascent = CavityAscent(problem, average, width, lambda log_det, w: 0.0)
     direction = rng.standard_normal(N) * np.sqrt(1.0 + width)
