@@ -251,7 +251,13 @@ class Approximator(ABC):
     def _bound(self, likelihood: Likelihood | None, parameters: Array) -> Likelihood:
         """The likelihood that is meant, with its parameters."""
         likelihood = likelihood or self.first_likelihood()
-        return likelihood.given(parameters) if parameters.size else likelihood
+        likelihood = likelihood.given(parameters) if parameters.size else likelihood
+        if likelihood.has_parameters and not likelihood.parameters.size:
+            raise ValueError(
+                f"The likelihood {likelihood.name!r} is given more than latent values: parameters must be an array "
+                "(p, n), such as the log exposures of counts, and not empty."
+            )
+        return likelihood
 
     def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import MARGIN, begin, log_posterior, newton
@@ -195,7 +195,7 @@ def ascend(
     """
     _approach(problem, b, ascent, tolerance)
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
-    if status in (CONVERGED, OUT_OF_ITERATIONS):
+    if status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS):
         ascent.settle()
         ascent.posterior.weights[:], ascent.posterior.mean[:] = b[0], ascent.f[0]
         ascent.posterior.invert()

@@ -18,7 +18,7 @@ from pymc_gpep.kernels.gaussians.block_sites import (
 )
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS, TOO_LARGE
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import log_posterior, newton
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
@@ -107,7 +107,7 @@ def laplace_block(
     if c * n > max_size:
         return Found(np.nan, TOO_LARGE, np.full_like(b, np.nan), ascent.f, cov, ascent.w, derivatives)
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
-    found = status in (CONVERGED, OUT_OF_ITERATIONS)
+    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
     if found:
         smooth_blocks(k, ascent.roots, ascent.lower, smooth)
         block_marginals(k, smooth, cov)

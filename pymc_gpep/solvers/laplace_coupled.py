@@ -10,7 +10,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
 from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.history import History
@@ -81,7 +81,7 @@ def laplace_coupled(
     cov = np.full((n, c, c), np.nan)
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
     work = np.empty((c, n, n))
-    found = status in (CONVERGED, OUT_OF_ITERATIONS)
+    found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
     if found:
         marginal_moments(problem.k, ascent.inverses, ascent.p, ascent.pi, b, work, np.empty((c, n)), cov, problem.team)
 

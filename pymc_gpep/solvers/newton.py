@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Problem
 
@@ -19,6 +19,8 @@ __all__ = ["MARGIN", "Ascent", "begin", "log_posterior", "newton"]
 
 _NEAR = 1.0  # residual from which on a curvature serves for more than one step
 _FASTER = 0.3  # part of the residual that such a step may leave at most
+_NEGLIGIBLE = 1e-2  # of the log posterior, that rounding may take
+_NEARER = 0.5  # of the residual, above which further steps are of no use
 MARGIN = 0.1
 """Part of the residual wanted that steps with another curvature may leave: the last one is of the curvature at f."""
 
@@ -66,11 +68,12 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
     Where the likelihood does not see what is added to all functions, those that are given must sum to zero.
 
     The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f; no less
-    is asked of it than rounding allows. Returns log q(y) and status; `ascent` is left belonging to `b`.
+    is asked of it than rounding allows, unless the evidence has too few digits left there. Returns log q(y) and status;
+    `ascent` is left belonging to `b`.
     """
     step, image = np.empty((2, *b.shape))
     begin(problem, b, ascent, image)
-    evidence = np.nan
+    evidence, closest = np.nan, np.inf
     while not history.is_full():
         value = log_posterior(problem, b, ascent, image)
         ok, log_det = ascent.factorise()
@@ -82,8 +85,14 @@ def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tole
         if not np.isfinite(evidence + residual):
             return np.nan, NOT_FINITE
         limit = max(tolerance, problem.prior.rounding(b))
+        gain = abs(float(np.vdot(ascent.gradient - b, image)))  # twice what the step adds to the log posterior
         if residual < limit:
-            return evidence, CONVERGED
+            if residual < tolerance or gain < _NEGLIGIBLE:
+                return evidence, CONVERGED
+            # Where the density is steep, rounding of f decides on the evidence.
+            if not residual < _NEARER * closest:
+                return evidence, OUT_OF_DIGITS
+            closest = residual
         if not history.is_full():
             slope = float(np.vdot(ascent.gradient - b, image))
             b += ascent.length(b, step, image, value, slope) * step

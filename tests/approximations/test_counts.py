@@ -5,8 +5,11 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import integrate, optimize, stats
 
-from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations import EP, approximator
+from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.fits.mixture import Prediction
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from tests.reference.laplace_of_counts import laplace_of_counts
 
@@ -102,3 +105,35 @@ def test_ep_of_large_counts_under_a_wide_prior_converges_or_says_that_digits_end
     mode, _ = laplace_of_counts(k, np.zeros(20), y)
     assert_allclose(solution.mean[0], mode, atol=1e-5)
     assert solution.convergence.converged or "limit of rounding" in str(solution.convergence)
+
+
+def laplace_by_normals(j, y):
+    """Log evidence of counts y with the log rates J z by Laplace's method on z, by Newton's method."""
+    z = np.linalg.lstsq(j, np.log(y + 0.5))[0]
+    for _ in range(50):
+        rate = np.exp(j @ z)
+        precision = np.eye(j.shape[1]) + j.T @ (rate[:, None] * j)
+        z = z + np.linalg.solve(precision, j.T @ (y - rate) - z)
+    return stats.poisson.logpmf(y, np.exp(j @ z)).sum() - 0.5 * z @ z - 0.5 * np.linalg.slogdet(precision)[1]
+
+
+@pytest.mark.parametrize("prior_type", [DensePrior, RowPrior])
+@pytest.mark.parametrize("sd", [1e2, 1e3, 1e4])
+def test_laplace_of_large_counts_under_wide_priors_is_right_or_says_so(prior_type, sd):
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(40)
+    j = sd * np.stack([np.ones(40), x], axis=1)
+    y = rng.poisson(np.exp(np.log(1e6) + 0.1 * x))
+    prior = j[None] if prior_type is RowPrior else (j @ j.T)[None]
+    likelihood = PoissonLikelihood().given(np.zeros((1, 40)))
+    found = ScalarLaplace().solve(prior, np.zeros((1, 40)), y, likelihood=likelihood, prior_type=prior_type)
+    assert found.convergence.converged == (sd < 1e4)
+    if sd < 1e4:
+        assert found.log_evidence == pytest.approx(laplace_by_normals(j, y), abs=0.01)
+    else:
+        assert "limit of rounding" in str(found.convergence)
+
+
+def test_counts_without_exposures_are_refused():
+    with pytest.raises(ValueError, match=r"parameters must be an array \(p, n\), such as the log exposures"):
+        EP().solve(np.eye(3)[None], np.zeros((1, 3)), np.array([0, 1, 2]), likelihood=PoissonLikelihood())
