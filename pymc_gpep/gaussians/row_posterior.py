@@ -57,8 +57,9 @@ class RowPosterior(DensePosterior):
 
     @cached_property
     def mean(self) -> Array:
-        return self.prior.latent(self.normals()[0])
+        return self.prior.latent(self.normals[0])
 
+    @cached_property
     def normals(self) -> tuple[Array, Array]:
         """The mean (1, q) of z, and L⁻¹ (q, q): the covariance of z is L⁻ᵀ L⁻¹."""
         return self.prior.rows.sums(self.weights[0])[None], self._root
@@ -93,7 +94,7 @@ class RowPosterior(DensePosterior):
         prior_mean : array (1, m)
             m*.
         """
-        centre, root = self.normals()
+        centre, root = self.normals
         variance = beside + rows.variances(root)
         return prior_mean + rows.products(centre[0]), variance.T[:, :, None]
 
@@ -128,5 +129,5 @@ class RowPosterior(DensePosterior):
         return np.sqrt(self.precision[0])[:, None, None], kept[:, None, None]
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
-        centre, root = self.normals()
+        centre, root = self.normals
         return np.asarray(centre + rng.standard_normal((draws, 1, len(root))) @ root)

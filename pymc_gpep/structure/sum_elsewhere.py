@@ -292,7 +292,9 @@ class SumElsewhere(Elsewhere):
             return RowsOfNormals(coefficients(there.roots[0]), np.zeros_like(there.mean), there.mean)
         m = len(x)
         if m > 1 and not x.strange and (parts := self._parts) is not None:
-            self._at(point, x[:1])  # refuses data that are missing
+            names = (*x.by_row, *x.others)
+            if names not in self._made:
+                self._at(point, x[:1])  # refuses data that are missing
             mean, rows = parts(point, {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()})
             return RowsOfNormals(rows, np.zeros((1, m)), self._by_function(mean, m))
         _, _, new, known = self._at(point, x)
