@@ -65,7 +65,7 @@ class RowFunctions(DenseFunctions):
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """See `LatentFunctions`."""
-        half = self._posterior.prior.rows.some(points) @ self._posterior.normals[1].T
+        half = self._posterior.prior.rows.some(np.asarray(points)) @ self._posterior.normals[1].T
         return np.asarray(half @ half.T)[None, :, None]
 
     @property

@@ -498,5 +498,6 @@ def as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
     """Return values in the type of data of the model."""
     converted = value.astype(variable.type.dtype)
     if not np.isfinite(converted).all() or not np.allclose(converted, value, rtol=1e-6):
-        raise ValueError(f"data[{variable.name!r}] must be finite numbers that fit {variable.type.dtype}.")
+        whole = "whole " * (np.dtype(variable.type.dtype).kind in "iub")
+        raise ValueError(f"data[{variable.name!r}] must be finite {whole}numbers, as the model has them there.")
     return converted
