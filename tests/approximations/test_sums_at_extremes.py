@@ -1,0 +1,70 @@
+"""Sums of effects of odd designs and scales: solves are the same from anywhere, in any order, and by either form."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep.approximations import approximator
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
+from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
+
+N, J = 24, 8
+RNG = np.random.default_rng(8)
+GROUPS = np.eye(J)[np.arange(N) % J]
+X = RNG.normal(size=(N, 2))
+ORDER = RNG.permutation(N)
+
+
+def design(level=2.0, slope=1.0, groups=1.0, x=X, levels=GROUPS):
+    """Coefficients of standard normals: a level, slopes, and groups, each times its standard deviation."""
+    return np.column_stack([np.full(len(x), level), slope * x, groups * levels])
+
+
+DESIGNS = {
+    "groups of next to no spread": design(groups=1e-6),
+    "groups of any spread": design(groups=1e3),
+    "wide priors": design(level=1e4, slope=1e4),
+    "empty levels": design(levels=np.eye(3 * J)[np.arange(N) % J]),
+    "a single level": design(levels=np.ones((N, 1))),
+    "columns that are the same": design(x=X[:, [0, 0]]),
+    "rows that are the same": design(x=np.repeat(X[:3], 8, axis=0), levels=np.ones((N, 1))),
+    "rows of nothing": design(level=0.0, x=np.where(np.arange(N)[:, None] < 4, 0.0, X), groups=0.0),
+    "one row": design(x=X[:1], levels=GROUPS[:1]),
+}
+OVERFLOWS = {("kl", "poisson", "groups of any spread", "mixed")}
+"""Averages of rates where a group has no counts, and next to no prior."""
+
+
+@pytest.mark.parametrize("labels", ["mixed", "all the same"])
+@pytest.mark.parametrize("name", DESIGNS)
+@pytest.mark.parametrize("method", ["ep", "laplace", "kl"])
+@pytest.mark.parametrize("likelihood", [LogitLikelihood(), PoissonLikelihood()], ids=["logit", "counts"])
+def test_a_solve_ends_and_depends_on_nothing_else(method, likelihood, name, labels):
+    j = DESIGNS[name]
+    n = len(j)
+    y = np.ones(n, np.int64) if labels == "all the same" else np.arange(n) % 2
+    likelihood = likelihood.given(np.zeros((1, n))) if likelihood.has_parameters else likelihood
+    solver, mean = approximator(method, likelihood, {"tolerance": 1e-8}), np.zeros((1, n))
+
+    def solve(rows=slice(None), start=None, by_rows=False):
+        own = j[rows]
+        prior = {"k": own[None], "prior_type": RowPrior} if by_rows else {"k": own @ own.T}
+        return solver.solve(mean=mean[:, rows], labels=y[rows], start=start, likelihood=likelihood, **prior)
+
+    cold = solve()
+    if (method, likelihood.name, name, labels) in OVERFLOWS:
+        assert not cold.convergence.converged
+        assert np.isnan(cold.evidence)
+        return
+    assert cold.convergence.converged, str(cold.convergence)
+    assert np.isfinite([cold.evidence, *cold.mean.ravel(), *cold.cov.ravel()]).all()
+    scale = 1.0 + abs(cold.evidence)
+    warm, by_rows = solve(start=cold.start), solve(by_rows=True)
+    assert warm.evidence == pytest.approx(cold.evidence, abs=1e-7 * scale)
+    if n == N:
+        permuted = solve(rows=ORDER)
+        assert permuted.evidence == pytest.approx(cold.evidence, abs=1e-7 * scale)
+    assert by_rows.convergence.converged
+    assert by_rows.evidence == pytest.approx(cold.evidence, abs=1e-6 * scale)
+    assert_allclose(by_rows.mean, cold.mean, atol=1e-4 * (1.0 + np.abs(cold.mean).max()))
