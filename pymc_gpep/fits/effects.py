@@ -8,6 +8,7 @@ import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.integrated_variables import Joint
@@ -53,7 +54,7 @@ def _averaged(
     for name in names:
         of_nodes = (np.array([each[name] for each in of]) for of in (means, variances))
         mean, variance = total_variance(hyper.weights, *of_nodes)
-        dims = list(model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(np.ndim(mean))])
+        dims = dims_that_fit(model, name, np.shape(mean))
         if name in axes:
             dims[axes[name]] = _NEW
         found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
