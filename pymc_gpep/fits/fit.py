@@ -740,7 +740,8 @@ class Fit(SingleGroupApproximation):
         ----------
         contrasts : dict of str to dict
             Weights of variables by name, for each combination by a name of its own. Weights are an array in the shape
-            of the variable. A variable of one axis also takes a dict of labels to numbers.
+            of the variable, or a dict of labels to numbers. For a variable of two axes, labels of the first lead to
+            dicts of labels of the second, or to an array along it. Labels that are left out have the weight 0.
 
         Returns
         -------
@@ -750,11 +751,12 @@ class Fit(SingleGroupApproximation):
         Raises
         ------
         ValueError
-            As `effects`, or if weights have another shape.
+            As `effects`, if weights have another shape, or if a variable has no entry of that label.
 
         Examples
         --------
         >>> fit.contrast({"north - south": {"u": {"north": 1, "south": -1}}})
+        >>> fit.contrast({"red - blue, north": {"v": {"north": {"red": 1, "blue": -1}}}})
         """
         self.log_posterior.check_joint("contrast")
         return contrast_moments(self.hyper_posterior, contrasts)
