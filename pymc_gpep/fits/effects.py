@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.named_effects import sources_of_effects
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.integrated_variables import Joint
 from pymc_gpep.user_warnings import warn
@@ -36,7 +37,8 @@ def effects(
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
     if x is None and not data:
         joints = list(_joints(hyper, names))
-        _warn_of_likes(joints[int(np.argmax(hyper.weights))])
+        sources = sources_of_effects(hyper.log_posterior.classifier, list(names))
+        _warn_of_likes(joints[int(np.argmax(hyper.weights))], sources)
         return _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
     means, variances, axes = zip(*_elsewhere(hyper, names, x, data or {}), strict=True)
     return _averaged(hyper, names, means, variances, axes[0])
@@ -179,8 +181,8 @@ def _listed(labels: Sequence[Any]) -> str:
     return ", ".join(map(repr, plain)) + ", ..." * (len(labels) > _LABELS)
 
 
-def _warn_of_likes(joint: Joint) -> None:
-    """Warn of entries of variables that the data do not tell apart."""
+def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
+    """Warn of entries of variables that the data do not tell apart, but of those that are made of each other."""
     names = [(name, place) for name, mean in joint.means.items() for place in np.ndindex(np.shape(mean))]
     if len(names) > _MOST:
         return
@@ -192,7 +194,7 @@ def _warn_of_likes(joint: Joint) -> None:
     pairs = [
         (a, b)
         for a, b in np.argwhere(correlation > _ALIKE)
-        if names[a][0] != names[b][0] and np.isfinite(correlation[a, b])
+        if sources[names[a][0]].isdisjoint(sources[names[b][0]]) and np.isfinite(correlation[a, b])
     ]
     if pairs:
         a, b = pairs[0]

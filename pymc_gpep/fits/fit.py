@@ -23,6 +23,7 @@ from pymc_gpep.fits.effects import contrasts as contrast_moments
 from pymc_gpep.fits.effects import effects
 from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.named_effects import names_of_effects
 from pymc_gpep.fits.prediction import predict_by, process_and_inputs
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.fits.sample import (
@@ -694,7 +695,9 @@ class Fit(SingleGroupApproximation):
         Parameters
         ----------
         names : str or sequence of str, optional
-            Names of variables of the model; all integrated ones if not given.
+            Names of variables of the model. Without them these are the integrated variables, and Deterministics in the
+            shape of one of these that they are made of. Where a variable is there only to make such a Deterministic, as
+            z of `pm.Deterministic("u", sigma * z)`, the Deterministic takes its place.
         Xnew : array (m, d), optional
             Inputs of the Gaussian processes that the variables are, or are made of: each term of a sum alone, as
             mgcv's `plot.gam` draws it.
@@ -727,8 +730,7 @@ class Fit(SingleGroupApproximation):
         if names is None and (Xnew is not None or data):
             raise ValueError("effects at other inputs or data needs names of variables.")
         if names is None:
-            held = {latent.free: latent.f for latent in classifier.processes}
-            names = [str(held.get(rv, rv).name) for rv in classifier.integrated]
+            names = names_of_effects(classifier)
         self.log_posterior.check_joint("effects")
         return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names), Xnew, data)
 
