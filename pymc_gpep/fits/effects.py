@@ -4,11 +4,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.named_effects import sources_of_effects
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.integrated_variables import Joint
 from pymc_gpep.user_warnings import warn
@@ -20,7 +23,7 @@ _NEW = "new_point"
 _LABELS = 10  # that a message names
 _MOST = 3000  # numbers whose correlations are looked at
 
-type Weights = Mapping[str, ArrayLike | Mapping[Any, float]]
+type Weights = Mapping[str, ArrayLike | Mapping[Any, Any]]
 
 
 def effects(
@@ -34,7 +37,8 @@ def effects(
         raise ValueError("effects needs the name of a variable of the model; without names it returns all effects.")
     if x is None and not data:
         joints = list(_joints(hyper, names))
-        _warn_of_likes(joints[int(np.argmax(hyper.weights))])
+        sources = sources_of_effects(hyper.log_posterior.classifier, list(names))
+        _warn_of_likes(joints[int(np.argmax(hyper.weights))], sources)
         return _averaged(hyper, names, [joint.means for joint in joints], [joint.variances() for joint in joints], {})
     means, variances, axes = zip(*_elsewhere(hyper, names, x, data or {}), strict=True)
     return _averaged(hyper, names, means, variances, axes[0])
@@ -53,7 +57,7 @@ def _averaged(
     for name in names:
         of_nodes = (np.array([each[name] for each in of]) for of in (means, variances))
         mean, variance = total_variance(hyper.weights, *of_nodes)
-        dims = list(model.named_vars_to_dims.get(name) or [f"{name}_dim_{i}" for i in range(np.ndim(mean))])
+        dims = dims_that_fit(model, name, np.shape(mean))
         if name in axes:
             dims[axes[name]] = _NEW
         found[name] = (("moment", *map(str, dims)), np.stack([mean, np.sqrt(variance)]))
@@ -124,24 +128,61 @@ def _joints(hyper: HyperPosterior, names: Sequence[str]) -> Iterator[Joint]:
         yield joint(hyper.point(s), log_posterior.latent(node.theta, solution))
 
 
-def _array(name: str, given: ArrayLike | Mapping[Any, float], mean: Array, model: Any) -> Array:
-    """Return weights in the shape of a variable; by label where they are a mapping."""
-    if isinstance(given, Mapping):
-        dims = [model.coords.get(dim) for dim in model.named_vars_to_dims.get(name) or ()]
-        labels = list(dims[0] if len(dims) == 1 and dims[0] is not None else range(len(mean)))
-        if unknown := [label for label in given if label not in labels]:
-            more = ", ..." * (len(labels) > _LABELS)
-            known = ", ".join(map(repr, labels[:_LABELS]))
-            raise ValueError(f"{name!r} has no entry {unknown[0]!r}, only {known}{more}.")
-        return np.array([float(given.get(label, 0.0)) for label in labels])
-    weights = np.asarray(given, dtype=np.float64)
-    if weights.shape != np.shape(mean):
-        raise ValueError(f"Weights of {name!r} must have the shape {np.shape(mean)}, but have {weights.shape}.")
+def _array(name: str, given: ArrayLike | Mapping[Any, Any], mean: Array, model: pm.Model) -> Array:
+    """Return weights in the shape of a variable; by label where they are a mapping, of one axis after the other."""
+    shape = np.shape(mean)
+    dims = dims_that_fit(model, name, shape)
+    return _by_labels(name, given, [(dim, _labels(model, dim, size)) for dim, size in zip(dims, shape, strict=True)])
+
+
+def _labels(model: pm.Model, dim: str, size: int) -> list[Any]:
+    labels = model.coords.get(dim)
+    return list(range(size)) if labels is None else list(labels)
+
+
+def _by_labels(
+    name: str, given: ArrayLike | Mapping[Any, Any], axes: Sequence[tuple[str, list[Any]]], above: tuple[Any, ...] = ()
+) -> Array:
+    """Return weights (...) along the axes that are left, each a dim and its labels, below some labels."""
+    called = repr(name) + (f" at {_listed(above)}" if above else "")
+    if not isinstance(given, Mapping):
+        weights = np.asarray(given, dtype=np.float64)
+        shape = tuple(len(labels) for _, labels in axes)
+        if weights.shape != shape:
+            advice = ""
+            if above and axes:
+                dim, labels = axes[0]
+                advice = f" Or give labels along {dim!r}: {_listed(labels)}."
+            elif len(axes) > 1 and np.prod(shape):
+                advice = f" Or give labels of each axis, as in {_example(name, axes)}."
+            raise ValueError(f"Weights of {called} must have the shape {shape}, but have {weights.shape}.{advice}")
+        return weights
+    if not axes:
+        raise ValueError(f"{called} is one number and has no labels, but weights of {_listed(list(given))} were given.")
+    (dim, labels), *rest = axes
+    weights = np.zeros([len(own) for _, own in axes])
+    for label, own in given.items():
+        if label not in labels:
+            along = f" along {dim!r}" * bool(rest)
+            raise ValueError(f"{called} has no entry {label!r}{along}, only {_listed(labels)}.")
+        weights[labels.index(label)] = _by_labels(name, own, rest, (*above, label))
     return weights
 
 
-def _warn_of_likes(joint: Joint) -> None:
-    """Warn of entries of variables that the data do not tell apart."""
+def _example(name: str, axes: Sequence[tuple[str, list[Any]]]) -> str:
+    weights: Any = 1
+    for _, labels in reversed(axes):
+        weights = {labels[0]: weights}
+    return repr({name: weights})
+
+
+def _listed(labels: Sequence[Any]) -> str:
+    plain = [label.item() if isinstance(label, np.generic) else label for label in labels[:_LABELS]]
+    return ", ".join(map(repr, plain)) + ", ..." * (len(labels) > _LABELS)
+
+
+def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
+    """Warn of entries of variables that the data do not tell apart, but of those that are made of each other."""
     names = [(name, place) for name, mean in joint.means.items() for place in np.ndindex(np.shape(mean))]
     if len(names) > _MOST:
         return
@@ -153,7 +194,7 @@ def _warn_of_likes(joint: Joint) -> None:
     pairs = [
         (a, b)
         for a, b in np.argwhere(correlation > _ALIKE)
-        if names[a][0] != names[b][0] and np.isfinite(correlation[a, b])
+        if sources[names[a][0]].isdisjoint(sources[names[b][0]]) and np.isfinite(correlation[a, b])
     ]
     if pairs:
         a, b = pairs[0]

@@ -23,6 +23,7 @@ from pymc_gpep.fits.effects import contrasts as contrast_moments
 from pymc_gpep.fits.effects import effects
 from pymc_gpep.fits.group import GPGroup
 from pymc_gpep.fits.mixture import total_covariance, total_variance
+from pymc_gpep.fits.named_effects import names_of_effects
 from pymc_gpep.fits.prediction import predict_by, process_and_inputs
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.fits.sample import (
@@ -694,7 +695,9 @@ class Fit(SingleGroupApproximation):
         Parameters
         ----------
         names : str or sequence of str, optional
-            Names of variables of the model; all integrated ones if not given.
+            Names of variables of the model. Without them these are the integrated variables, and Deterministics in the
+            shape of one of these that they are made of. Where a variable is there only to make such a Deterministic, as
+            z of `pm.Deterministic("u", sigma * z)`, the Deterministic takes its place.
         Xnew : array (m, d), optional
             Inputs of the Gaussian processes that the variables are, or are made of: each term of a sum alone, as
             mgcv's `plot.gam` draws it.
@@ -727,8 +730,7 @@ class Fit(SingleGroupApproximation):
         if names is None and (Xnew is not None or data):
             raise ValueError("effects at other inputs or data needs names of variables.")
         if names is None:
-            held = {latent.free: latent.f for latent in classifier.processes}
-            names = [str(held.get(rv, rv).name) for rv in classifier.integrated]
+            names = names_of_effects(classifier)
         self.log_posterior.check_joint("effects")
         return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names), Xnew, data)
 
@@ -740,7 +742,8 @@ class Fit(SingleGroupApproximation):
         ----------
         contrasts : dict of str to dict
             Weights of variables by name, for each combination by a name of its own. Weights are an array in the shape
-            of the variable. A variable of one axis also takes a dict of labels to numbers.
+            of the variable, or a dict of labels to numbers. For a variable of two axes, labels of the first lead to
+            dicts of labels of the second, or to an array along it. Labels that are left out have the weight 0.
 
         Returns
         -------
@@ -750,11 +753,12 @@ class Fit(SingleGroupApproximation):
         Raises
         ------
         ValueError
-            As `effects`, or if weights have another shape.
+            As `effects`, if weights have another shape, or if a variable has no entry of that label.
 
         Examples
         --------
         >>> fit.contrast({"north - south": {"u": {"north": 1, "south": -1}}})
+        >>> fit.contrast({"red - blue, north": {"v": {"north": {"red": 1, "blue": -1}}}})
         """
         self.log_posterior.check_joint("contrast")
         return contrast_moments(self.hyper_posterior, contrasts)

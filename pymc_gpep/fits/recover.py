@@ -14,6 +14,7 @@ from rich.console import Console
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array
+from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.gaussians.normals import draw_normals
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.solvers.team import one_blas_thread
@@ -159,7 +160,8 @@ class _LatentValues:
 
 def _completed(idata: xr.DataTree, posterior: xr.Dataset, values: dict[str, Array], model: pm.Model) -> xr.DataTree:
     """`idata` with the given draws in its posterior, and with the data of the model, as PyMC names and labels them."""
-    converted = pm.to_inference_data(posterior_predictive=values, model=model)
+    dims = plain_dims(model, {name: value.shape[2:] for name, value in values.items()})
+    converted = pm.to_inference_data(posterior_predictive=values, model=model, dims=dims)
     drawn = (
         converted["posterior_predictive"].to_dataset().assign_coords(chain=posterior["chain"], draw=posterior["draw"])
     )

@@ -16,6 +16,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.checks.importance import ResampledDraws
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.conditional import Conditional
+from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.fits.recorder import Recorder
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.block_functions import BlockFunctions
@@ -122,6 +123,7 @@ def sampled_variables(
     if not return_inferencedata:
         return multitrace
     kwargs["log_likelihood"] = False
+    kwargs["dims"] = plain_dims(model, traces[0].var_shapes) | dict(kwargs.get("dims") or {})
     data = pm.to_inference_data(multitrace, model=model, **kwargs)
     data["posterior"].attrs |= _attrs(hyper)
     if weighted:

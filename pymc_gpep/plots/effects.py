@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
-from numpy.typing import ArrayLike
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.plots.canvas import single
-from pymc_gpep.plots.style import colours, label_of
+from pymc_gpep.plots.canvas import panels, single
+from pymc_gpep.plots.style import MARKERS, colours, label_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +22,11 @@ __all__ = ["plot_effects"]
 
 _ROW = 0.22  # inches for an entry
 _MOST_LABELS = 60
+_MOST_SERIES = 10
+_NEW = "new_point"
 
 
+@overload
 def plot_effects(
     fit: Fit,
     name: str,
@@ -33,84 +37,200 @@ def plot_effects(
     Xnew: ArrayLike | None = None,
     data: Mapping[str, ArrayLike] | None = None,
     ax: Axes | None = None,
-) -> Axes:
-    """Draw means and intervals of a variable that is affine in what was integrated.
+) -> Axes: ...
+
+
+@overload
+def plot_effects(
+    fit: Fit,
+    name: list[str] | tuple[str, ...],
+    x: ArrayLike | None = None,
+    *,
+    prob: float = 0.9,
+    order: bool = False,
+    Xnew: ArrayLike | None = None,
+    data: Mapping[str, ArrayLike] | None = None,
+    ax: Any = None,
+) -> NDArray[Any]: ...
+
+
+def plot_effects(
+    fit: Fit,
+    name: str | list[str] | tuple[str, ...],
+    x: ArrayLike | None = None,
+    *,
+    prob: float = 0.9,
+    order: bool = False,
+    Xnew: ArrayLike | None = None,
+    data: Mapping[str, ArrayLike] | None = None,
+    ax: Any = None,
+) -> Axes | NDArray[Any]:
+    """Draw means and intervals of variables that are affine in what was integrated.
 
     Intervals are those of a Gaussian with the mean and the standard deviation of `Fit.effects`.
 
     Parameters
     ----------
     fit : Fit
-    name : str
-        An integrated variable, or a Deterministic that `Fit.effects` takes, of one axis.
+    name : str or list of str
+        An integrated variable, or a Deterministic that `Fit.effects` takes, of one or two axes. A list of names has a
+        panel for each. Two axes are drawn as one series for each entry of the shorter one, or of the one that is not
+        along `x`, with a legend.
     x : array (m,) or (m, 2), optional
         An input of each entry, along which a curve with a band is drawn; with two columns, a map of the means. Without
         it there is a line for each entry, with its label.
     prob : float
         Probability that an interval holds.
     order : bool
-        Whether entries are in the order of their means.
+        Whether entries are in the order of their means, or of the averages of these over series.
     Xnew, data : array (m, d), dict of str to array, optional
         Other inputs and data than those of the fit, as `Fit.effects` takes them. `x` is `Xnew` if not given.
-    ax : matplotlib.axes.Axes, optional
+    ax : matplotlib.axes.Axes, or array of them, optional
+        As many as there are names.
 
     Returns
     -------
-    matplotlib.axes.Axes
+    matplotlib.axes.Axes, or an array of them for a list of names
 
     Raises
     ------
     ValueError
-        If the variable has not one axis, if `x` has another length, if `prob` is not between 0 and 1, or as
-        `Fit.effects` raises it.
+        If a variable has more than two axes, or more than ten series. If `x` has another length, or two columns for a
+        variable of two axes. If `prob` is not between 0 and 1, or as `Fit.effects` raises it.
 
     Examples
     --------
     >>> gpep.plots.plot_effects(fit, "county", order=True)
+    >>> gpep.plots.plot_effects(fit, ["county", "year"])
     >>> gpep.plots.plot_effects(fit, "smooth", x=age)
     >>> gpep.plots.plot_effects(fit, "f", Xnew=np.linspace(0, 1, 100)[:, None])
     """
     if not 0.0 < prob < 1.0:
         raise ValueError(f"prob must be between 0 and 1, but is {prob}.")
-    found = fit.effects(name, Xnew=Xnew, data=data)[name]
+    names = [name] if isinstance(name, str) else list(name)
+    effects = fit.effects(names, Xnew=Xnew, data=data)
     x = Xnew if x is None else x
-    if found.ndim > 2:
-        raise ValueError(f"{name!r} has {found.ndim - 1} axes, but must have one. Draw a Deterministic of one axis.")
-    mean, sd = np.atleast_1d(found.sel(moment="mean").values), np.atleast_1d(found.sel(moment="sd").values)
-    half = float(ndtri(0.5 + 0.5 * prob)) * sd
-    if x is not None:
-        return _along(name, mean, half, np.asarray(x, dtype=np.float64), ax)
-    (dim,) = found.dims[1:] or (name,)
-    labels = list(found.coords[dim].values) if dim in found.coords else list(range(len(mean)))
-    places = np.argsort(mean, kind="stable") if order else np.arange(len(mean))[::-1]
-    ax = single(ax, (5.0, 0.8 + _ROW * min(len(mean), 2 * _MOST_LABELS)))
-    rows = np.arange(len(mean))
-    (colour,) = colours(1)
-    ax.hlines(rows, (mean - half)[places], (mean + half)[places], color=colour, linewidth=1.2)
-    ax.plot(mean[places], rows, "o", color=colour, markersize=3.5)
-    ax.axvline(0.0, color="#a6a6a6", linewidth=0.8, zorder=0)
-    if len(mean) <= _MOST_LABELS:
-        ax.set_yticks(rows, [str(labels[i]) for i in places])
+    at = None if x is None else np.asarray(x, dtype=np.float64)
+    found = [_series(effects[each], at) for each in names]
+    quantile = float(ndtri(0.5 + 0.5 * prob))
+    if isinstance(name, str):
+        return _drawn(found[0], at, quantile, order, ax)
+    height = max(_height(each) for each in found) if at is None else 4.5
+    axes = panels(ax, 1, len(names), (5.0, height))[0]
+    for each, own in zip(found, axes, strict=True):
+        _drawn(each, at, quantile, order, own)
+    drawn: NDArray[Any] = axes
+    return drawn
+
+
+def _series(found: xr.DataArray, x: Array | None) -> xr.DataArray:
+    """Return moments (moment, entries, series) of a variable of two axes, and those of others as they are.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be drawn.
+    """
+    name = found.name
+    numbers = f"fit.effects({name!r})[{name!r}] has the numbers."
+    if found.ndim > 3:
+        raise ValueError(f"{name!r} has {found.ndim - 1} axes, and at most two are drawn. {numbers}")
+    if found.ndim < 3:
+        return found
+    first, second = found.dims[1:]
+    along = None if x is None else [dim for dim in (first, second) if found.sizes[dim] == len(x)]
+    if _NEW in found.dims:
+        series = second if first == _NEW else first
+    elif along and len(along) == 1:
+        series = second if along == [first] else first
     else:
-        ax.set_yticks([])
-    ax.set(xlabel=label_of(name), ylabel=label_of(dim) if dim != name else "", ylim=(-1, len(mean)))
+        series = first if found.sizes[first] < found.sizes[second] else second
+    if found.sizes[series] > _MOST_SERIES:
+        sizes = " by ".join(str(size) for size in found.shape[1:])
+        raise ValueError(f"{name!r} has {sizes} entries, and at most {_MOST_SERIES} series are drawn. {numbers}")
+    if x is not None and x.ndim > 1 and x.shape[1] > 1:
+        raise ValueError(f"A map is drawn of a variable of one axis, but {name!r} has two. {numbers}")
+    return found.transpose("moment", ..., series)
+
+
+def _height(found: xr.DataArray) -> float:
+    """Return inches for a line of each entry."""
+    rows = found[0].size if found.ndim > 1 else 1
+    return 0.8 + _ROW * min(rows, 2 * _MOST_LABELS)
+
+
+def _drawn(found: xr.DataArray, x: Array | None, quantile: float, order: bool, ax: Axes | None) -> Axes:
+    """Draw one variable, whose second axis, if there is one, is that of series."""
+    name = str(found.name)
+    count = found.shape[2] if found.ndim == 3 else 1
+    mean, sd = (found.sel(moment=moment).values.reshape(-1, count) for moment in ("mean", "sd"))
+    half = quantile * sd
+    named = [str(value) for value in _labels(found, found.dims[2], count)] if found.ndim == 3 else [None]
+    if x is None:
+        ax = _lines(found, mean, half, named, order, ax)
+    elif x.ndim > 1 and x.shape[-1] > 1:
+        ax = _map(name, mean[:, 0], x, ax)
+    else:
+        ax = _curves(name, mean, half, x, named, ax)
+    if found.ndim == 3:
+        ax.legend(title=label_of(found.dims[2]), loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return ax
 
 
-def _along(name: str, mean: Array, half: Array, x: Array, ax: Axes | None) -> Axes:
-    """Draw a curve with a band over one input, or the means over two."""
-    if len(x) != len(mean) or x.ndim > 2 or (x.ndim > 1 and x.shape[1] not in (1, 2)):
-        raise ValueError(f"x must have an entry for each of the {len(mean)} of {name!r}, but has shape {x.shape}.")
+def _labels(found: xr.DataArray, dim: Any, size: int) -> list[Any]:
+    return list(found.coords[dim].values) if dim in found.coords else list(range(size))
+
+
+def _lines(
+    found: xr.DataArray, mean: Array, half: Array, named: Sequence[str | None], order: bool, ax: Axes | None
+) -> Axes:
+    """Draw a line for each entry, of several series one below the other."""
+    ax = single(ax, (5.0, _height(found)))
+    dim = found.dims[1] if found.ndim > 1 else None
+    n, count = mean.shape
+    places = np.argsort(mean.mean(axis=1), kind="stable") if order else np.arange(n)[::-1]
+    rows = np.arange(n)
+    apart = 0.7 * ((count - 1) / 2 - np.arange(count)) / count
+    for k, colour in enumerate(colours(count)):
+        at = rows + apart[k]
+        lower, upper = (mean - half)[places, k], (mean + half)[places, k]
+        ax.hlines(at, lower, upper, color=colour, linewidth=1.2)
+        marker = MARKERS[k % len(MARKERS)]
+        ax.plot(mean[places, k], at, marker, color=colour, markersize=3.5, label=named[k])
+    ax.axvline(0.0, color="#a6a6a6", linewidth=0.8, zorder=0)
+    if n <= _MOST_LABELS:
+        labels = _labels(found, dim, n)
+        ax.set_yticks(rows, [str(labels[i]) for i in places])
+    else:
+        ax.set_yticks([])
+    ax.set(xlabel=label_of(found.name), ylabel="" if dim is None else label_of(dim), ylim=(-1, n))
+    return ax
+
+
+def _check(name: str, n: int, x: Array) -> None:
+    if len(x) != n or x.ndim > 2 or (x.ndim > 1 and x.shape[1] not in (1, 2)):
+        raise ValueError(f"x must have an entry for each of the {n} of {name!r}, but has shape {x.shape}.")
+
+
+def _map(name: str, mean: Array, x: Array, ax: Axes | None) -> Axes:
+    """Draw means over two inputs."""
+    _check(name, len(mean), x)
     ax = single(ax)
-    if x.ndim > 1 and x.shape[1] > 1:
-        size = float(np.abs(mean).max()) or 1.0
-        drawn: Any = ax.scatter(x[:, 0], x[:, 1], c=mean, cmap="RdBu_r", vmin=-size, vmax=size)
-        ax.figure.colorbar(drawn, ax=ax, label=label_of(name))
-        return ax
+    size = float(np.abs(mean).max()) or 1.0
+    drawn: Any = ax.scatter(x[:, 0], x[:, 1], c=mean, cmap="RdBu_r", vmin=-size, vmax=size)
+    ax.figure.colorbar(drawn, ax=ax, label=label_of(name))
+    return ax
+
+
+def _curves(name: str, mean: Array, half: Array, x: Array, named: Sequence[str | None], ax: Axes | None) -> Axes:
+    """Draw a curve with a band over one input for each series."""
+    _check(name, len(mean), x)
+    ax = single(ax)
     x = x.ravel()
     order = np.argsort(x, kind="stable")
-    (colour,) = colours(1)
-    ax.fill_between(x[order], (mean - half)[order], (mean + half)[order], color=colour, alpha=0.25, linewidth=0)
-    ax.plot(x[order], mean[order], color=colour)
+    for k, colour in enumerate(colours(mean.shape[1])):
+        lower, upper = (mean - half)[order, k], (mean + half)[order, k]
+        ax.fill_between(x[order], lower, upper, color=colour, alpha=0.25, linewidth=0)
+        ax.plot(x[order], mean[order, k], color=colour, label=named[k])
     ax.set(ylabel=label_of(name))
     return ax

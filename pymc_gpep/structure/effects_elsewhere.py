@@ -78,7 +78,12 @@ class EffectsElsewhere:
         self._place: TensorVariable | None = None
         given: dict[str, Any] = dict(new)
         if unknown := [name for name in given if name not in known]:
-            listed = ", ".join(map(repr, known)) or "none"
+            if not known:
+                raise ValueError(
+                    f"{self._called} depend on no data {unknown[0]!r}, nor on other data. Declare what differs between "
+                    "rows as pm.Data."
+                )
+            listed = ", ".join(map(repr, known))
             raise ValueError(f"{self._called} depend on no data {unknown[0]!r}, only on {listed}.")
         inputs = None if x is None else self._inputs_by(x, behind, known, given)
         self._given = {name: self._checked(known[name], value) for name, value in given.items()}

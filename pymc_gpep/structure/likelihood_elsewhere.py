@@ -66,7 +66,8 @@ class LikelihoodElsewhere:
         if unknown := [name for name in given if name not in known and name not in others]:
             has = [*others, *known]
             depends = f"the data {_listing(has)}" if has else "no data besides latent values"
-            raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.")
+            advice = "" if has else " Declare what differs between rows as pm.Data."
+            raise ValueError(f"data names {_listing(unknown)}, but {self._name!r} depends on {depends}.{advice}")
         given = {name: value for name, value in given.items() if name in known}
         self._missing = [name for name in known if name not in given]
         # With one row too many, what still has the rows of the fitted data cannot fit by chance.

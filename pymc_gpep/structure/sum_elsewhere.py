@@ -193,7 +193,11 @@ class SumElsewhere(Elsewhere):
         self._known: dict[str, SharedVariable] = {str(v.name): v for v in found}
         self._fitted = dict(zip(self._known, evaluate([data.get(v, v) for v in found]) if found else [], strict=True))
         self.takes = self._known.keys()
-        self._new = f"data of the model at new rows, data={{...}} with {', '.join(self._known) or 'none'}."
+        self._new = (
+            f"data of the model at new rows, data={{...}} with {', '.join(self._known)}."
+            if self._known
+            else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
+        )
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
 
     @property
@@ -203,7 +207,7 @@ class SumElsewhere(Elsewhere):
         if name is None and self._fixed is not None:
             return self._fixed.inputs
         if name is None:
-            raise ValueError(f"Latent functions that are sums have no inputs, but {self._new}")
+            raise ValueError(f"Latent functions that are sums have no inputs. They take {self._new}")
         return np.asarray(self._fitted[name], dtype=np.float64)
 
     @cached_property
@@ -239,7 +243,7 @@ class SumElsewhere(Elsewhere):
                 by_row[_INPUTS] = new_inputs(x, self._fixed.inputs.shape[1])
             else:
                 advice = " Declare inputs as pm.Data('X', X) for predict(Xnew)." * bool(self._prior.processes)
-                raise TypeError(f"Latent functions that are sums have no Xnew, but {self._new}{advice}")
+                raise TypeError(f"Latent functions that are sums have no Xnew. They take {self._new}{advice}")
         if not given and not by_row and self._known:
             raise TypeError(f"predict needs {self._new}")
         for name, value in given.items():

@@ -66,6 +66,20 @@ def test_names_that_are_not_there(fit):
         fit.predict(data={"x": 1.0, "z": 1.0}, progressbar=False)
 
 
+def test_a_model_without_data_is_told_to_declare_them():
+    with pm.Model():
+        u = pm.Normal("u", 0, 1, shape=4)
+        pm.Bernoulli("y", logit_p=u[GROUP] * X, observed=Y)
+        fit = pm.fit(method="laplace", progressbar=False)
+    declare = "what differs between rows (is declared )?as pm.Data"
+    with pytest.raises(TypeError, match=f"are sums have no Xnew. They take .* {declare}"):
+        fit.predict(X[:3, None], progressbar=False)
+    with pytest.raises(ValueError, match=f"data names 'z', .* depends on no data .* Declare {declare}"):
+        fit.predict(data={"z": 1.0}, progressbar=False)
+    with pytest.raises(ValueError, match=f"'u' depend on no data 'z', nor on other data. Declare {declare}"):
+        fit.effects("u", data={"z": [1.0]})
+
+
 def of_missing_values():
     x = X.copy()
     x[3] = np.nan

@@ -25,8 +25,8 @@ N = 40
 _rng = np.random.default_rng(1)
 DATA = pd.DataFrame(
     {
-        "x": _rng.normal(size=N),
-        "x2": _rng.normal(size=N),
+        "x": _rng.normal(5.0, size=N),  # far from 0: bambi centres predictors unless told not to
+        "x2": _rng.normal(-3.0, size=N),
         "t": np.linspace(0, 1, N),
         "E": _rng.uniform(1, 3, N),
         "g": _rng.choice(list("abcdef"), N),
@@ -124,20 +124,98 @@ def test_the_argument_of_a_formula_is_that_of_its_model(name: str) -> None:
     assert_allclose(np.broadcast_to(found, np.shape(expected)), expected, rtol=1e-6, atol=1e-12)
 
 
-def test_bambi_predicts_and_interprets_by_draws_of_a_fit() -> None:
-    model = built("groups")
-    fit = pm.fit(model=model.backend.model, method="ep", hyper="map", progressbar=False)
-    idata = fit.sample(400, chains=2, random_seed=1)
-    new = pd.DataFrame({"x": [-1.0, 1.0], "g": ["a", "b"]})
-    predicted = model.predict(idata, data=new, inplace=False)
-    p = predicted["posterior"]["p"].mean(("chain", "draw")).values
-    # The same probabilities by the fit's own Gaussian: rows of the data with these groups.
-    at = [int(np.flatnonzero(DATA["g"] == group)[0]) for group in "ab"]
-    own = fit.sample(400, chains=2, random_seed=1)["posterior"]
-    slope = own["x"].values[..., None] * (new["x"].values - DATA["x"].values[at])
-    eta = np.log(own["p"].values[..., at] / (1 - own["p"].values[..., at])) + slope
-    assert_allclose(p, expit(eta).mean((0, 1)), atol=1e-3)
+# Formula, options, and the probabilities of bambi's `predict`, of those that the model itself calls "p".
+PREDICTED: dict[str, tuple[str, dict[str, Any], Callable[[np.ndarray], np.ndarray]]] = {
+    "groups": ("y ~ x + (1 | g)", {"family": "bernoulli"}, lambda p: p),
+    "centred by the formula": ("y ~ center(x)", {"family": "bernoulli"}, lambda p: p),
+    "slopes of a category": ("y ~ x + (h | g)", {"family": "bernoulli"}, lambda p: p),
+    "splines": (f"y ~ {_SPLINE} + x", FORMULAS["spline"][1], lambda p: p),
+    "ratings and groups": (
+        "rating ~ x + (1 | g)", {"family": "cumulative"}, lambda p: np.diff(p, prepend=0.0, append=1.0),
+    ),
+    "classes and groups": ("kind ~ x + (1 | g)", {"family": "categorical"}, lambda p: p),
+}  # fmt: skip
+
+
+def drawn(model: Any, draws: int = 10, **kwargs: Any) -> Any:
+    """Return draws of a fit, with groups as the last axis of what has several classes."""
+    pymc_model = model.backend.model
+    fit = pm.fit(model=pymc_model, method="laplace", progressbar=False, **kwargs)
+    idata = fit.sample(draws, chains=2, random_seed=1)
+    if "g__factor_dim" in idata["posterior"].dims and model.family.name == "categorical":
+        idata["posterior"] = idata["posterior"].dataset.transpose(..., "g__factor_dim")
+    return idata
+
+
+def uncentred(name: str, **kwargs: Any) -> Any:
+    formula, options, _ = PREDICTED[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of bambi, on its own code
+        model = bmb.Model(formula, DATA, **{"family": "bernoulli", "center_predictors": False} | options | kwargs)
+        model.build()
+    return model
+
+
+@pytest.mark.parametrize("name", PREDICTED)
+def test_bambi_predicts_by_draws_of_a_fit(name: str) -> None:
+    """At the rows of the data, for each draw, the probability of the PyMC model."""
+    model = uncentred(name)
+    idata = drawn(model, hyper="map")
+    own = PREDICTED[name][2](idata["posterior"]["p"].values)
+    assert own.std(axis=(0, 1)).min() > 0
+    found = model.predict(idata, data=DATA, inplace=False)["posterior"]["p"]
+    assert_allclose(found.values, own, atol=1e-10)
+
+
+def test_bambi_does_not_know_the_intercept_of_a_model_that_it_centred() -> None:
+    model = uncentred("groups", center_predictors=True)
+    idata = drawn(model, hyper="map")
+    found = model.predict(idata, data=DATA, inplace=False)["posterior"]["p"]
+    assert np.abs(found - idata["posterior"]["p"]).max() > 0.1
+    centred = idata["posterior"]["x"] * DATA["x"].mean()
+    idata["posterior"] = idata["posterior"].dataset.assign(Intercept=idata["posterior"]["Intercept"] - centred)
+    found = model.predict(idata, data=DATA, inplace=False)["posterior"]["p"]
+    assert_allclose(found, idata["posterior"]["p"], atol=1e-10)
+
+
+def test_a_formula_that_centres_is_the_model_that_bambi_centres() -> None:
+    evidence = []
+    for formula, centre in (("y ~ x + x2", True), ("y ~ center(x) + center(x2)", False)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of bambi, on its own code
+            model = bmb.Model(formula, DATA, family="bernoulli", center_predictors=centre)
+            model.build()
+        evidence.append(pm.fit(model=model.backend.model, method="ep", progressbar=False).log_evidence)
+    assert_allclose(evidence[0], evidence[1], atol=1e-8)
+
+
+def test_bambi_interprets_by_draws_of_a_fit() -> None:
+    """A comparison of x with x + 1 in one group, by the coefficients of each draw."""
+    model = uncentred("groups")
+    idata = drawn(model, draws=200, hyper="map")
+    draws = idata["posterior"]
+    rest = draws["Intercept"] + draws["1|g"].sel(g__factor_dim="a")
+    change = expit(rest + 6.0 * draws["x"]) - expit(rest + 5.0 * draws["x"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        summary = bmb.interpret.comparisons(model, idata, "x").summary
-    assert np.isfinite(summary["estimate"]).all()
+        summary = bmb.interpret.comparisons(model, idata, {"x": [5.0, 6.0]}, {"g": ["a"]}).summary
+    assert_allclose(summary["estimate"], change.mean(), atol=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["groups", "ratings and groups", "classes and groups"])
+def test_predictions_are_those_of_the_sampler_of_bambi(name: str) -> None:
+    model = uncentred(name)
+    fit = pm.fit(model=model.backend.model, method="qep" if "classes" in name else "ep", progressbar=False)
+    idata = fit.sample(1000, chains=2, random_seed=1)
+    if "classes" in name:
+        idata["posterior"] = idata["posterior"].dataset.transpose(..., "g__factor_dim")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampled = model.fit(draws=300, tune=250, chains=1, cores=1, random_seed=1, progressbar=False)
+    new = pd.DataFrame({"x": [4.0, 5.0, 6.0], "g": ["a", "c", "f"]})
+    found, expected = (
+        model.predict(each, data=new, inplace=False)["posterior"]["p"].mean(("chain", "draw"))
+        for each in (idata, sampled)
+    )
+    assert_allclose(found, expected, atol=0.05)

@@ -1,0 +1,56 @@
+"""Dims of variables whose labels do not have the length of the axis they belong to."""
+
+from collections.abc import Mapping
+
+import pymc as pm
+
+__all__ = ["dims_that_fit", "plain_dims"]
+
+
+def dims_that_fit(model: pm.Model, name: str, shape: tuple[int, ...]) -> list[str]:
+    """Return a dim for each axis of a variable of a model.
+
+    An axis without a dim, or with a dim whose labels have another length, is called as ArviZ would call it.
+
+    Parameters
+    ----------
+    model : pm.Model
+    name : str
+    shape : tuple of int
+        Shape of the variable.
+
+    Returns
+    -------
+    list of str
+    """
+    given = model.named_vars_to_dims.get(name) or ()
+    dims = [f"{name}_dim_{i}" for i in range(len(shape))]
+    for i, (dim, size) in enumerate(zip(given, shape, strict=False)):
+        labels = None if dim is None else model.coords.get(dim)
+        if dim is not None and (labels is None or len(labels) == size):
+            dims[i] = str(dim)
+    return dims
+
+
+def plain_dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
+    """Return dims of the variables of a model whose own dims have labels of another length.
+
+    PyMC makes no `DataTree` of draws of such a variable. bambi's ordinal families have one: a probability for each
+    threshold, with the labels of the classes.
+
+    Parameters
+    ----------
+    model : pm.Model
+    shapes : dict of str to tuple of int
+        Shapes of variables.
+
+    Returns
+    -------
+    dict of str to list of str
+    """
+    found = {name: dims_that_fit(model, name, shapes[name]) for name in model.named_vars_to_dims if name in shapes}
+    return {
+        name: dims
+        for name, dims in found.items()
+        if any(own is not None and own != dim for own, dim in zip(model.named_vars_to_dims[name], dims, strict=False))
+    }

@@ -1,0 +1,63 @@
+"""Variables whose dims have labels of another length than their axes."""
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.fits.labels import dims_that_fit, plain_dims
+
+LABELS = list("abcd")
+
+
+def model():
+    with pm.Model(coords={"group": LABELS}) as made:
+        s = pm.HalfNormal("s", 1)
+        u = pm.Normal("u", 0, s, dims="group")
+        pm.Deterministic("steps", u[1:] - u[:-1], dims="group")
+        pm.Bernoulli("y", logit_p=u[np.arange(8) % 4], observed=[0, 1, 0, 1, 0, 1, 1, 0])
+    return made
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return pm.fit(model=model(), method="ep", hyper="map", progressbar=False)
+
+
+def test_dims_whose_labels_do_not_fit_are_those_of_arviz():
+    made = model()
+    assert dims_that_fit(made, "u", (4,)) == ["group"]
+    assert dims_that_fit(made, "steps", (3,)) == ["steps_dim_0"]
+    assert dims_that_fit(made, "s", ()) == []
+    assert plain_dims(made, {"u": (4,), "s": (), "steps": (3,)}) == {"steps": ["steps_dim_0"]}
+
+
+def test_draws_keep_other_labels(fit):
+    draws = fit.sample(6, random_seed=1)["posterior"]
+    assert draws["u"].dims[2:] == ("group",)
+    assert list(draws["group"].values) == LABELS
+    assert draws["steps"].dims[2:] == ("steps_dim_0",)
+    assert_allclose(draws["steps"].values, np.diff(draws["u"].values, axis=2), atol=1e-12)
+
+
+def test_dims_of_the_caller_come_first(fit):
+    draws = fit.sample(2, random_seed=1, dims={"steps": ["step"]})["posterior"]
+    assert draws["steps"].dims[2:] == ("step",)
+
+
+def test_effects_keep_other_labels(fit):
+    found = fit.effects(["u", "steps"])
+    assert found["steps"].dims == ("moment", "steps_dim_0")
+    assert_allclose(found["steps"].sel(moment="mean"), np.diff(found["u"].sel(moment="mean")), atol=1e-10)
+
+
+def test_recovered_draws_keep_other_labels():
+    marginal = gpep.marginalize(model(), method="laplace")
+    draws = pm.draw(marginal["s"], 3, random_seed=1)
+    sampled = xr.DataTree.from_dict(
+        {"posterior": xr.Dataset({"s": (("chain", "draw"), draws[None])}, {"chain": [0], "draw": range(3)})}
+    )
+    posterior = gpep.recover(sampled, marginal, random_seed=1, progressbar=False)["posterior"]
+    assert_allclose(posterior["steps"].values, np.diff(posterior["u"].values, axis=2), atol=1e-12)
