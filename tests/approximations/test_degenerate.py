@@ -439,7 +439,6 @@ def test_missing_inputs_are_refused(value):
         (-1, "y: 1 of 30 observed labels"),
         (3, "y: 1 of 30 observed labels"),
         (0.5, "y: 1 of 30 observed labels"),
-        (np.nan, r"y: observed labels are missing at 1 of 30 points \(position 29\)"),
     ],
 )
 def test_labels_outside_the_range_are_refused(wrong, message):
