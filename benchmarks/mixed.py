@@ -3,10 +3,11 @@
     python -m benchmarks.mixed --data FOLDER
     python -m benchmarks.mixed --data FOLDER --only cbpp
 
-FOLDER has the data sets as R's packages have them (`cbpp.csv`, `epil.csv`, `wine.csv`, `VerbAgg.csv.gz`; groups and factors count from
-0) and `estimates.json`: what each function of R gave, by data set, function and setting. For each model: the log
-likelihood by Laplace's method at its maximum less R's, and the largest difference of a coefficient in standard errors.
-At R's estimates by quadrature: the evidences of EP and of corrected EP less the log likelihood by 120-point quadrature.
+FOLDER has the data sets as R's packages have them (`cbpp.csv`, `epil.csv`, `wine.csv`, `VerbAgg.csv.gz`), with groups
+and factors from 0. In `estimates.json` it has what each function of R gave, by data set, function and setting. For each
+model: the log likelihood by Laplace's method at its maximum less R's, and the largest difference of a coefficient in
+standard errors. At R's estimates by quadrature: the evidences of EP and of corrected EP less the log likelihood by
+120-point quadrature.
 """
 
 import argparse
@@ -24,7 +25,6 @@ import pytensor.tensor as pt
 from scipy.special import gammaln
 
 import pymc_gpep  # noqa: F401  registers the methods of pm.fit
-
 
 _CROSSED = [("u", 316), ("v", 24)]
 _MOST = 3000  # rows of which an evidence is corrected
