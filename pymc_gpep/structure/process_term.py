@@ -1,6 +1,6 @@
 """A Gaussian process among the terms of a sum: which of its values rows take, and with which coefficients."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.structure.latent import LatentGP
 
-__all__ = ["ProcessTerm", "probes"]
+__all__ = ["ProcessTerm", "cells_by_probes", "probes"]
 
 _SAME = 1e-9
 _SEED = 2
@@ -33,6 +33,26 @@ def probes(shape: tuple[int, ...]) -> list[Array]:
         np.arange(1.0, count + 1).reshape(shape),
         np.random.default_rng(_SEED).standard_normal(shape),
     ]
+
+
+def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], bool]:
+    """Return which of some values each row takes, and whether each takes one, times a coefficient, at the most.
+
+    Parameters
+    ----------
+    changes : sequence of array
+        What `probes` of that shape change, in one shape.
+    shape : tuple of int
+        Of the values.
+    """
+    coefficient, coded, noise = changes
+    none = coefficient == 0.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cells = np.where(none, 1.0, coded / coefficient).round().astype(np.int64) - 1
+    values = probes(shape)[2].ravel()
+    inside = (cells >= 0) & (cells < values.size)
+    again = np.where(inside, coefficient * values[np.where(inside, cells, 0)], np.nan)
+    return cells, bool(np.allclose(again, noise, rtol=_SAME, atol=_SAME))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +93,8 @@ class ProcessTerm:
         taken : array (c, outputs)
             Whether each output has a part in each function.
         """
-        coefficient, coded, noise = given
-        none = coefficient == 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cells = np.where(none, 1.0, coded / coefficient).round().astype(np.int64) - 1
-        values = probes(shape)[2].ravel()
-        inside = (cells >= 0) & (cells < values.size)
-        again = np.where(inside, coefficient * values[np.where(inside, cells, 0)], np.nan)
-        selected = bool(np.allclose(again, noise, rtol=_SAME, atol=_SAME))
+        coefficient = given[0]
+        cells, selected = cells_by_probes(given, shape)
         feeds = np.where(taken.any(axis=0), taken.argmax(axis=0), -1)
         points = shape[-1]
         own = [np.array_equal(cells[k] % points, np.arange(points)) for k in feeds if k >= 0]

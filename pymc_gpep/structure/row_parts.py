@@ -24,7 +24,7 @@ from pymc_gpep.solvers.coefficients import Coefficients, Composed, from_entries
 from pymc_gpep.structure.affine import Affinity
 from pymc_gpep.structure.affine_variables import InNormals, slopes_of
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
-from pymc_gpep.structure.process_term import probes
+from pymc_gpep.structure.process_term import cells_by_probes, probes
 
 __all__ = ["RowParts", "row_parts"]
 
@@ -252,16 +252,12 @@ def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
         def change(given: Array, i: int = i) -> Array:
             return np.asarray(linear(*nothing[:i], given, *nothing[i + 1 :])) - still
 
-        ones, codes, noise = (change(probe) for probe in probes(shape))
-        none = ones == 0.0
-        with np.errstate(divide="ignore", invalid="ignore"):
-            cell = np.where(none, 1.0, codes / ones).round().astype(np.int64) - 1
         size = int(np.prod(shape))
-        inside = (cell >= 0) & (cell < size)
-        again = np.where(inside, ones * probes(shape)[2].ravel()[np.where(inside, cell, 0)], np.nan)
-        if np.allclose(again, noise, rtol=_SAME, atol=_SAME):
-            cells.append(begin + cell[:, None])
-            values.append(ones[:, None])
+        changes = [change(probe) for probe in probes(shape)]
+        own, selected = cells_by_probes(changes, shape)
+        if selected:
+            cells.append(begin + own[:, None])
+            values.append(changes[0][:, None])
         else:
             cells.append(np.broadcast_to(begin + np.arange(size), (len(still), size)))
             values.append(np.stack([change(unit.reshape(shape)) for unit in np.eye(size)], axis=1))
