@@ -24,6 +24,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
 from pymc_gpep.likelihoods.two_classes import TwoClasses
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
+from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
@@ -56,8 +57,8 @@ class AuthorsLabelRegression(gpep.LabelRegression):
         terms = likelihood.computation(AverageLogDensity).terms
         g = np.empty((3, problem.labels.size))
 
-        def at(noise: float) -> tuple[float, FunctionPosterior]:
-            posterior = FunctionPosterior(problem)
+        def at(noise: float) -> tuple[float, DenseFunctionPosterior]:
+            posterior = DenseFunctionPosterior(problem.k[0], problem.mean[0])
             posterior.decompose(np.full(problem.labels.size, noise**2))
             posterior.invert()
             posterior.spread()
@@ -80,7 +81,7 @@ class AuthorsNaiveTAP(gpep.NaiveTAP):
     tolerance: float = field(default=1e-9, metadata=positive())
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        width = np.maximum(problem.k[0].diagonal() - 1.0, 0.0)
+        width = np.maximum(problem.prior.variances[0] - 1.0, 0.0)
         average = likelihood.computation(GaussianAverage).terms
 
         def volume(log_det: float, w: Array) -> float:
@@ -114,5 +115,5 @@ def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
 
 def _found(evidence: float, status: int, posterior: FunctionPosterior) -> Found:
     """What is needed to predict; derivatives are not."""
-    nothing = np.full_like(posterior.inverse, np.nan)
+    nothing = np.full((posterior.mean.size, posterior.mean.size), np.nan)
     return posterior.found(evidence, status, lambda: Derivatives(nothing[None], nothing[:1]))
