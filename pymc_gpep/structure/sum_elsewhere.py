@@ -199,6 +199,7 @@ class SumElsewhere(Elsewhere):
             else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
         )
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
+        self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
     @property
     def inputs(self) -> Array:
@@ -296,9 +297,9 @@ class SumElsewhere(Elsewhere):
             return RowsOfNormals(coefficients(there.roots[0]), np.zeros_like(there.mean), there.mean)
         m = len(x)
         if m > 1 and not x.strange and (parts := self._parts) is not None:
-            names = (*x.by_row, *x.others)
-            if names not in self._made:
+            if (names := (*x.by_row, *x.others)) not in self._complete:
                 self._at(point, x[:1])  # refuses data that are missing
+                self._complete.add(names)
             mean, rows = parts(point, {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()})
             return RowsOfNormals(rows, np.zeros((1, m)), self._by_function(mean, m))
         _, _, new, known = self._at(point, x)
@@ -353,8 +354,9 @@ class SumElsewhere(Elsewhere):
         """
         names = (*x.by_row, *x.others)
         if names not in self._made:
-            function, _ = self._made[names] = self._compiled(names)
-            self._check_alone(function, point, tuple(x.by_row), tuple(x.others))
+            made = self._compiled(names)
+            self._check_alone(made[0], point, tuple(x.by_row), tuple(x.others))
+            self._made[names] = made  # what was refused is refused again
         function, processes = self._made[names]
         m = len(x)
         # Data that still have the rows of the fit must not fit by chance.

@@ -72,5 +72,6 @@ def test_rows_that_depend_on_other_rows_are_refused(mixed):
         x = pm.Data("x", np.linspace(-1, 2, N))
         pm.Bernoulli("y", logit_p=pm.Normal("u", 0, 1) * mixed(x), observed=np.arange(N) % 3 == 0)
         fit = pm.fit(method="ep", progressbar=False)
-    with pytest.raises(ValueError, match="depend on other rows of 'x'"):
-        fit.predict(data={"x": [5.0]}, progressbar=False)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="depend on other rows of 'x'"):
+            fit.predict(data={"x": [5.0]}, progressbar=False)

@@ -99,6 +99,13 @@ def test_some_points_together_need_no_matrix_of_all(case, monkeypatch):
     assert case.rows.joint_latent_moments([1, 3])[1].shape == (2, 1, 2, 1)
 
 
+@pytest.mark.parametrize("count", [3, N])
+def test_data_that_are_missing_are_asked_for_each_time(case, count):
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"depend on further data: data=\{..., 'x': ...\}"):
+            case.rows.predict(data={"where": np.zeros(count, int)}, progressbar=False)
+
+
 def test_rows_left_out(case):
     found, expected = case.rows.loo(progressbar=False), case.dense.loo(progressbar=False)
     assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
