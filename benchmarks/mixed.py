@@ -47,7 +47,7 @@ class Mixed:
     exact : float
         Log likelihood at `quadrature`.
     constant : float
-        What the evidence leaves out.
+        A number that the evidence leaves out.
     """
 
     model: pm.Model

@@ -1,5 +1,6 @@
 """A Gaussian prior of latent values by its mean and dense covariance, factorised once for all."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import ClassVar
 
@@ -12,10 +13,19 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.prior_form import PriorForm
 
-__all__ = ["DensePrior"]
+__all__ = ["DensePrior", "check_finite"]
 
 
 _SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
+
+
+def check_finite(arrays: Mapping[str, Array]) -> None:
+    """Raise a ValueError that names an array which is not finite."""
+    for name, values in arrays.items():
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
+            )
 
 
 class DensePrior(Prior):
@@ -67,11 +77,7 @@ class DensePrior(Prior):
                 f"k must be ({n}, {n}) or ({c}, {n}, {n}) to fit the mean, but has shape {covariance.shape}."
             )
         covariance = covariance.reshape(-1, n, n)
-        for name, values in (("mean", means), ("k", covariance)):
-            if not np.isfinite(values).all():
-                raise ValueError(
-                    f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
-                )
+        check_finite({"mean": means, "k": covariance})
         size = np.abs(covariance).max()
         if np.abs(covariance - covariance.transpose(0, 2, 1)).max() > _SYMMETRY * size:
             raise ValueError("k must be symmetric, but is not: check the covariance function.")
@@ -81,7 +87,7 @@ class DensePrior(Prior):
 
     @property
     def array(self) -> Array:
-        """What solvers are given: the covariance."""
+        """The array that solvers are given, which is the covariance."""
         return self.k
 
     @property

@@ -12,6 +12,7 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites, Sites
 from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.row_form import precision_factor
 
 __all__ = ["RowPosterior"]
@@ -57,12 +58,14 @@ class RowPosterior(DensePosterior):
 
     @cached_property
     def mean(self) -> Array:
-        return self.prior.latent(self.normals[0])
+        return self.prior.latent(self.prior.whitened_slope(self.weights))
 
     @cached_property
-    def normals(self) -> tuple[Array, Array]:
-        """The mean (1, q) of z, and L⁻¹ (q, q): the covariance of z is L⁻ᵀ L⁻¹."""
-        return self.prior.rows.sums(self.weights[0])[None], self._root
+    def normals(self) -> CoupledWhitened:
+        """q(z), whose root is L⁻¹."""
+        centre = self.prior.whitened_slope(self.weights)
+        half = self._factor.T @ centre[0]
+        return CoupledWhitened(centre, self._root, 0.5 * (float(half @ half) - self.log_determinant))
 
     @property
     def log_determinant(self) -> float:
@@ -94,9 +97,8 @@ class RowPosterior(DensePosterior):
         prior_mean : array (1, m)
             m*.
         """
-        centre, root = self.normals
-        variance = beside + rows.variances(root)
-        return prior_mean + rows.products(centre[0]), variance.T[:, :, None]
+        variance = beside + rows.variances(self._root)
+        return prior_mean + rows.products(self.normals.mean[0]), variance.T[:, :, None]
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
         explained = self._explained(k_cross[0].T)
@@ -129,5 +131,4 @@ class RowPosterior(DensePosterior):
         return np.sqrt(self.precision[0])[:, None, None], kept[:, None, None]
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
-        centre, root = self.normals
-        return np.asarray(centre + rng.standard_normal((draws, 1, len(root))) @ root)
+        return self.normals.draw(rng, draws)

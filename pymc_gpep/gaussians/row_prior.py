@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.dense_prior import DensePrior, check_finite
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.row_form import BoundRows, RowForm
 
@@ -53,11 +53,7 @@ class RowPrior(DensePrior):
                 "mean must be (1, n) and coefficients (1, n, q), but they have the shapes "
                 f"{means.shape} and {coefficients.shape}."
             )
-        for name, values in (("mean", means), ("coefficients", coefficients)):
-            if not np.isfinite(values).all():
-                raise ValueError(
-                    f"{name} must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not."
-                )
+        check_finite({"mean": means, "coefficients": coefficients})
         return cls(coefficients, means, base)
 
     @property

@@ -1,7 +1,6 @@
 """A latent function whose posterior is that of few standard normals, from all rows together."""
 
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
@@ -12,7 +11,7 @@ from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.latent_functions import NewRows, Reach
 from pymc_gpep.solvers.coefficients import coefficients
-from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_whitened
+from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, row_blocks
 
 __all__ = ["RowFunctions"]
@@ -65,18 +64,16 @@ class RowFunctions(DenseFunctions):
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """See `LatentFunctions`."""
-        half = self._posterior.prior.rows.some(np.asarray(points)) @ self._posterior.normals[1].T
+        half = self._posterior.prior.rows.some(np.asarray(points)) @ self._posterior.normals.root.T
         return np.asarray(half @ half.T)[None, :, None]
 
     @property
     def _factorised(self) -> RowPosterior:
         return self._posterior
 
-    @cached_property
+    @property
     def _normals(self) -> CoupledWhitened:
-        prior = self._posterior.prior
-        found = coupled_whitened(prior.rows.gram(self._posterior.precision[0]), np.zeros((1, prior.n_normals)))
-        return found._replace(mean=prior.whitened_slope(self._posterior.weights))
+        return self._posterior.normals
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Any) -> Iterator[tuple[slice, Array]]:
         """See `LatentFunctions`."""

@@ -88,7 +88,7 @@ class _Full(Coefficients):
 
 
 class _Entries(Coefficients):
-    """What is not 0, see `pymc_gpep.kernels.gaussians.entries`."""
+    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.entries`."""
 
     def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
         self._cells, self._values, self._q = cells, values, q

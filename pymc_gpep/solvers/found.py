@@ -10,7 +10,7 @@ from pymc_gpep.array_types import Array
 __all__ = ["NO_PARAMETERS", "Derivatives", "Found"]
 
 NO_PARAMETERS = np.empty((0, 0))
-"""Of a likelihood that is given nothing but latent values."""
+"""Parameters of a likelihood that is given nothing but latent values."""
 
 
 class Derivatives(NamedTuple):
@@ -33,12 +33,12 @@ class Found(NamedTuple):
     weights: Array
     """b = K⁻¹ (posterior mean − prior mean), (c, n)."""
     mean: Array
-    """Of the posterior, (c, n)."""
+    """Posterior mean, (c, n)."""
     cov: Array
-    """Of the posterior, between the classes of each point, (n, c, c)."""
+    """Posterior covariance between the classes of each point, (n, c, c)."""
     precision: Array
-    """Of the sites, in the shape that the approximation's posterior wants."""
+    """Precision of the sites, in the shape that the approximation's posterior wants."""
     derivatives: Callable[[], Derivatives]
-    """Those of the evidence, once converged."""
+    """Derivatives of the evidence, once converged."""
     rung: int = 0
     """Which of the solver's schemes had the last word, 0 for its first."""

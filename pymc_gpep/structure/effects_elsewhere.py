@@ -24,14 +24,13 @@ from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.levels import levels_of
-from pymc_gpep.structure.process_term import probes
+from pymc_gpep.structure.process_term import cells_by_probes, probes
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
-from pymc_gpep.structure.sum_elsewhere import MovedProcess, RowSum, as_data
+from pymc_gpep.structure.sum_elsewhere import MovedProcess, RowSum, as_data, common_length
 
 __all__ = ["EffectsElsewhere"]
 
 _INPUTS = "Xnew"
-_SAME = 1e-9
 
 
 class EffectsElsewhere:
@@ -90,9 +89,7 @@ class EffectsElsewhere:
         lengths = {name: len(value) for name, value in self._given.items() if value.ndim}
         if inputs is not None:
             lengths[_INPUTS] = len(inputs)
-        self._count = m = max(lengths.values(), default=1)
-        if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
-            raise ValueError(f"data must have as many rows each, but have {lengths}: look at {wrong[0]!r}.")
+        self._count = m = common_length(lengths)
         # More rows where lengths agree, so that no array of the fit has the length of new data by chance.
         taken = self._old_lengths(known)
         self._length = next(length for length in range(m, m + len(taken) + 1) if length not in taken)
@@ -155,13 +152,7 @@ class EffectsElsewhere:
         (fitted,) = evaluate([self._data.get(variable, variable)])
         array = np.asarray(value)
         wide = array[None] if fitted.ndim and array.ndim == fitted.ndim - 1 else array
-        if wide.dtype.kind not in "biuf" or wide.ndim != fitted.ndim or wide.shape[1:] != fitted.shape[1:]:
-            wanted = ", ".join(map(str, ("rows", *fitted.shape[1:])[: fitted.ndim]))
-            raise ValueError(
-                f"data[{variable.name!r}] must be numbers of shape ({wanted}), but has type {array.dtype} and shape "
-                f"{array.shape}."
-            )
-        found = as_data(variable, wide)
+        found = as_data(variable, array, wide, ("rows", *fitted.shape[1:])[: fitted.ndim])
         index = found.dtype.kind in "iu" and found.ndim == 1
         levels = (levels_of(variable, self._variables) if index else None) or 0
         outside = (found < 0) | (found >= levels)
@@ -261,8 +252,13 @@ class EffectsElsewhere:
 
             for output, of_output in enumerate(normals):
                 masked = [_masked(each, output) for each in probes(shapes[i])]
-                for name, one, coded, mixed in zip(self._names, *map(changes, masked), strict=True):
-                    cells = _cells(name, one, coded, mixed, np.atleast_2d(masked[2])[output])
+                for name, one, *others in zip(self._names, *map(changes, masked), strict=True):
+                    cells, selected = cells_by_probes([one, *others], shapes[i])
+                    if not selected:
+                        raise ValueError(
+                            f"An entry of {name!r} takes several points of a Gaussian process, and is not known there."
+                        )
+                    cells %= self._length
                     found.slopes[name][of_output] += np.moveaxis(one[..., None] * ahead[cells], -1, 0)
                     found.noise[name][...] += one**2 * noise[cells]
         self.axes = {name: self._axis_of(name, found.centres[name]) for name in self._names}
@@ -289,17 +285,6 @@ def _rows(values: NDArray[Any], length: int) -> NDArray[Any]:
 def _masked(values: Array, output: int) -> Array:
     """Return values of one output of a process, and zeros for all others."""
     return values if values.ndim == 1 else values * (np.arange(len(values)) == output)[:, None]
-
-
-def _cells(name: str, one: Array, coded: Array, mixed: Array, probe: Array) -> NDArray[np.int64]:
-    """Return the point of a process that each entry takes, from what `probes` change."""
-    none = one == 0.0
-    with np.errstate(divide="ignore", invalid="ignore"):
-        cells = np.where(none, 1.0, coded / one).round().astype(np.int64) - 1
-    cells %= len(probe)
-    if not np.allclose(one * probe[cells], mixed, rtol=_SAME, atol=_SAME):
-        raise ValueError(f"An entry of {name!r} takes several points of a Gaussian process, and is not known there.")
-    return cells
 
 
 def _axis(variable: TensorVariable, length: int) -> int:

@@ -1,10 +1,8 @@
 """Gaussian processes whose means are affine in Gaussian variables, at other inputs than their own."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
@@ -13,13 +11,12 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.structure.affine_variables import at_zero, slopes_of
-from pymc_gpep.structure.cross_covariance import CrossCovariance, functions_of, new_inputs
+from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
+from pymc_gpep.structure.cross_covariance import CrossCovariance, new_inputs
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere
-
-if TYPE_CHECKING:
-    from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.process_functions import ProcessFunctions
 
 __all__ = ["EffectsInMeans"]
 
@@ -29,22 +26,28 @@ class EffectsInMeans(Elsewhere):
 
     Parameters
     ----------
-    prior : LatentSum
+    prior : InNormals
         Latent functions that are processes, and nothing besides.
-    gps : sequence of pm.gp.Latent or None
-        The makers of the processes.
+    processes : CrossCovariance
+        The processes without their means.
+    matched : list of pairs of LatentGP and ProcessFunctions
+        The processes with their own means.
     data : dict
         Data of the model → constants, as the fit had them.
     """
 
     def __init__(
-        self, prior: "LatentSum", gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
+        self,
+        prior: InNormals,
+        processes: CrossCovariance,
+        matched: Sequence[tuple[LatentGP, ProcessFunctions]],
+        data: Mapping[Variable, Variable],
     ) -> None:
         model = prior.model
-        self._processes = CrossCovariance(prior.without_means(), gps, data, means=False)
+        self._processes = processes
         x, z = pt.dmatrix("Xnew"), pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         rows: dict[int, TensorVariable] = {}
-        for latent, functions in functions_of(prior, gps):
+        for latent, functions in matched:
             mean = pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0]))
             rows |= {k: mean[output] for output, k in enumerate(latent.classes)}
         (means,) = prior.by_normals([pt.stack([rows[k] for k in range(prior.n_functions)])], z, seen=True)

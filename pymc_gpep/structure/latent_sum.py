@@ -23,7 +23,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
-from pymc_gpep.structure.cross_covariance import CrossCovariance
+from pymc_gpep.structure.cross_covariance import CrossCovariance, functions_of
 from pymc_gpep.structure.effects_elsewhere import EffectsElsewhere
 from pymc_gpep.structure.effects_in_means import EffectsInMeans
 from pymc_gpep.structure.errors import StructureError
@@ -348,7 +348,10 @@ class LatentSum(LatentPrior):
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:
         """See `LatentPrior`."""
-        return EffectsInMeans(self, gps, data) if self.alone else SumElsewhere(self, gps, data)
+        if not self.alone:
+            return SumElsewhere(self, gps, data)
+        processes = CrossCovariance(self.without_means(), gps, data, means=False)
+        return EffectsInMeans(self, processes, functions_of(self, gps), data)
 
     def without_means(self) -> GPModel:
         """Return the processes that the latent functions are, with means of 0."""

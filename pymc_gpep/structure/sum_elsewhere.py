@@ -30,7 +30,7 @@ from pymc_gpep.structure.levels import levels_of, own_normals
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 
-__all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data"]
+__all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data", "common_length"]
 
 _INPUTS = "Xnew"
 _CHECKED = 1000  # fitted rows that are looked at for all
@@ -251,18 +251,10 @@ class SumElsewhere(Elsewhere):
             fitted, array = self._fitted[name], np.asarray(value)
             each_row = self._each_row(name)
             wide = array[None] if each_row and array.ndim == fitted.ndim - 1 else array  # one for all rows
-            shape = (wide.shape[:1] if each_row else fitted.shape[:1]) + fitted.shape[1:]
-            if wide.dtype.kind not in "biuf" or wide.shape != shape:
-                wanted = ", ".join(map(str, ("rows", *fitted.shape[1:]) if each_row else fitted.shape))
-                raise ValueError(
-                    f"data[{name!r}] must be numbers of shape ({wanted}), but has type {array.dtype} and shape "
-                    f"{array.shape}."
-                )
-            (by_row if each_row else others)[name] = as_data(self._known[name], wide)
+            shape = ("rows", *fitted.shape[1:]) if each_row else fitted.shape
+            (by_row if each_row else others)[name] = as_data(self._known[name], array, wide, shape)
         lengths = {name: len(value) for name, value in by_row.items()}
-        m = max(lengths.values(), default=1)
-        if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
-            raise ValueError(f"data must have as many rows each, but have {lengths}: look at {wrong[0]!r}.")
+        m = common_length(lengths)
         spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
         strange: dict[str, NDArray[np.bool_]] = {}
         for name, values in spread.items():
@@ -500,10 +492,39 @@ class SumElsewhere(Elsewhere):
         )
 
 
-def as_data(variable: SharedVariable, value: NDArray[Any]) -> NDArray[Any]:
-    """Return values in the type of data of the model."""
-    converted = value.astype(variable.type.dtype)
-    if not np.isfinite(converted).all() or not np.allclose(converted, value, rtol=1e-6):
+def as_data(
+    variable: SharedVariable, given: NDArray[Any], wide: NDArray[Any], shape: Sequence[int | str]
+) -> NDArray[Any]:
+    """Return values in the type of data of the model.
+
+    Parameters
+    ----------
+    variable : SharedVariable
+    given : array
+        What a user gave, for messages.
+    wide : array
+        The same with all axes.
+    shape : sequence of int or str
+        Length of each axis; a name stands for any length.
+    """
+    fits = wide.ndim == len(shape) and all(
+        isinstance(wanted, str) or size == wanted for size, wanted in zip(wide.shape, shape, strict=True)
+    )
+    if wide.dtype.kind not in "biuf" or not fits:
+        raise ValueError(
+            f"data[{variable.name!r}] must be numbers of shape ({', '.join(map(str, shape))}), but has type "
+            f"{given.dtype} and shape {given.shape}."
+        )
+    converted = wide.astype(variable.type.dtype)
+    if not np.isfinite(converted).all() or not np.allclose(converted, wide, rtol=1e-6):
         whole = "whole " * (np.dtype(variable.type.dtype).kind in "iub")
         raise ValueError(f"data[{variable.name!r}] must be finite {whole}numbers, as the model has them there.")
     return converted
+
+
+def common_length(lengths: Mapping[str, int]) -> int:
+    """Return the number of rows that data have which say them, of lengths by name; one row stands for all."""
+    m = max(lengths.values(), default=1)
+    if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
+        raise ValueError(f"data must have as many rows each, but have {lengths}: look at {wrong[0]!r}.")
+    return m
