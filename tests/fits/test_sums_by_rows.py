@@ -51,6 +51,9 @@ class Case:
             self.dense = pm.fit(**options)
             patch.setattr(latent_sum, "_MANY", 1)
             self.rows = pm.fit(**options)
+            # New rows stand apart from priors as well, where they are first asked for.
+            self.rows.predict(data={"where": [0, 1], "x": [0.0, 1.0]}, progressbar=False)
+            assert self.rows.log_posterior._prior_elsewhere(None)._parts is not None
 
 
 CASES = {"binary, EP": (binary, "ep"), "counts, Laplace": (counts, "laplace"), "some missing, KL": (some_missing, "kl")}
