@@ -7,12 +7,11 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Convergence, Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import make_posterior
@@ -138,7 +137,7 @@ class Approximator(ABC):
         self,
         k: Array,
         mean: Array,
-        labels: NDArray[np.int64],
+        labels: Observed,
         start: Array | None = None,
         *,
         likelihood: Likelihood | None = None,
@@ -202,7 +201,7 @@ class Approximator(ABC):
         self,
         k: Array,
         mean: Array,
-        labels: NDArray[np.int64],
+        labels: Observed,
         start: Array | None,
         *,
         likelihood: Likelihood | None = None,
@@ -222,7 +221,7 @@ class Approximator(ABC):
         self,
         k: Array,
         mean: Array,
-        labels: NDArray[np.int64],
+        labels: Observed,
         start: Array,
         gradient: bool = False,
         *,

@@ -3,12 +3,9 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import ParameterSlopes, ScalarDensity
@@ -50,7 +47,7 @@ class ScalarLaplace(Approximator):
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         density = likelihood.computation(ScalarDensity)
 
-        def average(mean: Array, variance: Array, y: NDArray[np.int64], parameters: Array, out: Array) -> None:
+        def average(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
             density.derivatives(mean, y, parameters, out[:4])  # of widths of 0
 
         slopes = likelihood.computation(ParameterSlopes).derivatives if likelihood.offers(ParameterSlopes) else None

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -81,7 +80,7 @@ class Solution:
     evidence: float
     mean: Array
     cov: Array
-    labels: NDArray[np.int64]
+    labels: Observed
     likelihood: Likelihood
     posterior: DensePosterior
     start: Array

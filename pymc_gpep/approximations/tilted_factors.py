@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations.solution import Solution
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 
 __all__ = ["ScalarCavities", "TiltedFactors", "difference_cavities", "tilted_factors"]
 
@@ -44,7 +43,7 @@ class ScalarCavities(NamedTuple):
 
 
 def tilted_factors(
-    solution: Solution, cavities: ScalarCavities, average: Callable[..., object], labels: NDArray[np.int64]
+    solution: Solution, cavities: ScalarCavities, average: Callable[..., object], labels: Observed
 ) -> TiltedFactors:
     """The factors of a fixed point.
 

@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.comparison.bootstrap import bayesian_bootstrap
 from pymc_gpep.comparison.draw_prediction import predict_draws
 from pymc_gpep.comparison.fits_and_draws import Result
@@ -120,7 +120,7 @@ class HeldOutScores:
             for name, each in predicted.items()
         }
 
-    def _scores(self, predicted: _Predicted, y: NDArray[np.int64]) -> dict[str, Array]:
+    def _scores(self, predicted: _Predicted, y: Observed) -> dict[str, Array]:
         """Scores of each point (m,), by name."""
         density = predicted.log_density
         if density is None:

@@ -9,11 +9,11 @@ import numpy as np
 import pymc as pm
 import pytensor
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from pymc.variational.approximations import SingleGroupApproximation
 
 from pymc_gpep.approximations import Convergence
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.checks.leave_one_out import leave_one_out
@@ -420,7 +420,7 @@ class Fit(SingleGroupApproximation):
         mean, cov = total_covariance(self.hyper_posterior.weights, parts())
         return mean.reshape(shape), cov.reshape(*shape, *shape)
 
-    def labels(self, gp: Gp = None) -> NDArray[np.int64]:
+    def labels(self, gp: Gp = None) -> Observed:
         """What was observed at all rows that were fitted, (n,)."""
         return self.log_posterior.observed(as_gps(gp))
 

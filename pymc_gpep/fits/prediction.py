@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.approximations.approximator import Correction
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.hyper import HyperPosterior
@@ -188,7 +188,7 @@ def predict_at(
     inputs: Any,
     *,
     likelihood: Likelihood,
-    observed: NDArray[np.int64] | None = None,
+    observed: Observed | None = None,
     probabilities: str | None = None,
     corrected: Callable[[Array, Array, Array], Array] | None = None,
     tolerance: float = 5e-5,
@@ -235,7 +235,7 @@ def predict_given(
     cov: Array,
     *,
     p: Array | None = None,
-    observed: NDArray[np.int64] | None = None,
+    observed: Observed | None = None,
     how: str | None = None,
     tolerance: float = 5e-5,
 ) -> Prediction:
@@ -254,7 +254,7 @@ def predict_given(
     return Prediction(p, error, mean, cov, outcome, log_density)
 
 
-def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name: str) -> NDArray[np.int64]:
+def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name: str) -> Observed:
     """Observations (m,) at new points, called by `name` in messages.
 
     Raises

@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import NDArray
 
 from pymc_gpep.approximations import approximator
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.fits.saving import FORMAT, named_classes
 from pymc_gpep.hyper import HyperPosterior
@@ -257,9 +256,7 @@ def _check_hyperparameters(space: Hyperparameters, stored: list[str]) -> None:
         )
 
 
-def _check_model(
-    space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any], labels: NDArray[np.int64] | None
-) -> None:
+def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any], labels: Observed | None) -> None:
     """Compare the likelihood, labels where they are in the file, priors by their log density at θ, and classes."""
     classifier = space.classifier
     if (own := classifier.likelihood_model.name) != (was := attrs["kind_of_likelihood"]):

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import xarray as xr
-from numpy.typing import NDArray
 
+from pymc_gpep.array_types import Observed
 from pymc_gpep.fits import datasets
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.evaluation import evaluation_table
@@ -126,5 +126,5 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
     if rows is not None:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())
     name = classifier.response
-    labels: NDArray[np.int64] = log_posterior.observed()
+    labels: Observed = log_posterior.observed()
     return xr.DataArray(labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name).to_dataset()

@@ -13,6 +13,7 @@ from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
 from pymc_gpep.approximations.approximator import Approximator
+from pymc_gpep.array_types import Observed
 from pymc_gpep.graph.recent_solves import RecentSolves, place_of
 from pymc_gpep.kernels.compile import source_key
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
@@ -100,7 +101,7 @@ class Evidence(Op):
             start = np.zeros(size)
         n = mean.shape[1] if n is None else n
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, *((n, n) if self.form.square else (None, None))))
-        labels = pt.specify_shape(_with_axes("labels", labels, 1, "int64"), (n,))
+        labels = pt.specify_shape(_with_axes("labels", labels, 1, self.likelihood.observed_dtype), (n,))
         start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
         looseness = _with_axes("looseness", looseness, 0, "float64")
         given = pt.zeros((0, n)) if parameters is None else parameters
@@ -118,7 +119,7 @@ class Evidence(Op):
         self,
         k: NDArray[np.float64],
         mean: NDArray[np.float64],
-        labels: NDArray[np.int64],
+        labels: Observed,
         start: NDArray[np.float64],
         looseness: float = 1.0,
         parameters: NDArray[np.float64] = NO_PARAMETERS,
@@ -159,7 +160,7 @@ class Evidence(Op):
         self,
         k: NDArray[np.float64],
         mean: NDArray[np.float64],
-        labels: NDArray[np.int64],
+        labels: Observed,
         start: NDArray[np.float64],
         looseness: float | NDArray[np.float64] = 1.0,
         parameters: NDArray[np.float64] = NO_PARAMETERS,

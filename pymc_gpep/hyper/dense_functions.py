@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Solution
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.normals import posterior_of_normals
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
@@ -81,7 +81,7 @@ class DenseFunctions(LatentFunctions):
         return self.solution.likelihood
 
     @property
-    def labels(self) -> NDArray[np.int64]:
+    def labels(self) -> Observed:
         """See `LatentFunctions`."""
         return self.solution.labels
 

@@ -20,7 +20,7 @@ from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.neighbours import Neighbours
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.graph.evidence import Evidence
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
@@ -127,7 +127,7 @@ class DenseLogPosterior(LogPosterior):
         """See `LogPosterior`."""
         return self._prior_elsewhere(gps).inputs
 
-    def observed(self, gps: Gps = None) -> NDArray[np.int64]:
+    def observed(self, gps: Gps = None) -> Observed:
         """See `LogPosterior`."""
         return np.asarray(self.moments(self.space.initial_point()).labels)
 

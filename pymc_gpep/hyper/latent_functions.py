@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
@@ -83,7 +83,7 @@ class LatentFunctions(ABC):
 
     @property
     @abstractmethod
-    def labels(self) -> NDArray[np.int64]:
+    def labels(self) -> Observed:
         """What was observed there, (n,)."""
 
     @property

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations.solution import Convergence
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import LatentFunctions
@@ -204,7 +204,7 @@ class LogPosterior(ABC):
         """Inputs (n, d) that were fitted."""
 
     @abstractmethod
-    def observed(self, gps: Gps = None) -> NDArray[np.int64]:
+    def observed(self, gps: Gps = None) -> Observed:
         """What was observed at the rows that were fitted, (n,)."""
 
     @staticmethod

@@ -15,7 +15,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
@@ -44,7 +44,7 @@ class _Points(NamedTuple):
     density: ScalarDensity
     mean: Array
     variance: Array
-    y: NDArray[np.int64]
+    y: Observed
     parameters: Array
 
     def take(self, chosen: NDArray[np.int64]) -> Self:
@@ -292,7 +292,7 @@ def _average_log(points: _Points) -> Array:
 def _kernel(density: ScalarDensity, terms: Callable[[_Points], Array]) -> Kernel:
     """`terms` of the points that have any, in the form of a local computation."""
 
-    def call(mean: Array, variance: Array, y: NDArray[np.int64], parameters: Array, out: Array) -> None:
+    def call(mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
         out[:] = np.nan
         points = _Points(density, mean, variance, y, parameters)
         with np.errstate(all="ignore"):

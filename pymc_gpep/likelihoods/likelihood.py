@@ -11,7 +11,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 
 __all__ = ["Likelihood", "Reading"]
@@ -61,6 +61,8 @@ class Likelihood(ABC):
     """Whether a number that is added to all latent values of a point changes anything."""
     fixes_scale: ClassVar[bool] = True
     """Whether it changes when all latent values are multiplied by a number."""
+    observed_dtype: ClassVar[str] = "int64"
+    """Type of its observations in arrays: int64 for classes and counts, float64 for other numbers."""
     has_parameters: ClassVar[bool] = False
     """Whether it is given anything besides latent values."""
     largest_precision: ClassVar[float]
@@ -112,7 +114,7 @@ class Likelihood(ABC):
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
 
-    def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
         """Of which points (n,) the observation has the same probability whatever the latent values are."""
         return np.zeros(len(observed), dtype=bool)
 
@@ -169,7 +171,7 @@ class Likelihood(ABC):
         """Raise a ValueError unless a point may have so many latent functions."""
 
     @abstractmethod
-    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
         """Observations (n,) in the form that kernels want.
 
         Parameters
@@ -188,7 +190,7 @@ class Likelihood(ABC):
             If their shape does not fit, or if they are none that the likelihood allows.
         """
 
-    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:  # noqa: B027  most have none
+    def check_parameters(self, observed: Observed | None, name: str) -> None:  # noqa: B027  most have none
         """Raise a ValueError, with the rows, if the parameters that are bound can be those of no model.
 
         Parameters
@@ -200,7 +202,7 @@ class Likelihood(ABC):
         """
 
     @abstractmethod
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+    def log_density(self, f: Array, observed: Observed) -> Array:
         """Exact log p(y | f) (...) of all observations (n,) together, for latent values (..., c, n)."""
 
     @abstractmethod
@@ -226,7 +228,7 @@ class Likelihood(ABC):
             If the shapes do not agree, or if there is no such way.
         """
 
-    def scores(self, observed: NDArray[np.int64], p: Array, moments: Array | None) -> dict[str, Array]:
+    def scores(self, observed: Observed, p: Array, moments: Array | None) -> dict[str, Array]:
         """How well each observation (m,) is predicted, by the name of what is measured, besides its log density.
 
         Parameters
@@ -250,5 +252,5 @@ class Likelihood(ABC):
         raise TypeError(f"Observations of a {self.name} likelihood are classes, and have no moments.")
 
     @abstractmethod
-    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+    def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
         """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) where it is so small that an absolute error says nothing."""

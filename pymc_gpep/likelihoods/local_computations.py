@@ -23,6 +23,7 @@ __all__ = [
     "NoisyDifferenceFactors",
     "PairFactors",
     "ParameterSlopes",
+    "PlainDensity",
     "PointAverage",
     "PointFactor",
     "QuadraticBound",
@@ -172,6 +173,13 @@ class ScalarDensity(NamedTuple):
 
     derivatives: Kernel
     """`(f, y, parameters, out)`: log p(y_i | f_i) and its first three derivatives in f, written (4, n)."""
+
+
+class PlainDensity(NamedTuple):
+    """Density of one latent value with a kink, which has no curvature that Newton's method could use."""
+
+    derivatives: Kernel
+    """As that of `ScalarDensity`, one-sided where the slope jumps."""
 
 
 class GaussianAverage(NamedTuple):

@@ -42,7 +42,7 @@ def log_predictive(
         good to about 0.01. NaN where the input is.
     """
     mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
-    y = np.asarray(labels, np.int64)
+    y = np.asarray(labels, likelihood.observed_dtype)
     if not likelihood.n_classes(mean.shape[1]):
         return likelihood.log_tail(mean, cov, y)
     every, error = likelihood.probabilities(mean, cov, tolerance=tolerance)

@@ -7,10 +7,10 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.gaussian_moments import gaussian_moments
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage, ScalarDensity
+from pymc_gpep.likelihoods.local_computations import GaussianAverage, PlainDensity, ScalarDensity
 from pymc_gpep.likelihoods.observed_classes import one_for_each_point
 
 __all__ = ["OneFunction"]
@@ -36,12 +36,13 @@ class OneFunction(Likelihood, ABC):
         self.check_functions(n_functions)
         return one_for_each_point(observed, n_points, name, classes=self.n_classes(1) > 0)
 
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
+    def log_density(self, f: Array, observed: Observed) -> Array:
         values = f[..., 0, :]
         repeats = values.size // values.shape[-1]
         out = np.empty((4, values.size))
-        density = self.computation(ScalarDensity)
-        density.derivatives(values.ravel(), np.tile(observed, repeats), np.tile(self._rows(f), (1, repeats)), out)
+        smooth = self.offers(ScalarDensity)
+        kernel, *_ = self.computation(ScalarDensity) if smooth else self.computation(PlainDensity)
+        kernel(values.ravel(), np.tile(observed, repeats), np.tile(self._rows(f), (1, repeats)), out)
         log_p: Array = out[0].reshape(values.shape).sum(axis=-1)
         return log_p
 
@@ -56,11 +57,11 @@ class OneFunction(Likelihood, ABC):
         total = p.sum(axis=1)
         return p / total[:, None], np.abs(total - 1.0)
 
-    def log_tail(self, mean: Array, cov: Array, observed: NDArray[np.int64]) -> Array:
+    def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
         # Exact in the tails and everywhere else.
         means, variance = np.ascontiguousarray(mean[:, 0]), np.ascontiguousarray(cov[:, 0, 0])
         terms = np.empty((5, len(means)))
-        labels = np.ascontiguousarray(observed, np.int64)
+        labels = np.ascontiguousarray(observed, self.observed_dtype)
         self.computation(GaussianAverage).terms(means, variance, labels, self._rows(mean.T), terms)
         return terms[0]
 

@@ -21,15 +21,11 @@ __all__ = ["TwoClasses"]
 
 @dataclass(frozen=True)
 class TwoClasses(OneFunction, ABC):
-    """p(y = 1 | f) = F(f), and p(y = 0 | f) = 1 − F(f) = F(−f)."""
+    """p(y = 1 | f) = F(f), and p(y = 0 | f) = 1 − F(f)."""
 
     @abstractmethod
     def link(self, f: Array) -> Array:
         """F, by which the likelihood is known in a Bernoulli variable."""
-
-    @abstractmethod
-    def log_link(self, f: Array) -> Array:
-        """log F, right far into the tail."""
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read pm.Bernoulli with a probability that is F of something, however it is written."""
@@ -45,11 +41,11 @@ class TwoClasses(OneFunction, ABC):
         of = " and ".join(map(repr, behind(p))) or "numbers alone"
         name = repr(variable.name)
         return (
-            f"{name} is a Bernoulli, but its probability, made of {of}, is neither the logistic function nor the "
-            f"standard normal distribution function of one variable. Write pm.Bernoulli({name}, logit_p=f) or "
-            f"gpep.Probit({name}, f), with offsets and scales within f. In place of a lapse rate there is label noise, "
-            f"gpep.MultinomialProbit({name}, f.T, epsilon=0.05) of two functions, gp.prior(..., n_outputs=2). Other "
-            "links cannot be read."
+            f"{name} is a Bernoulli, but its probability, made of {of}, is none of the logistic function, the standard "
+            f"normal distribution function and 1 − exp(−exp(f)) of one variable. Write pm.Bernoulli({name}, logit_p=f) "
+            f"or gpep.Probit({name}, f), with offsets and scales within f. In place of a lapse rate there is label "
+            f"noise, gpep.MultinomialProbit({name}, f.T, epsilon=0.05) of two functions, gp.prior(..., n_outputs=2). "
+            "Other links cannot be read."
         )
 
     def n_classes(self, n_functions: int) -> int:
@@ -69,7 +65,3 @@ class TwoClasses(OneFunction, ABC):
                 f"and gpep.MultinomialProbit or pm.Categorical(logit_p=...).{'' if how else without_marks(given)}"
             )
         return np.ascontiguousarray(given, np.int64)
-
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        log_p: Array = self.log_link((2.0 * observed - 1.0) * f[..., 0, :]).sum(axis=-1)
-        return log_p

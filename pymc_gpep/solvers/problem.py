@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.status import (
     CONVERGED,
     NOT_FINITE,
@@ -39,7 +38,7 @@ class Problem(NamedTuple):
     """Prior covariance, however it is given."""
     mean: Array
     """Prior mean, (c, n)."""
-    labels: NDArray[np.int64]
+    labels: Observed
     """Classes 0…c−1, (n,)."""
     parameters: Array = NO_PARAMETERS
     """What the likelihood is given besides latent values at each point, (p, n)."""

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
@@ -75,7 +74,7 @@ def run(
     solver: Solver,
     k: Array,
     mean: Array,
-    labels: NDArray[np.int64],
+    labels: Observed,
     start: Array,
     max_iterations: int,
     gradient: bool = False,
@@ -95,7 +94,7 @@ def run(
     mean : array (c, n)
         Prior mean.
     labels : array (n,)
-        Classes, 0…c−1.
+        Observations: classes and counts as int64, other numbers as float64.
     start : array
         What the solver starts from, flat.
     max_iterations : int
@@ -113,7 +112,7 @@ def run(
     """
     # Kernels are compiled for arrays that are contiguous and writeable.
     mean, parameters = (np.require(values, np.float64, ["C", "W"]) for values in (mean, parameters))
-    labels = np.require(labels, np.int64, ["C", "W"])
+    labels = np.require(labels, np.float64 if labels.dtype.kind == "f" else np.int64, ["C", "W"])
     start = np.array(start, dtype=np.float64)
     history = History(max_iterations)
     # What is not finite ends as a status; nothing is to be warned of on the way.

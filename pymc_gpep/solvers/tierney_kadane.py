@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
@@ -19,7 +18,7 @@ __all__ = ["evidences_with_new_point"]
 def evidences_with_new_point(
     k: Array,
     prior_mean: Array,
-    y: NDArray[np.int64],
+    y: Observed,
     b: Array,
     k_cross: Array,
     k_new: Array,

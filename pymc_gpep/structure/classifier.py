@@ -14,6 +14,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.array_types import Observed
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
@@ -510,7 +511,7 @@ def _check_labels(
 
 
 def _check_parameters(
-    likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: NDArray[np.int64]
+    likelihood: Likelihood, rv: TensorVariable, parameters: NDArray[np.float64], labels: Observed
 ) -> None:
     """Refuse numbers that a likelihood cannot be given; those that depend on hyperparameters are checked at a point."""
     try:

@@ -12,7 +12,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
@@ -89,7 +89,7 @@ class LikelihoodElsewhere:
             model, [*value_vars, *there.values()], graph_replace(expressions, {**data, **there}, strict=False)
         )
 
-    def __call__(self, point: PointType, observed: NDArray[np.int64] | None = None) -> Likelihood:
+    def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
         """The likelihood at the new points, given values of the value variables.
 
         Raises

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.blocking import PointType
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Variable
@@ -14,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.row_prior import BoundRowPrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
@@ -37,7 +36,7 @@ class Moments(NamedTuple):
     """Prior covariance (1 or c, n, n), or what else a prior is made of."""
     mean: Array
     """Prior mean, (c, n)."""
-    labels: NDArray[np.int64]
+    labels: Observed
     """What was observed, (n,)."""
     likelihood: Likelihood
     """With the parameters that it has there."""

@@ -26,6 +26,7 @@ OBSERVED = {
     "softmax": lambda f, y: pm.Categorical("y", logit_p=f.T, observed=y),
     "probit": lambda f, y: gpep.Probit("y", f, observed=y),
     "logit": lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y),
+    "complementary_log_log": lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y),
 }
 
 

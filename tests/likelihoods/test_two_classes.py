@@ -77,7 +77,7 @@ REFUSED = {
         bernoulli(lambda f: 0.01 + 0.98 * pm.math.invlogit(f)),
         "of 'f', is.*place of a lapse rate",
     ),
-    "another link": (bernoulli(lambda f: 1 - pt.exp(-pt.exp(f))), "Other links cannot be read.*GuidedHMC"),
+    "another link": (bernoulli(lambda f: 0.5 + pt.arctan(f) / np.pi), "Other links cannot be read.*GuidedHMC"),
     "labels -1 and 1": (
         lambda f, y: pm.Bernoulli("y", logit_p=f, observed=2 * y - 1),
         r"must be 0 or 1, but among them are -1, 1. Write \(labels == 1\)",

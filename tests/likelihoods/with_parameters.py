@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 from scipy import stats
-from scipy.special import log_expit, log_ndtr
+from scipy.special import expit, log_expit, log_ndtr
+
+from pymc_gpep.likelihoods.censoring import UNBOUNDED
 
 X = np.linspace(-2.0, 2.0, 12)[:, None]
 EXPOSURE = np.linspace(0.5, 3.0, 12)
@@ -34,6 +36,9 @@ class Given(NamedTuple):
     parameters: np.ndarray
     log_probability: Callable[[Any, Any, Any], Any]
     """log p(y | f, parameters) of one point."""
+    y: np.ndarray = COUNTS
+    data: tuple[int, ...] = ()
+    """Rows of the parameters that are data, without derivatives."""
 
     def probability(self, y, f, parameters):
         return np.exp(self.log_probability(y, f, parameters))
@@ -59,9 +64,100 @@ CASES = {
         (0.1 * X[:, 0] + np.log(EXPOSURE))[None],
         lambda y, f, offset: stats.poisson.logpmf(y, np.exp(f + offset[0])),
     ),
-    "ordered_probit": Given(ordered(pm.OrderedProbit), np.repeat(CUTS[:, None], 12, 1), interval(log_ndtr)),
-    "ordered_logit": Given(ordered(pm.OrderedLogistic), np.repeat(CUTS[:, None], 12, 1), interval(log_expit)),
+    "ordered_probit": Given(ordered(pm.OrderedProbit), np.repeat(CUTS[:, None], 12, 1), interval(log_ndtr), ORDERED),
+    "ordered_logit": Given(ordered(pm.OrderedLogistic), np.repeat(CUTS[:, None], 12, 1), interval(log_expit), ORDERED),
 }
+
+
+def scale(initial):
+    """A hyperparameter that is positive."""
+    return pm.HalfNormal("scale", 2.0, initval=initial)
+
+
+def rows(*values):
+    return np.stack([np.broadcast_to(value, 12) for value in values]).astype(float)
+
+
+def censored_log_probability(distribution):
+    """log p of a number below an upper bound and above a lower one, or of all beyond its bound."""
+
+    def log_probability(y, f, parameters):
+        *own, low, high = parameters
+        given = distribution(f, *own)
+        return given.logsf(y) if y >= high else given.logcdf(y) if y <= low else given.logpdf(y)
+
+    return log_probability
+
+
+TRIALS = np.array([1, 1, 3, 2, 3, 6, 5, 9, 4, 8, 2, 7])
+NUMBERS = np.round(1.5 * np.sin(2.0 * X[:, 0]) + np.array([0.3, -0.8, 1.2, 0.1, -0.4, 0.9] * 2), 2)
+TIMES = np.minimum(np.round(np.exp(NUMBERS), 3), 3.0)
+BELOW, ABOVE = -1.0, 1.3
+CENSORED = np.clip(NUMBERS, BELOW, ABOVE)
+LATE = np.maximum(TIMES, 0.5)
+
+
+def noisy(f, cut, observe):
+    """What `observe` makes of latent values, with bounds at each row."""
+    return pm.Censored("y", observe(f), lower=pm.Data("low", np.full(12, BELOW)), upper=ABOVE, observed=cut)
+
+
+STANDARD = {
+    "binomial": Given(
+        lambda f: pm.Binomial("y", n=TRIALS, logit_p=f, observed=COUNTS),
+        rows(TRIALS),
+        lambda y, f, given: stats.binom.logpmf(y, given[0], expit(f)),
+        data=(0,),
+    ),
+    "negative_binomial": Given(
+        lambda f: pm.NegativeBinomial("y", mu=EXPOSURE * pm.math.exp(f), alpha=scale(1.7), observed=COUNTS),
+        rows(np.log(EXPOSURE / 1.7), 1.7),
+        lambda y, f, given: stats.nbinom.logpmf(y, given[1], expit(-f - given[0])),
+    ),
+    "normal": Given(
+        lambda f: noisy(f, CENSORED, lambda f: pm.Normal.dist(f, scale(0.7))),
+        rows(0.7, BELOW, ABOVE),
+        censored_log_probability(stats.norm),
+        CENSORED,
+        (1, 2),
+    ),
+    "log_normal": Given(
+        lambda f: pm.Censored("y", pm.LogNormal.dist(f, scale(0.7)), lower=None, upper=3.0, observed=TIMES),
+        rows(0.7, -UNBOUNDED, 3.0),
+        censored_log_probability(lambda f, sigma: stats.lognorm(sigma, scale=np.exp(f))),
+        TIMES,
+        (1, 2),
+    ),
+    "logistic": Given(
+        lambda f: noisy(f, CENSORED, lambda f: pm.Logistic.dist(f, scale(0.7))),
+        rows(0.7, BELOW, ABOVE),
+        censored_log_probability(stats.logistic),
+        CENSORED,
+        (1, 2),
+    ),
+    "asymmetric_laplace": Given(
+        lambda f: pm.AsymmetricLaplace("y", mu=f, b=scale(1.3), q=0.8, observed=NUMBERS),
+        rows(1.3, 2.0),
+        lambda y, f, given: stats.laplace_asymmetric.logpdf(given[0] * (y - f), given[1]) + np.log(given[0]),
+        NUMBERS,
+    ),
+    "gamma": Given(
+        lambda f: pm.Gamma("y", alpha=scale(1.3), beta=1.3 / pm.math.exp(f), observed=TIMES),
+        rows(-np.log(1.3), 1.3),
+        lambda y, f, given: stats.gamma.logpdf(y, given[1], scale=np.exp(f + given[0])),
+        TIMES,
+    ),
+    "weibull": Given(
+        lambda f: pm.Censored(
+            "y", pm.Weibull.dist(alpha=scale(1.3), beta=2.0 * pm.math.exp(f)), lower=0.5, upper=3.0, observed=LATE
+        ),
+        rows(np.log(2.0), 1.3, 0.5, 3.0),
+        censored_log_probability(lambda f, offset, alpha: stats.weibull_min(alpha, scale=np.exp(f + offset))),
+        LATE,
+        (2, 3),
+    ),
+}
+EVERY = CASES | STANDARD
 
 
 def model_of(observe, eta=None):

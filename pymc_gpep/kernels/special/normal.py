@@ -7,7 +7,15 @@ from numba.core import types
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.external import scipy_function
 
-__all__ = ["LOG_2PI", "hazard", "log_ndtr", "log_ndtr_and_hazard", "log_ndtr_derivatives", "probit_moments"]
+__all__ = [
+    "LOG_2PI",
+    "hazard",
+    "log_ndtr",
+    "log_ndtr_and_hazard",
+    "log_ndtr_derivatives",
+    "log_scaled_ndtr",
+    "probit_moments",
+]
 
 LOG_2PI = math.log(2.0 * math.pi)
 _SQRT_HALF = math.sqrt(0.5)
@@ -32,6 +40,12 @@ def log_ndtr_and_hazard(z):
 def log_ndtr(z):
     """log Φ(z)."""
     return log_ndtr_and_hazard(z)[0]
+
+
+@kernel
+def log_scaled_ndtr(z):
+    """log Φ(z) + ½ z² for z < 0: the logarithm of Mills' ratio, less ½ log 2π."""
+    return math.log(0.5 * _erfcx(-z * _SQRT_HALF))
 
 
 @kernel

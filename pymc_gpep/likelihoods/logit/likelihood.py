@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import BernoulliRV
-from scipy.special import expit, log_expit
+from scipy.special import expit
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import logit
@@ -40,7 +40,3 @@ class LogitLikelihood(TwoClasses):
     def link(self, f: Array) -> Array:
         p: Array = expit(f)
         return p
-
-    def log_link(self, f: Array) -> Array:
-        log_p: Array = log_expit(f)
-        return log_p

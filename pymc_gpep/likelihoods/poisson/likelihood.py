@@ -20,9 +20,9 @@ from pymc_gpep.likelihoods.local_computations import (
     ParameterSlopes,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
+from pymc_gpep.likelihoods.log_rate import read_log_rate
+from pymc_gpep.likelihoods.observed_numbers import checked_counts, rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
-from pymc_gpep.likelihoods.poisson.log_rate import read_log_rate
 
 __all__ = ["PoissonLikelihood"]
 
@@ -67,28 +67,19 @@ class PoissonLikelihood(OneFunction):
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
         given = self.checked_shape(observed, n_functions, n_points, name)
-        numbers = given.dtype.kind in "biuf"
-        wrong = (given < 0) | (given != np.round(given)) if numbers else np.full(n_points, True)
-        if wrong.any():
-            raise ValueError(
-                f"{name} must be counts, 0, 1, 2, ..., but among them are {some_of(given[wrong])}."
-                f"{without_marks(given)}"
-            )
-        if (given > _LARGEST).any():
-            raise ValueError(f"{name} must be counts up to {_LARGEST}, but run up to {given.max()}.")
-        return np.ascontiguousarray(given, np.int64)
+        return checked_counts(given, name)
 
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
         (offset,) = self.parameters
         if (bad := ~(offset < np.inf)).any():
             raise ValueError(
                 f"Exposures of {name} must be numbers of at least 0, and offsets numbers less than infinity, but are "
-                f"not in {_rows(bad)}."
+                f"not in {rows_text(bad)}."
             )
         if observed is not None and (bad := (offset <= poisson.NO_EXPOSURE) & (observed > 0)).any():
             raise ValueError(
-                f"The exposure of {name} is 0 in {_rows(bad)}, where the count is more than 0, which cannot be. Put "
-                "the exposure right, or leave those rows out, of the latent function's inputs as well."
+                f"The exposure of {name} is 0 in {rows_text(bad)}, where the count is more than 0, which cannot be. "
+                "Put the exposure right, or leave those rows out, of the latent function's inputs as well."
             )
 
     def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -105,14 +96,3 @@ class PoissonLikelihood(OneFunction):
         """The squared error of the predictive mean."""
         assert moments is not None
         return {"squared_error": (observed - moments[0]) ** 2}
-
-
-_LARGEST = 2**53
-_NAMED = 5  # rows in a message
-
-
-def _rows(bad: NDArray[np.bool_]) -> str:
-    """Rows by their numbers, as a message names them."""
-    rows = np.flatnonzero(bad)
-    named = ", ".join(map(str, rows[:_NAMED]))
-    return f"row{'s' * (rows.size > 1)} {named}" + (f" and {rows.size - _NAMED} more" if rows.size > _NAMED else "")

@@ -9,7 +9,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import BernoulliRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import log_ndtr, ndtr
+from scipy.special import ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sampling.sign import draw_by_sign
@@ -56,10 +56,6 @@ class ProbitLikelihood(TwoClasses):
     def link(self, f: Array) -> Array:
         p: Array = ndtr(f)
         return p
-
-    def log_link(self, f: Array) -> Array:
-        log_p: Array = log_ndtr(f)
-        return log_p
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
         """Read gpep.Probit, or pm.Bernoulli with a probability that is Φ of something, however it is written."""

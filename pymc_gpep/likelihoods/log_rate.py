@@ -1,4 +1,4 @@
-"""The logarithm of a rate in a model's graph, as a latent function and an offset."""
+"""The logarithm of a rate or of odds in a model's graph, as a latent function and an offset."""
 
 from collections.abc import Callable, Collection, Iterator
 from typing import cast
@@ -6,16 +6,18 @@ from typing import cast
 import numpy as np
 import pytensor.tensor as pt
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Add, Exp, Mul, Neg, Sub, TrueDiv
+from pytensor.raise_op import CheckAndRaise
+from pytensor.scalar.basic import Add, Exp, Log, Mul, Neg, Reciprocal, Sub, TrueDiv
+from pytensor.scalar.math import Sigmoid
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
 from pymc_gpep.likelihoods.likelihood import Reading
 
-__all__ = ["read_log_rate"]
+__all__ = ["read_log_odds", "read_log_rate"]
 
 type _Terms = Iterator[tuple[int, TensorVariable]]
 
@@ -31,14 +33,44 @@ def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Readin
     latents : collection of Variable
         The latent values of the model.
     """
-
-    def depends(variable: Variable) -> bool:
-        return not set(latents).isdisjoint(ancestors([variable]))
-
+    depends = _depends(latents)
     try:
-        terms = list(_of_logarithm(1, rate, latents, depends))
+        return _of_terms(list(_of_logarithm(1, rate, latents, depends)), depends)
     except _NotExponentialError:
         return None
+
+
+def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading | None:
+    """Read a probability σ(−f − offset), as PyMC makes one of a rate, or n / (n + rate), where f is log rate − log n.
+
+    Arguments and what is returned are those of `read_log_rate`.
+    """
+    depends = _depends(latents)
+    try:
+        match p.owner and p.owner.op:
+            case Elemwise(scalar_op=Sigmoid()):
+                terms = [(-sign, term) for sign, term in _of_sum(1, p.owner.inputs[0], latents, depends)]
+            case Elemwise(scalar_op=TrueDiv()):
+                n, total = cast(list[TensorVariable], p.owner.inputs)
+                added = total.owner is not None and isinstance(getattr(total.owner.op, "scalar_op", None), Add)
+                if not added or len(total.owner.inputs) != 2:
+                    return None
+                (rate,) = [term for term in total.owner.inputs if not equal_computations([term], [n])] or [n]
+                terms = [*_of_logarithm(1, rate, latents, depends), *_of_logarithm(-1, n, latents, depends)]
+            case _:
+                return None
+    except _NotExponentialError:
+        return None
+    return _of_terms(terms, depends)
+
+
+def _depends(latents: Collection[Variable]) -> Callable[[Variable], bool]:
+    """Whether a variable is made of latent values."""
+    return lambda variable: not set(latents).isdisjoint(ancestors([variable]))
+
+
+def _of_terms(terms: list[tuple[int, TensorVariable]], depends: Callable[[Variable], bool]) -> Reading | None:
+    """The terms of a logarithm that are made of latent values, and the offset that the others are."""
     arguments = [(sign, term) for sign, term in terms if depends(term)]
     if not arguments:
         return None
@@ -77,7 +109,9 @@ def _of_logarithm(
         case Elemwise(scalar_op=TrueDiv()):
             yield from _of_logarithm(sign, operands[0], latents, depends)
             yield from _of_logarithm(-sign, operands[1], latents, depends)
-        case ViewOp():
+        case Elemwise(scalar_op=Reciprocal()):
+            yield from _of_logarithm(-sign, operands[0], latents, depends)
+        case ViewOp() | CheckAndRaise():
             yield from _of_logarithm(sign, operands[0], latents, depends)
         case _:
             raise _NotExponentialError
@@ -100,6 +134,8 @@ def _of_sum(
             yield from _of_sum(-sign, operands[1], latents, depends)
         case Elemwise(scalar_op=Neg()):
             yield from _of_sum(-sign, operands[0], latents, depends)
+        case Elemwise(scalar_op=Log()):
+            yield from _of_logarithm(sign, operands[0], latents, depends)
         case ViewOp():
             yield from _of_sum(sign, operands[0], latents, depends)
         case _:

@@ -1,0 +1,78 @@
+"""ℓ(g) = log φ(g), log Φ(g) or log Φ(−g), and their averages over a normal g, in closed form but for E log Φ.
+
+The row of `shapes` (1, n) is the side: 0 for the density φ, 1 for Φ(g), −1 for Φ(−g). Arrays as in
+`pymc_gpep.likelihoods.standard_density`.
+"""
+
+import math
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.log_probit_average import log_probit_normal
+from pymc_gpep.kernels.special.normal import LOG_2PI, log_ndtr_derivatives
+
+__all__ = ["average", "average_log", "derivatives"]
+
+
+@kernel
+def derivatives(g, shapes, out, slopes):
+    """ℓ and its first three derivatives into `out` (4, n)."""
+    slopes[:] = 0.0
+    for i in range(len(g)):
+        side = shapes[0, i]
+        if side == 0.0:
+            out[0, i] = -0.5 * (g[i] * g[i] + LOG_2PI)
+            out[1, i] = -g[i]
+            out[2, i] = -1.0
+            out[3, i] = 0.0
+        else:
+            value, first, second, third, _ = log_ndtr_derivatives(side * g[i])
+            out[0, i] = value
+            out[1, i] = side * first
+            out[2, i] = second
+            out[3, i] = side * third
+
+
+@kernel
+def average(mean, variance, shapes, out, slopes):
+    """log E exp ℓ and its first four derivatives in the mean into `out` (5, n)."""
+    slopes[:] = 0.0
+    for i in range(len(mean)):
+        side = shapes[0, i]
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
+            out[:, i] = math.nan
+            continue
+        square = 1.0 / (1.0 + variance[i])
+        scale = math.sqrt(square)
+        if side == 0.0:
+            out[0, i] = -0.5 * (mean[i] * mean[i] * square + LOG_2PI) + math.log(scale)
+            out[1, i] = -mean[i] * square
+            out[2, i] = -square
+            out[3, i] = 0.0
+            out[4, i] = 0.0
+        else:
+            slope = side * scale
+            value, first, second, third, fourth = log_ndtr_derivatives(slope * mean[i])
+            out[0, i] = value
+            out[1, i] = slope * first
+            out[2, i] = square * second
+            out[3, i] = slope * square * third
+            out[4, i] = square * square * fourth
+
+
+@kernel
+def average_log(mean, variance, shapes, out, slopes):
+    """E ℓ and its derivatives in mean and variance into `out` (3, n)."""
+    slopes[:] = 0.0
+    for i in range(len(mean)):
+        side = shapes[0, i]
+        if not (0.0 <= variance[i] < math.inf and math.isfinite(mean[i])):
+            out[:, i] = math.nan
+        elif side == 0.0:
+            out[0, i] = -0.5 * (mean[i] * mean[i] + variance[i] + LOG_2PI)
+            out[1, i] = -mean[i]
+            out[2, i] = -0.5
+        else:
+            value, hazard, curvature = log_probit_normal(side * mean[i], variance[i])
+            out[0, i] = -value
+            out[1, i] = side * hazard
+            out[2, i] = -0.5 * curvature

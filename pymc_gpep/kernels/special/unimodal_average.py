@@ -1,0 +1,329 @@
+"""log E exp ℓ(g), g ~ N(m, v), of log densities ℓ that are powers of the logistic function, or of one less a rate's.
+
+    LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
+
+Both are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). It is summed by
+the trapezoid rule in τ with t = shift + scale · sinh τ, with twice the nodes until the digits agree: as they double
+with the nodes, the error left is about the square of the difference. Nodes are dense about the mode, or, where the
+normal density is so wide that nodes about its mode would pass over it, about the bend of ℓ.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+
+__all__ = ["LOGISTIC", "ROOM", "SOME", "log_density_derivatives", "log_unimodal_normal"]
+
+LOGISTIC, SOME = 0, 1
+
+_FEWEST, _MOST = 16, 8192  # nodes
+_AGREEMENT = 1e-7  # of a rule with one of half its nodes
+_ZERO = 1e-12  # what counts as zero of terms of the order of 1
+_DROP = 45.0  # of the logarithm of the integrand from its mode to the ends of the rule
+_LONGEST = 300  # steps of a search
+_POINT = 1e-10  # what a variance adds to the logarithm, below which the normal density is a point
+_WIDE = 10.0  # variance from which on cumulants of g serve in any case
+_BROAD = 4.0  # scale beside which the bend of ℓ is narrow
+_SERIES = 0.1  # rate up to which differences of equals are replaced by their series
+
+ROOM = (5, _MOST + 1)
+"""Shape of the room that an average wants."""
+
+
+@kernel
+def _log_logistics(g):
+    """log σ(g), log σ(−g), σ(g), σ(−g)."""
+    ratio = math.exp(-abs(g))
+    larger = 1.0 / (1.0 + ratio)
+    near = -math.log1p(ratio)
+    if g > 0.0:
+        return near, near - g, larger, ratio * larger
+    return near + g, near, ratio * larger, larger
+
+
+@kernel
+def _some(g):
+    """log(1 − exp(−r)), r = eᵍ, and four derivatives in g.
+
+    The first is r / (eʳ − 1) = 1 − r/2 + r²/12 − ..., whose series has the digits of the others where r is small.
+    """
+    r = math.exp(g)
+    if r < _SERIES:
+        square = r * r
+        c2, c4, c6, c8 = square / 12.0, -(square**2) / 720.0, square**3 / 30240.0, -(square**4) / 1209600.0
+        first = 1.0 - 0.5 * r + c2 + c4 + c6 + c8
+        second = -0.5 * r + 2.0 * c2 + 4.0 * c4 + 6.0 * c6 + 8.0 * c8
+        third = -0.5 * r + 4.0 * c2 + 16.0 * c4 + 36.0 * c6 + 64.0 * c8
+        fourth = -0.5 * r + 8.0 * c2 + 64.0 * c4 + 216.0 * c6 + 512.0 * c8
+        # log((1 − e⁻ʳ) / r) = −r/2 + r²/24 − ..., the integral of the first less 1.
+        return g - 0.5 * r + 0.5 * c2 + 0.25 * c4 + c6 / 6.0 + 0.125 * c8, first, second, third, fourth
+    if r > 700.0:
+        return 0.0, 0.0, 0.0, 0.0, 0.0
+    first = r / math.expm1(r)
+    rate = 1.0 - r - first
+    second = first * rate
+    rate_slope = -r - second
+    third = second * rate + first * rate_slope
+    fourth = third * rate + 2.0 * second * rate_slope + first * (-r - third)
+    return math.log(-math.expm1(-r)), first, second, third, fourth
+
+
+@kernel
+def log_density_derivatives(kind, a, b, g):
+    """ℓ and its first four derivatives; NaN where the density has no such powers."""
+    if kind == SOME:
+        return _some(g)
+    if not (a >= 0.0 and b >= 0.0):
+        return math.nan, math.nan, math.nan, math.nan, math.nan
+    log_p, log_q, p, q = _log_logistics(g)
+    curvature = -(a + b) * p * q
+    return (
+        a * log_p + b * log_q,
+        a * q - b * p,
+        curvature,
+        curvature * (q - p),
+        curvature * (1.0 - 6.0 * p * q),
+    )
+
+
+@kernel
+def _beyond_linear(small, t):
+    """log(1 + p (eᵗ − 1)) − p t for a probability p of at most ½: what log(1 + eᵍ) is above its tangent."""
+    if t < 50.0:
+        return math.log1p(small * math.expm1(t)) - small * t
+    if small == 0.0:
+        return 0.0
+    odds = math.log(small) + t
+    return (odds if odds > 40.0 else math.log1p(math.exp(odds) - small)) - small * t
+
+
+@kernel
+def _exponent(kind, a, b, mode, at_mode, t, v):
+    """The logarithm of the integrand over that at the mode; `at_mode` is ℓ and ℓ′ there, σ and whether it is turned."""
+    if kind == SOME:
+        return _some(mode + t)[0] - at_mode[0] - at_mode[1] * t - 0.5 * t * t / v
+    small, sign = at_mode[2], at_mode[3]
+    return -(a + b) * _beyond_linear(small, sign * t) - 0.5 * t * t / v
+
+
+@kernel
+def _mode(kind, a, b, mean, v):
+    """The root of m + v ℓ′(g) = g, by Newton's method kept in its bracket."""
+    low = mean - (0.0 if kind == SOME else b * v)
+    high = mean + (v if kind == SOME else a * v)
+    g = min(max(0.0, low), high)
+    for _ in range(_LONGEST):
+        _, slope, curvature, _, _ = log_density_derivatives(kind, a, b, g)
+        excess = mean + v * slope - g
+        if excess > 0.0:
+            low = g
+        else:
+            high = g
+        new = g + excess / (1.0 - v * curvature)
+        if not (low <= new <= high):
+            new = 0.5 * (low + high)
+        step = abs(new - g)
+        g = new
+        if step <= 1e-15 * (1.0 + abs(g)):
+            break
+    return g
+
+
+@kernel
+def _distance(sign, kind, a, b, mode, at_mode, v, start):
+    """To where the logarithm of the integrand is about 1 below the mode's."""
+    found = start
+    for _ in range(_LONGEST):
+        fallen = -_exponent(kind, a, b, mode, at_mode, sign * found, v)
+        if not fallen <= 2.0:
+            found *= 0.6
+        elif fallen < 0.5:
+            found *= 1.5
+        else:
+            break
+    return found
+
+
+@kernel
+def _end(sign, kind, a, b, mode, at_mode, v, shift, scale):
+    """τ from which on nothing counts."""
+    tau = 0.0
+    beyond = -sign * shift  # how far the mode is
+    if beyond > 0.0:
+        tau = math.asinh(beyond / scale)
+    for _ in range(_LONGEST):
+        tau += 0.5
+        if not -_exponent(kind, a, b, mode, at_mode, shift + sign * scale * math.sinh(tau), v) < _DROP:
+            break
+    return sign * tau
+
+
+@kernel
+def _slopes(kind, a, b, g):
+    """The first three derivatives of ℓ."""
+    if kind == SOME:
+        _, first, second, third, _ = _some(g)
+        return first, second, third
+    ratio = math.exp(-abs(g))
+    larger = 1.0 / (1.0 + ratio)
+    smaller = ratio * larger
+    p, q = (larger, smaller) if g > 0.0 else (smaller, larger)
+    curvature = -(a + b) * p * q
+    return a * q - b * p, curvature, curvature * (q - p)
+
+
+@kernel
+def _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, first, room):
+    """t, the first three derivatives of ℓ, and the integrand's weight at nodes of 0…count into `room`.
+
+    They are all where `first` is 0. Where it is 1, those of half the count are there, and go to the even places.
+    """
+    step = (high - low) / count
+    for k in range(count // 2 if first else -1, 0, -1):
+        for j in range(5):
+            room[j, 2 * k] = room[j, k]
+    every = 1 + first
+    growth = math.exp(low + first * step)
+    ratio = math.exp(every * step)
+    for k in range(first, count + 1, every):
+        t = shift + 0.5 * scale * (growth - 1.0 / growth)
+        weight = math.exp(_exponent(kind, a, b, mode, at_mode, t, v))
+        room[0, k] = t
+        if weight > 0.0:
+            room[1, k], room[2, k], room[3, k] = _slopes(kind, a, b, mode + t)
+            room[4, k] = weight * 0.5 * (growth + 1.0 / growth)
+        else:
+            for j in range(1, 5):
+                room[j, k] = 0.0
+        growth *= ratio
+
+
+@kernel
+def _terms(pull, v, measure, count, every, room, out):
+    """Log of the integral, without its value at the mode, and four derivatives in m, by every so many nodes.
+
+    They are written into `out` (6,), and after them what cumulants are powers of, for their rounding. `pull` is
+    (g₀ − m)/v, `measure` what is between nodes. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′)
+    and so on, or cumulants of g where N is wide: those cancel where it is narrow.
+    """
+    total = 0.0
+    average = 0.0
+    e1 = 0.0
+    e2 = 0.0
+    e3 = 0.0
+    for k in range(0, count + 1, every):
+        weight = room[4, k]
+        total += weight
+        average += weight * room[0, k]
+        e1 += weight * room[1, k]
+        e2 += weight * room[2, k]
+        e3 += weight * room[3, k]
+    average /= total
+    e1 /= total
+    e2 /= total
+    e3 /= total
+    d_two = d_three = d_four = two = third = fourth = 0.0
+    for k in range(0, count + 1, every):
+        weight = room[4, k] / total
+        if weight == 0.0:
+            continue
+        d = (room[0, k] - average) / v
+        d1, d2, d3 = room[1, k] - e1, room[2, k] - e2, room[3, k] - e3
+        square = d * d
+        d_two += weight * square
+        d_three += weight * square * d
+        d_four += weight * square * square
+        square = d1 * d1
+        two += weight * square
+        third += weight * (3.0 * d2 + square) * d1
+        fourth += weight * (d3 * (d + 3.0 * d1) + 3.0 * d2 * d2 + square * (6.0 * d2 + square))
+    out[0] = math.log(total * measure * every)
+    if d_two * v < 0.5 or v > _WIDE:
+        out[1] = pull + average / v
+        out[2] = d_two - 1.0 / v
+        out[3] = d_three
+        out[4] = d_four - 3.0 * d_two * d_two
+        out[5] = math.sqrt(d_two)
+    else:
+        out[1] = e1
+        out[2] = e2 + two
+        out[3] = e3 + third
+        out[4] = fourth - 3.0 * two * two
+        out[5] = math.sqrt(two)
+
+
+@kernel
+def _powers(mode, count, room):
+    """Averages of log σ(g) and log σ(−g) under the integrand: slopes of the logarithm in a and b."""
+    total = 0.0
+    of_p = 0.0
+    of_q = 0.0
+    for k in range(count + 1):
+        weight = room[4, k]
+        if weight > 0.0:
+            log_p, log_q, _, _ = _log_logistics(mode + room[0, k])
+            total += weight
+            of_p += weight * log_p
+            of_q += weight * log_q
+    return of_p / total, of_q / total
+
+
+@kernel
+def log_unimodal_normal(kind, a, b, mean, v, room):
+    """The logarithm, its first four derivatives in the mean, and those in a and b, with a `room` of `ROOM`.
+
+    NaN where the rules do not agree, or where a number is none that they are for.
+    """
+    missing = math.nan
+    if not (0.0 <= v < math.inf and math.isfinite(mean) and 0.0 <= a < math.inf and 0.0 <= b < math.inf):
+        return missing, missing, missing, missing, missing, missing, missing
+    if kind == LOGISTIC and a == 0.0 and b == 0.0 and v == 0.0:
+        log_p, log_q, _, _ = _log_logistics(mean)
+        return 0.0, 0.0, 0.0, 0.0, 0.0, log_p, log_q
+    value, first, second, third, fourth = log_density_derivatives(kind, a, b, mean)
+    if v * (1.0 - second + first * first) < _POINT:
+        log_p, log_q, _, _ = _log_logistics(mean)
+        return value, first, second, third, fourth, log_p, log_q
+    mode = _mode(kind, a, b, mean, v)
+    value, slope, curvature, _, _ = log_density_derivatives(kind, a, b, mode)
+    _, _, p, q = _log_logistics(mode)
+    at_mode = (value, slope, min(p, q), 1.0 if p <= q else -1.0)
+    pull = (mode - mean) / v if -v * curvature > 1.0 else slope  # the one that cancels less
+    width = 1.0 / math.sqrt(1.0 / v - curvature)
+    left = _distance(-1.0, kind, a, b, mode, at_mode, v, width)
+    right = _distance(1.0, kind, a, b, mode, at_mode, v, width)
+    scale = min(left, right)
+    shift = 0.0
+    low = _end(-1.0, kind, a, b, mode, at_mode, v, shift, scale)
+    high = _end(1.0, kind, a, b, mode, at_mode, v, shift, scale)
+    bend = -mode
+    if kind == LOGISTIC:
+        bend += math.log(max(a, 1.0)) - math.log(max(b, 1.0))
+    if scale > _BROAD and scale * math.sinh(low) < bend < scale * math.sinh(high):
+        shift, scale = bend, 2.0
+        low = _end(-1.0, kind, a, b, mode, at_mode, v, shift, scale)
+        high = _end(1.0, kind, a, b, mode, at_mode, v, shift, scale)
+    coarse, fine = np.empty(6), np.empty(6)
+    count = _FEWEST
+    _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, 0, room)
+    agree = False
+    while not agree and count < _MOST:
+        count *= 2
+        _look(kind, a, b, mode, at_mode, v, shift, scale, low, high, count, 1, room)
+        measure = scale * (high - low) / count
+        _terms(pull, v, measure, count, 2, room, coarse)
+        _terms(pull, v, measure, count, 1, room, fine)
+        agree = True
+        zero, power = _ZERO, _ZERO
+        for k in range(5):
+            if not abs(fine[k] - coarse[k]) <= _AGREEMENT * abs(fine[k]) + zero + power:
+                agree = False
+            zero /= math.sqrt(max(v, 1.0))
+            power *= fine[5]
+    if not agree:
+        return missing, missing, missing, missing, missing, missing, missing
+    of_p, of_q = (missing, missing) if kind == SOME else _powers(mode, count, room)
+    value += fine[0] - 0.5 * pull * pull * v - 0.5 * math.log(2.0 * math.pi * v)
+    return value, fine[1], fine[2], fine[3], fine[4], of_p, of_q

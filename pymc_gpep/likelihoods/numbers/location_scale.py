@@ -1,0 +1,160 @@
+"""Real numbers, or positive ones by their logarithm, about a latent value: normal and logistic noise, or censored."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pymc.distributions.censored import CensoredRV
+from pytensor.graph.basic import Variable
+from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import LogisticRV, LogNormalRV, NormalRV
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.censoring import censored_side, observable_of
+from pymc_gpep.likelihoods.likelihood import Reading
+from pymc_gpep.likelihoods.observed_numbers import checked_numbers
+from pymc_gpep.likelihoods.standard_density import (
+    LOGISTIC_POWERS,
+    NORMAL_SIDES,
+    StandardDensity,
+    StandardForm,
+    standard_computations,
+)
+from pymc_gpep.likelihoods.standard_likelihood import (
+    StandardLikelihood,
+    checked_bounds,
+    log_normal_moments,
+    reading_of,
+)
+
+__all__ = ["LogNormalLikelihood", "LogisticLikelihood", "NormalLikelihood"]
+
+
+def _normal_shapes(side: Array) -> Array:
+    """Of g = (y − f)/σ: the density, and Φ(−g) for what is above a bound, Φ(g) for what is below one."""
+    return -side[None]
+
+
+def _logistic_shapes(side: Array) -> Array:
+    """Powers of σ(g) and σ(−g)."""
+    return np.stack([(side <= 0.0).astype(np.float64), (side >= 0.0).astype(np.float64)])
+
+
+def _computations(
+    density: StandardDensity, shapes_of: Callable[[Array], Array], of_logarithm: bool = False
+) -> tuple[object, ...]:
+    """Local computations of y, or log y, with the density of (y − f)/σ."""
+
+    def form(y: NDArray[Any], parameters: Array) -> StandardForm:
+        sigma, lower, upper = parameters
+        side = censored_side(y, lower, upper)
+        number = np.log(y) if of_logarithm else y
+        jacobian = -number if of_logarithm else 0.0
+        constant = np.where(side == 0.0, jacobian - np.log(sigma), np.where(sigma > 0.0, 0.0 * side, np.nan))
+        return StandardForm(-1.0 / sigma, number / sigma, shapes_of(side), constant)
+
+    def slopes(y: NDArray[Any], parameters: Array) -> StandardForm:
+        sigma, lower, upper = parameters
+        number = np.log(y) if of_logarithm else y
+        shape = (3, len(y))
+        of_scale, of_offset, of_constant = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+        of_scale[0] = 1.0 / sigma**2
+        of_offset[0] = -number / sigma**2
+        of_constant[0] = np.where(censored_side(y, lower, upper) == 0.0, -1.0 / sigma, 0.0)
+        return StandardForm(of_scale, of_offset, np.zeros((3, len(shapes_of(number)), len(y))), of_constant)
+
+    return standard_computations(density, form, slopes)
+
+
+@dataclass(frozen=True)
+class LocationScale(StandardLikelihood, ABC):
+    """A density of (y − f)/σ, or of (log y − f)/σ.
+
+    Parameters are the scale σ, and the bounds at which observations are censored, which are data.
+    """
+
+    observed_dtype: ClassVar[str] = "float64"
+    rows: ClassVar[tuple[str, ...]] = ("sigma", "lower", "upper")
+    positive: ClassVar[tuple[str, ...]] = ("sigma",)
+    of: ClassVar[type[Op]]
+    """The distribution, which may be censored."""
+    above: ClassVar[float] = -np.inf
+    """Observations are more than this."""
+
+    def may_be(self, variable: TensorVariable) -> bool:
+        found = observable_of(variable)
+        return found is not None and isinstance(found.op, self.of)
+
+    def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
+        found = observable_of(variable)
+        if found is None or not isinstance(found.op, self.of):
+            return None
+        mu, sigma = found.inputs
+        if set(latents).isdisjoint(ancestors([mu])):
+            return None
+        return reading_of(mu, sigma, found.lower, found.upper)
+
+    def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
+        given = self.checked_shape(observed, n_functions, n_points, name)
+        return checked_numbers(given, name, positive=self.above == 0.0)
+
+    def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
+        super().check_parameters(observed, name)
+        if observed is not None:
+            checked_bounds(observed, self.row("lower"), self.row("upper"), name)
+
+    @abstractmethod
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        """Those of numbers, whether or not they would be censored."""
+
+
+@dataclass(frozen=True)
+class NormalLikelihood(LocationScale):
+    """p(y | f) = N(y | f, σ²)."""
+
+    name: ClassVar[str] = "normal"
+    written: ClassVar[str] = "pm.Normal(mu=f, sigma=sigma)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (NormalRV, CensoredRV)
+    of: ClassVar[type[Op]] = NormalRV
+    local: ClassVar[tuple[object, ...]] = _computations(NORMAL_SIDES, _normal_shapes)
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        location = mean[:, 0]
+        return np.stack([location, location**2 + cov[:, 0, 0] + self.row("sigma") ** 2])
+
+
+@dataclass(frozen=True)
+class LogNormalLikelihood(LocationScale):
+    """p(y | f) = N(log y | f, σ²) / y."""
+
+    name: ClassVar[str] = "log_normal"
+    written: ClassVar[str] = "pm.LogNormal(mu=f, sigma=sigma)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (LogNormalRV, CensoredRV)
+    of: ClassVar[type[Op]] = LogNormalRV
+    above: ClassVar[float] = 0.0
+    local: ClassVar[tuple[object, ...]] = _computations(NORMAL_SIDES, _normal_shapes, of_logarithm=True)
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        variance = cov[:, 0, 0] + self.row("sigma") ** 2
+        return np.stack([log_normal_moments(mean[:, 0], variance, power) for power in (1.0, 2.0)])
+
+
+@dataclass(frozen=True)
+class LogisticLikelihood(LocationScale):
+    """The logistic density about f with scale s, such as of the logarithm of a time."""
+
+    name: ClassVar[str] = "logistic"
+    written: ClassVar[str] = "pm.Logistic(mu=f, s=s)"
+    distributions: ClassVar[tuple[type[Op], ...]] = (LogisticRV, CensoredRV)
+    of: ClassVar[type[Op]] = LogisticRV
+    local: ClassVar[tuple[object, ...]] = _computations(LOGISTIC_POWERS, _logistic_shapes)
+
+    def outcome_moments(self, mean: Array, cov: Array) -> Array:
+        location = mean[:, 0]
+        return np.stack([location, location**2 + cov[:, 0, 0] + (math.pi * self.row("sigma")) ** 2 / 3.0])

@@ -1,0 +1,148 @@
+"""Densities of one observation that are, up to a factor, a standard density of a multiple of the latent value.
+
+    log p(y | f) = ℓ(s f + o; shapes) + c
+
+An observation and its parameters say what scale s, offset o, shapes and constant c are; ℓ, its averages over a normal
+argument and its slopes in the shapes are kernels. All that methods ask for follows by the chain rule. Slopes of
+averages in the scale are those in the variance of its argument, by the heat equation.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.scalar import asymmetric_laplace, log_rate, logistic_powers, normal_sides
+from pymc_gpep.likelihoods.local_computations import (
+    AverageLogDensity,
+    GaussianAverage,
+    Kernel,
+    ParameterSlopes,
+    PlainDensity,
+    ScalarDensity,
+)
+
+__all__ = [
+    "ASYMMETRIC_LAPLACE",
+    "LOGISTIC_POWERS",
+    "LOG_RATE",
+    "NORMAL_SIDES",
+    "StandardDensity",
+    "StandardForm",
+    "standard_computations",
+]
+
+
+class StandardDensity(NamedTuple):
+    """ℓ(g; shapes) and its averages, as kernels of m numbers g and their shapes (k, m)."""
+
+    derivatives: Kernel
+    """`(g, shapes, out, slopes)`: ℓ and three derivatives (4, m); those in each shape of the first three (k, 3, m)."""
+    average: Kernel
+    """`(mean, variance, shapes, out, slopes)`: log E exp ℓ and four derivatives (5, m); those in each shape (k, m)."""
+    average_log: Kernel
+    """`(mean, variance, shapes, out, slopes)`: E ℓ, ∂/∂m, ∂/∂v (3, m); those in each shape (k, m)."""
+    smooth: bool = True
+    """Whether ℓ has two derivatives everywhere."""
+
+
+LOGISTIC_POWERS = StandardDensity(logistic_powers.derivatives, logistic_powers.average, logistic_powers.average_log)
+LOG_RATE = StandardDensity(log_rate.derivatives, log_rate.average, log_rate.average_log)
+NORMAL_SIDES = StandardDensity(normal_sides.derivatives, normal_sides.average, normal_sides.average_log)
+ASYMMETRIC_LAPLACE = StandardDensity(
+    asymmetric_laplace.derivatives, asymmetric_laplace.average, asymmetric_laplace.average_log, smooth=False
+)
+
+
+class StandardForm(NamedTuple):
+    """What observations are in standard form, or the slopes of that in p parameters, with an axis for these in front.
+
+    Observations that cannot be have a constant of NaN.
+    """
+
+    scale: Array
+    """s (n,)."""
+    offset: Array
+    """o (n,)."""
+    shapes: Array
+    """(k, n)."""
+    constant: Array
+    """c (n,)."""
+
+
+type _Form = Callable[[NDArray[Any], Array], StandardForm]
+
+
+def standard_computations(density: StandardDensity, form: _Form, slopes: _Form | None = None) -> tuple[object, ...]:
+    """Return the local computations of a likelihood.
+
+    Parameters
+    ----------
+    density : StandardDensity
+    form : callable
+        From observations (n,) and parameters (p, n) to their standard form.
+    slopes : callable, optional
+        The same for the slopes of that in the parameters: arrays (p, n), and (p, k, n) of shapes.
+    """
+
+    def derivatives(f: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):
+            scale, offset, shapes, constant = form(y, parameters)
+            density.derivatives(scale * f + offset, shapes, out, np.empty((len(shapes), 3, len(f))))
+            out *= scale ** np.arange(4)[:, None]
+            out[0] += constant
+
+    def average(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):
+            scale, offset, shapes, constant = form(y, parameters)
+            density.average(scale * mean + offset, scale**2 * variance, shapes, out, np.empty(shapes.shape))
+            out *= scale ** np.arange(5)[:, None]
+            out[0] += constant
+
+    def average_log(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):
+            scale, offset, shapes, constant = form(y, parameters)
+            density.average_log(scale * mean + offset, scale**2 * variance, shapes, out, np.empty(shapes.shape))
+            out *= scale ** np.arange(3)[:, None]
+            out[0] += constant
+
+    averages = GaussianAverage(average), AverageLogDensity(average_log)
+    plain = (ScalarDensity(derivatives),) if density.smooth else (PlainDensity(derivatives),)
+    if slopes is None:
+        return (*plain, *averages)
+
+    def derivative_slopes(f: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):
+            scale, offset, shapes, _ = form(y, parameters)
+            of_scale, of_offset, of_shapes, of_constant = slopes(y, parameters)
+            of_g = of_scale * f + of_offset
+            values, by_shape = np.empty((4, len(f))), np.empty((len(shapes), 3, len(f)))
+            density.derivatives(scale * f + offset, shapes, values, by_shape)
+            _, first, second, third = values
+            value, slope, curvature = np.einsum("pkn,kjn->jpn", of_shapes, by_shape)
+            out[:, 0] = first * of_g + value + of_constant
+            out[:, 1] = of_scale * first + scale * (second * of_g + slope)
+            out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
+
+    def average_slopes(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):
+            scale, offset, shapes, _ = form(y, parameters)
+            of_scale, of_offset, of_shapes, of_constant = slopes(y, parameters)
+            values, by_shape = np.empty((5, len(mean))), np.empty(shapes.shape)
+            density.average(scale * mean + offset, scale**2 * variance, shapes, values, by_shape)
+            in_variance = 0.5 * (values[2] + values[1] ** 2)
+            out[:] = values[1] * (of_scale * mean + of_offset) + 2.0 * scale * of_scale * variance * in_variance
+            out += np.einsum("pkn,kn->pn", of_shapes, by_shape) + of_constant
+
+    def average_log_slopes(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+        with np.errstate(all="ignore"):
+            scale, offset, shapes, _ = form(y, parameters)
+            of_scale, of_offset, of_shapes, of_constant = slopes(y, parameters)
+            values, by_shape = np.empty((3, len(mean))), np.empty(shapes.shape)
+            density.average_log(scale * mean + offset, scale**2 * variance, shapes, values, by_shape)
+            out[:] = values[1] * (of_scale * mean + of_offset) + 2.0 * scale * of_scale * variance * values[2]
+            out += np.einsum("pkn,kn->pn", of_shapes, by_shape) + of_constant
+
+    return (*plain, *averages, ParameterSlopes(derivative_slopes, average_slopes, average_log_slopes))

@@ -1,0 +1,1 @@
+"""Positive numbers by the logarithm of their scale: `pm.Gamma`, `pm.Weibull`, `pm.Exponential`."""
