@@ -446,6 +446,7 @@ class Fit(SingleGroupApproximation):
         covariances: bool = True,
         dim: str | None = None,
         missing: bool = False,
+        quantiles: float | Sequence[float] | None = None,
         progressbar: bool = True,
     ) -> xr.Dataset:
         """Predict latent functions and class probabilities at new rows: `predict(Xnew)`, or `predict(data={...})`.
@@ -491,6 +492,9 @@ class Fit(SingleGroupApproximation):
         missing : bool
             Whether to predict the rows of the model without a response, which a fit leaves out. They have the
             coordinates of the model, or their positions in the data.
+        quantiles : float or sequence of k floats, optional
+            Levels between 0 and 1 of quantiles of an observation, where observations are no classes: `[0.05, 0.95]`
+            are the ends of an interval that holds nine of ten new observations.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -501,8 +505,9 @@ class Fit(SingleGroupApproximation):
             functions, `mean` and `variance` (new point) where there is one, and `error` (new point): for `"orthant"`
             and `"average"` the estimated error of the probabilities, for `"inner_ep"` how far their sum was from 1
             before it was normalised, NaN with a correction. Where observations are no classes, instead of `p` and
-            `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`. With
-            `observed`, `log_density` (new point), the log of its predictive probability.
+            `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`, with
+            `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of
+            its predictive probability.
 
         Raises
         ------
@@ -537,6 +542,7 @@ class Fit(SingleGroupApproximation):
             covariances=covariances,
             dim=dim,
             missing=missing,
+            quantiles=quantiles,
             progressbar=progressbar,
         )
 

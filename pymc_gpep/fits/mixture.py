@@ -52,6 +52,8 @@ class Prediction(NamedTuple):
     """Mean of an observation and of its square, (m, 2), where observations are no classes."""
     log_density: Array | None = None
     """Log probability of what was observed there, (m,), if that is known."""
+    quantiles: Array | None = None
+    """Quantiles of an observation (m, k), if they are asked for."""
     far: Array | None = None
     """Whether nothing that was fitted says anything of a point, (m,), 1 or 0; its share of the mixture."""
 

@@ -15,6 +15,7 @@ from pymc_gpep.approximations.approximator import Correction
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
+from pymc_gpep.fits.outcome_quantiles import Part, checked_levels, outcome_quantiles
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -140,6 +141,7 @@ def predict_by(
     covariances: bool = True,
     dim: str | None = None,
     missing: bool = False,
+    quantiles: float | Sequence[float] | None = None,
     progressbar: bool = True,
 ) -> xr.Dataset:
     """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
@@ -155,32 +157,43 @@ def predict_by(
     own = classifier.missing.rows if missing and classifier.missing is not None else None
     elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
+    levels = None if quantiles is None else checked_levels(quantiles, classifier.likelihood_model)
+    parts: list[Part] = []
     corrected = None if correction is None else _correction(correction, log_posterior.approximator, classifier)
     with RowProgress("Predicting", len(inputs) * len(hyper), progressbar) as progress:
-        predictions = (
-            predict_at(
-                functions,
-                inputs,
-                likelihood=elsewhere(hyper.point(s), y),
-                observed=y,
-                probabilities=how,
-                corrected=None if corrected is None else partial(corrected.probabilities, hyper.solution(s)),
-                tolerance=tolerance,
-                covariances=covariances,
-                done=progress.advance,
-            )
-            for s, functions in enumerate(chain([first], each))
-        )
-        averaged = average_predictions(hyper.weights, predictions)
+
+        def predictions() -> Iterator[Prediction]:
+            for s, functions in enumerate(chain([first], each)):
+                likelihood = elsewhere(hyper.point(s), y)
+                found = predict_at(
+                    functions,
+                    inputs,
+                    likelihood=likelihood,
+                    observed=y,
+                    probabilities=how,
+                    corrected=None if corrected is None else partial(corrected.probabilities, hyper.solution(s)),
+                    tolerance=tolerance,
+                    covariances=covariances or levels is not None,
+                    done=progress.advance,
+                )
+                if levels is not None and found.cov is not None:
+                    parts.append(Part(float(hyper.weights[s]), likelihood, found.mean, found.cov))
+                yield found
+
+        averaged = average_predictions(hyper.weights, predictions())
+        if levels is not None:
+            averaged = averaged._replace(quantiles=outcome_quantiles(parts, levels))
+        if not covariances:
+            averaged = averaged._replace(cov=None)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
     if x is not None:
         warn_of_far_rows(averaged.far, lambda: unreached(*first.among_fitted()), log_posterior.by)
     if own is None:
-        return labelled(classifier, x, dim or _NEW, averaged).assign_attrs(attrs)
+        return labelled(classifier, x, dim or _NEW, averaged, levels).assign_attrs(attrs)
     dim = dim or classifier.point_dim or f"{classifier.response}_dim_0"
     names = classifier.model.coords.get(classifier.point_dim) if classifier.point_dim else None
     coords = {dim: own if names is None else np.asarray(names)[own]}
-    return labelled(classifier, None, dim, averaged).assign_coords(coords).assign_attrs(attrs)
+    return labelled(classifier, None, dim, averaged, levels).assign_coords(coords).assign_attrs(attrs)
 
 
 def predict_at(
@@ -265,8 +278,10 @@ def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name:
     return classifier.likelihood_model.check(observed, classifier.n_functions, n_points, name)
 
 
-def labelled(classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction: Prediction) -> xr.Dataset:
-    """What is predicted at new inputs `x`, with names of axes and coordinates."""
+def labelled(
+    classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction: Prediction, levels: Array | None = None
+) -> xr.Dataset:
+    """What is predicted at new inputs `x`, with names of axes and coordinates; `levels` are those of quantiles."""
     coords: dict[str, Any] = {}
     if isinstance(x, xr.DataArray):
         dim = str(x.dims[0])
@@ -284,6 +299,9 @@ def labelled(classifier: GPClassifier, x: ArrayLike | None, dim: str, prediction
             f"{name}_{moment}": ((dim,), values)
             for moment, values in zip(("mean", "variance"), prediction.moments, strict=True)
         }
+    if prediction.quantiles is not None:
+        arrays[f"{classifier.response}_quantile"] = ((dim, "quantile"), prediction.quantiles)
+        coords["quantile"] = levels
     if prediction.log_density is not None:
         arrays["log_density"] = ((dim,), prediction.log_density)
     return xr.Dataset(arrays, coords=coords)

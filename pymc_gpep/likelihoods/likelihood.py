@@ -63,6 +63,8 @@ class Likelihood(ABC):
     """Whether it changes when all latent values are multiplied by a number."""
     observed_dtype: ClassVar[str] = "int64"
     """Type of its observations in arrays: int64 for classes and counts, float64 for other numbers."""
+    least: ClassVar[float] = -np.inf
+    """Observations that are no classes are at least this."""
     has_parameters: ClassVar[bool] = False
     """Whether it is given anything besides latent values."""
     largest_precision: ClassVar[float]
@@ -250,6 +252,16 @@ class Likelihood(ABC):
             If observations are classes, which have none.
         """
         raise TypeError(f"Observations of a {self.name} likelihood are classes, and have no moments.")
+
+    def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
+        """Predictive probability (m,) that an observation is at most y (m,), other arguments as in `probabilities`.
+
+        Raises
+        ------
+        TypeError
+            If observations are classes.
+        """
+        raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:

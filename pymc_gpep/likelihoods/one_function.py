@@ -15,6 +15,10 @@ from pymc_gpep.likelihoods.observed_classes import one_for_each_point
 
 __all__ = ["OneFunction"]
 
+_FEWEST, _MOST = 64, 4096  # nodes of the trapezoid rule for distribution functions
+_RANGE = 8.5  # standard deviations that it reaches
+_SAME = 1e-8  # change of a probability with twice the nodes
+
 
 @dataclass(frozen=True)
 class OneFunction(Likelihood, ABC):
@@ -56,6 +60,25 @@ class OneFunction(Likelihood, ABC):
         p = np.stack([np.exp(self.log_tail(mean, cov, np.full(len(mean), y))) for y in classes], axis=1)
         total = p.sum(axis=1)
         return p / total[:, None], np.abs(total - 1.0)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        """Probability (k, m) that an observation is at most y (m,), given latent values (k, m)."""
+        raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
+
+    def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
+        location, sd = mean[:, 0], np.sqrt(cov[:, 0, 0])
+        found = np.zeros(len(location))
+        nodes = _FEWEST
+        while nodes <= _MOST:
+            z = np.linspace(-_RANGE, _RANGE, nodes + 1)[:, None]
+            weights = np.exp(-0.5 * z**2)
+            with np.errstate(all="ignore"):
+                p = self.cumulative_given(y, location + sd * z)
+            before, found = found, np.clip((weights * p).sum(axis=0) / weights.sum(), 0.0, 1.0)
+            if nodes > _FEWEST and np.abs(found - before).max(initial=0.0) < _SAME:
+                break
+            nodes *= 2
+        return found
 
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
         # Exact in the tails and everywhere else.

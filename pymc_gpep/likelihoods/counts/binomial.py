@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import BinomialRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import betaln, expit
+from scipy.special import betainc, betaln, expit
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Reading
@@ -44,6 +44,7 @@ class BinomialLikelihood(StandardLikelihood):
     name: ClassVar[str] = "binomial"
     written: ClassVar[str] = "pm.Binomial(n=trials, logit_p=f)"
     distributions: ClassVar[tuple[type[Op], ...]] = (BinomialRV,)
+    least: ClassVar[float] = 0.0
     rows: ClassVar[tuple[str, ...]] = ("trials",)
     local: ClassVar[tuple[object, ...]] = standard_computations(LOGISTIC_POWERS, _form, _slopes)
 
@@ -74,6 +75,13 @@ class BinomialLikelihood(StandardLikelihood):
 
     def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(self.parameters[0] == 0.0)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        (trials,) = self.parameters
+        count = np.floor(y)
+        # By the regularised beta function of the probability to fail.
+        below = betainc(np.maximum(trials - count, 1e-300), count + 1.0, expit(-f))
+        return np.where(count >= trials, 1.0, np.where(count < 0.0, 0.0, below))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         (trials,) = self.parameters

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import NegBinomialRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import betaln, psi
+from scipy.special import betainc, betaln, expit, psi
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
@@ -50,6 +50,7 @@ class NegativeBinomialLikelihood(StandardLikelihood):
     name: ClassVar[str] = "negative_binomial"
     written: ClassVar[str] = "pm.NegativeBinomial(mu=pm.math.exp(f + offset), alpha=alpha)"
     distributions: ClassVar[tuple[type[Op], ...]] = (NegBinomialRV,)
+    least: ClassVar[float] = 0.0
     rows: ClassVar[tuple[str, ...]] = ("offset", "alpha")
     positive: ClassVar[tuple[str, ...]] = ("alpha",)
     local: ClassVar[tuple[object, ...]] = standard_computations(LOGISTIC_POWERS, _form, _slopes)
@@ -82,6 +83,11 @@ class NegativeBinomialLikelihood(StandardLikelihood):
 
     def says_nothing(self, observed: NDArray[Any]) -> NDArray[np.bool_]:
         return np.asarray(self.row("offset") <= NO_EXPOSURE)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        offset, alpha = self.parameters
+        below = betainc(alpha, np.maximum(np.floor(y) + 1.0, 1e-300), expit(-f - offset))
+        return np.where(y < 0.0, 0.0, below)
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         offset, alpha = self.parameters

@@ -70,6 +70,13 @@ class AsymmetricLaplaceLikelihood(StandardLikelihood):
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
         return checked_numbers(self.checked_shape(observed, n_functions, n_points, name), name)
 
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        rate, kappa = self.parameters
+        g, square = rate * (y - f), kappa**2
+        below = square * np.exp(np.minimum(g, 0.0) / kappa)
+        above = 1.0 + square - np.exp(-kappa * np.maximum(g, 0.0))
+        return np.asarray(np.where(g < 0.0, below, above) / (1.0 + square))
+
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         rate, kappa = self.parameters
         location = mean[:, 0] - (kappa - 1.0 / kappa) / rate

@@ -14,6 +14,7 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import LogisticRV, LogNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
+from scipy.special import expit, ndtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.censoring import censored_side, observable_of
@@ -84,8 +85,6 @@ class LocationScale(StandardLikelihood, ABC):
     positive: ClassVar[tuple[str, ...]] = ("sigma",)
     of: ClassVar[type[Op]]
     """The distribution, which may be censored."""
-    above: ClassVar[float] = -np.inf
-    """Observations are more than this."""
 
     def may_be(self, variable: TensorVariable) -> bool:
         found = observable_of(variable)
@@ -102,7 +101,7 @@ class LocationScale(StandardLikelihood, ABC):
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
         given = self.checked_shape(observed, n_functions, n_points, name)
-        return checked_numbers(given, name, positive=self.above == 0.0)
+        return checked_numbers(given, name, positive=self.least == 0.0)
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
         super().check_parameters(observed, name)
@@ -124,6 +123,9 @@ class NormalLikelihood(LocationScale):
     of: ClassVar[type[Op]] = NormalRV
     local: ClassVar[tuple[object, ...]] = _computations(NORMAL_SIDES, _normal_shapes)
 
+    def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
+        return np.asarray(ndtr((y - mean[:, 0]) / np.sqrt(cov[:, 0, 0] + self.row("sigma") ** 2)))
+
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         location = mean[:, 0]
         return np.stack([location, location**2 + cov[:, 0, 0] + self.row("sigma") ** 2])
@@ -137,8 +139,13 @@ class LogNormalLikelihood(LocationScale):
     written: ClassVar[str] = "pm.LogNormal(mu=f, sigma=sigma)"
     distributions: ClassVar[tuple[type[Op], ...]] = (LogNormalRV, CensoredRV)
     of: ClassVar[type[Op]] = LogNormalRV
-    above: ClassVar[float] = 0.0
+    least: ClassVar[float] = 0.0
     local: ClassVar[tuple[object, ...]] = _computations(NORMAL_SIDES, _normal_shapes, of_logarithm=True)
+
+    def cumulative(self, y: Array, mean: Array, cov: Array) -> Array:
+        with np.errstate(divide="ignore"):
+            log_y = np.log(np.maximum(y, 0.0))
+        return np.asarray(ndtr((log_y - mean[:, 0]) / np.sqrt(cov[:, 0, 0] + self.row("sigma") ** 2)))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         variance = cov[:, 0, 0] + self.row("sigma") ** 2
@@ -154,6 +161,9 @@ class LogisticLikelihood(LocationScale):
     distributions: ClassVar[tuple[type[Op], ...]] = (LogisticRV, CensoredRV)
     of: ClassVar[type[Op]] = LogisticRV
     local: ClassVar[tuple[object, ...]] = _computations(LOGISTIC_POWERS, _logistic_shapes)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        return np.asarray(expit((y - f) / self.row("sigma")))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         location = mean[:, 0]

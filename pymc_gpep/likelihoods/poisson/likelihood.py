@@ -10,6 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import PoissonRV
 from pytensor.tensor.variable import TensorVariable
+from scipy.special import pdtr
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.scalar import poisson
@@ -39,6 +40,7 @@ class PoissonLikelihood(OneFunction):
     distributions: ClassVar[tuple[type[Op], ...]] = (PoissonRV,)
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "laplace"
+    least: ClassVar[float] = 0.0
     has_parameters: ClassVar[bool] = True
     largest_precision: ClassVar[float] = np.inf
     local: ClassVar[tuple[object, ...]] = (
@@ -84,6 +86,9 @@ class PoissonLikelihood(OneFunction):
 
     def says_nothing(self, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.asarray(self.parameters[0] <= poisson.NO_EXPOSURE)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        return np.asarray(pdtr(np.floor(y), np.exp(f + self.parameters[0])))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         variance = cov[:, 0, 0]

@@ -10,7 +10,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import GammaRV
 from pytensor.tensor.variable import TensorVariable
-from scipy.special import gammaln, psi
+from scipy.special import gammainc, gammaln, psi
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Reading
@@ -47,6 +47,7 @@ class GammaLikelihood(StandardLikelihood):
     written: ClassVar[str] = "pm.Gamma(alpha=alpha, beta=alpha * pm.math.exp(-f))"
     distributions: ClassVar[tuple[type[Op], ...]] = (GammaRV,)
     observed_dtype: ClassVar[str] = "float64"
+    least: ClassVar[float] = 0.0
     rows: ClassVar[tuple[str, ...]] = ("offset", "alpha")
     positive: ClassVar[tuple[str, ...]] = ("alpha",)
     local: ClassVar[tuple[object, ...]] = standard_computations(LOG_RATE, _form, _slopes)
@@ -69,6 +70,10 @@ class GammaLikelihood(StandardLikelihood):
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
         return checked_numbers(self.checked_shape(observed, n_functions, n_points, name), name, positive=True)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        offset, alpha = self.parameters
+        return np.asarray(gammainc(alpha, np.maximum(y, 0.0) * np.exp(-f - offset)))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         offset, alpha = self.parameters

@@ -61,6 +61,7 @@ class WeibullLikelihood(StandardLikelihood):
     written: ClassVar[str] = "pm.Weibull(alpha=alpha, beta=pm.math.exp(f))"
     distributions: ClassVar[tuple[type[Op], ...]] = (WeibullBetaRV, ExponentialRV, CensoredRV)
     observed_dtype: ClassVar[str] = "float64"
+    least: ClassVar[float] = 0.0
     rows: ClassVar[tuple[str, ...]] = ("offset", "alpha", "lower", "upper")
     positive: ClassVar[tuple[str, ...]] = ("alpha",)
     local: ClassVar[tuple[object, ...]] = standard_computations(LOG_RATE, _form, _slopes)
@@ -95,6 +96,10 @@ class WeibullLikelihood(StandardLikelihood):
         super().check_parameters(observed, name)
         if observed is not None:
             checked_bounds(observed, self.row("lower"), self.row("upper"), name)
+
+    def cumulative_given(self, y: Array, f: Array) -> Array:
+        offset, alpha, _, _ = self.parameters
+        return np.asarray(-np.expm1(-np.exp(alpha * (np.log(np.maximum(y, 0.0)) - f - offset))))
 
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
         """Those of times, whether or not they would be censored."""
