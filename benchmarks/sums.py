@@ -103,6 +103,31 @@ def basis() -> None:
     pm.Bernoulli("y", logit_p=level + beta * x + field, observed=observed)
 
 
+def walk() -> None:
+    """Overdispersed counts along a random walk."""
+    rng = np.random.default_rng(9)
+    eta = 1.0 + np.cumsum(0.25 * rng.normal(size=80))
+    drift, size = pm.HalfNormal("drift", 0.5), pm.Gamma("size", 2, 0.5)
+    level = pm.Normal("level", 0, 2)
+    path = pm.GaussianRandomWalk("path", sigma=drift, init_dist=pm.Normal.dist(0, 0.1), steps=79)
+    observed = rng.poisson(np.exp(eta) * rng.gamma(3, 1 / 3, 80))
+    pm.NegativeBinomial("y", mu=pm.math.exp(level + path), alpha=size, observed=observed)
+
+
+def lifetimes() -> None:
+    """Times of patients of fifteen clinics, a third of them censored."""
+    rng = np.random.default_rng(10)
+    clinic, x = rng.integers(0, 15, 150), rng.normal(size=150)
+    time = np.exp(1.0 + 0.5 * x + 0.5 * rng.normal(size=15)[clinic]) * rng.weibull(1.4, 150)
+    seen_until = rng.uniform(1.0, 8.0, 150)
+    shape, s = pm.Gamma("shape", 2, 1), pm.HalfNormal("s", 1)
+    level, beta = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1)
+    u = pm.Normal("u", 0, 1, shape=15)
+    survival = pm.Weibull.dist(alpha=shape, beta=pm.math.exp(level + beta * x + s * u[clinic]))
+    upper = np.where(time < seen_until, np.inf, seen_until)
+    pm.Censored("y", survival, lower=None, upper=upper, observed=np.minimum(time, seen_until))
+
+
 def classes() -> None:
     """Three classes by Gaussian processes with a linear trend."""
     rng = np.random.default_rng(7)
@@ -117,7 +142,7 @@ def classes() -> None:
     gpep.MultinomialProbit("y", f.T + x @ trend, observed=observed)
 
 
-_MODELS = (binary, crossed, slopes, areas, ordered, basis, classes)
+_MODELS = (binary, crossed, slopes, areas, walk, lifetimes, ordered, basis, classes)
 MODELS: dict[str, Callable[[], None]] = {f.__name__: f for f in _MODELS}
 
 

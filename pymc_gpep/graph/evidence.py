@@ -214,7 +214,8 @@ class Evidence(Op):
 @register_funcify_default_op_cache_key(Evidence)
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
     remembers = " from near by" if op.remembers else ""
-    solve = external(f"{op.approximator!r} of {op.likelihood!r}{remembers} by {op.form.__name__}", op.solve)
+    name = f"{op.approximator!r} of {op.likelihood!r}{remembers} by {op.form.__name__}"
+    solve = external(name, op.solve, op.likelihood.observed_dtype)
 
     @numba_njit
     def evidence(k_, mean_, labels_, start, looseness, parameters_):  # type: ignore[no-untyped-def]  # numba infers them

@@ -18,7 +18,7 @@ from numba.core import types
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.solvers.run import Outcome
 
-__all__ = ["REFUSED", "SIGNATURE", "external"]
+__all__ = ["REFUSED", "external", "signature"]
 
 REFUSED = -1
 """Status where a solver raised a ValueError, which cannot go through compiled code."""
@@ -28,14 +28,21 @@ _ints = types.CPointer(types.int64)
 _double = types.float64
 _doubles = types.CPointer(_double)
 
-SIGNATURE = types.void(
-    _int, _int, _int, _int, _int,  # matrices of the prior (1 or c), c, n, columns of a matrix, p
-    _doubles, _doubles, _ints, _doubles,  # array of the prior, its mean, labels, parameters of the likelihood
-    _doubles, _int,  # what to start from, overwritten, and how many numbers that is
-    _double,  # factor on the tolerance
-    _doubles, _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
-)  # fmt: skip
-"""Arrays are C-ordered. What is computed is written into the last five and the start; NaN unless it converged."""
+
+def signature(observed_dtype: str) -> Any:
+    """The type of such a function, for observations of a type.
+
+    Arrays are C-ordered. What is computed is written into the last five and the start; NaN unless it converged.
+    """
+    observed = _ints if observed_dtype == "int64" else _doubles
+    return types.void(
+        _int, _int, _int, _int, _int,  # matrices of the prior (1 or c), c, n, columns of a matrix, p
+        _doubles, _doubles, observed, _doubles,  # array of the prior, its mean, observations, parameters
+        _doubles, _int,  # what to start from, overwritten, and how many numbers that is
+        _double,  # factor on the tolerance
+        _doubles, _doubles, _doubles, _doubles, _ints,  # evidence, its derivatives; status and iterations
+    )  # fmt: skip
+
 
 _C_TYPES: dict[Any, Any] = {
     _int: ctypes.c_int64,
@@ -50,7 +57,7 @@ _made: dict[str, Any] = {}
 """Symbol → C function, which must live as long as code that calls it."""
 
 
-def external(name: str, solve: Callable[..., Outcome]) -> Any:
+def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64") -> Any:
     """What compiled code calls to run `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
 
     Parameters
@@ -58,12 +65,15 @@ def external(name: str, solve: Callable[..., Outcome]) -> Any:
     name : str
         Tells this solver, with its options, from all others, in every process alike.
     solve : callable
+    observed_dtype : {"int64", "float64"}
+        Type of the labels.
     """
+    kind = signature(observed_dtype)
     symbol = f"pymc_gpep_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     if symbol not in _made:
-        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[kind] for kind in SIGNATURE.args))(_on_pointers(solve))
+        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[each] for each in kind.args))(_on_pointers(solve))
         llvmlite.binding.add_symbol(symbol, ctypes.cast(_made[symbol], ctypes.c_void_p).value)
-    return types.ExternalFunction(symbol, SIGNATURE)
+    return types.ExternalFunction(symbol, kind)
 
 
 def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
