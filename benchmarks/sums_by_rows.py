@@ -19,7 +19,7 @@ import pymc as pm
 
 import pymc_gpep  # noqa: F401  registers the methods of pm.fit
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.row_form import precision_factor
+from pymc_gpep.solvers.row_factor import precision_factor
 
 
 def items(n: int) -> None:
@@ -79,7 +79,7 @@ def run(name: str, n: int) -> dict[str, float]:
         raise RuntimeError(f"{name}: {fit.message}")
     posterior, sweeps = fit.solution.posterior, int(fit.history["iterations"].sum())
     began = time.perf_counter()
-    factor = precision_factor(posterior.prior.rows, posterior.precision[0])
+    factor = precision_factor(posterior.prior.rows, posterior.precisions)
     posterior.prior.rows.variances(np.linalg.inv(factor))
     floor = sweeps * (time.perf_counter() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -162,7 +162,7 @@ class Approximator(ABC):
         parameters : array (p, n), optional
             What the likelihood is given besides latent values at each point, where it is not bound to it.
         prior_type : type, optional
-            `DensePrior`, or `RowPrior` of one function by its coefficients (n, q), where `by_rows` says so.
+            `DensePrior`, or `RowPrior` by coefficients (c, n, q), where `by_rows` says so.
 
         Returns
         -------

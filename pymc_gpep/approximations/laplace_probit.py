@@ -40,6 +40,7 @@ class LaplaceProbit(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (BlockCurvature,)
+    by_rows: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property

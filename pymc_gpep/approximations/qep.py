@@ -82,6 +82,7 @@ class QEP(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceQuadrature,)
+    by_rows: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:

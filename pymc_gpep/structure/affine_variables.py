@@ -172,8 +172,10 @@ class SumVariables(IntegratedVariables):
         return AffineVariables(prior, unconstrained | natural, self._data)
 
     def flat(self, z: Array) -> Array:
-        """Standard normals (..., q) of z (..., c, q), in which each function has its own."""
+        """Standard normals (..., q) of z (..., c, q), in which each function has its own, or (..., 1, q) of all."""
         owner = self._prior.owner
+        if z.shape[-2] == 1:
+            return z[..., 0, :]
         return z[..., owner, np.arange(owner.size)]
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
@@ -186,6 +188,8 @@ class SumVariables(IntegratedVariables):
         owner = self._prior.owner
         every = np.arange(owner.size)
         joint = functions.joint_covariance(np.ones(self._prior.n_functions, bool))
+        if len(joint) == 1:
+            return self.flat(functions.whitened()[0]), joint[0, :, 0]
         return self.flat(functions.whitened()[0]), joint[owner, every][:, owner, every]
 
     def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:
