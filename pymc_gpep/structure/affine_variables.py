@@ -20,7 +20,7 @@ from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint,
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.random_variables import kept_random
 
-__all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_of"]
+__all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_along", "slopes_of"]
 
 
 class InNormals(Protocol):
@@ -105,10 +105,15 @@ def at_zero(value: TensorVariable, z: TensorVariable) -> TensorVariable:
 
 def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVariable:
     """Return T (q, ...) of a value that is t + T z."""
+    return slopes_along(value, z, pt.eye(count))
+
+
+def slopes_along(value: TensorVariable, z: TensorVariable, units: TensorVariable) -> TensorVariable:
+    """Return T u (s, ...) of a value that is t + T z, for each row u of `units` (s, q)."""
     value = value.astype("float64")
     if z not in ancestors([value]):
-        return pt.zeros((count, *(value.shape[i] for i in range(value.ndim))))
-    return vectorize_graph(value, {**kept_random([value]), z: pt.eye(count)}) - at_zero(value, z)
+        return pt.zeros((units.shape[0], *(value.shape[i] for i in range(value.ndim))))
+    return vectorize_graph(value, {**kept_random([value]), z: units}) - at_zero(value, z)
 
 
 class AffineVariables:
