@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import QEP
+from pymc_gpep import QEP, LaplaceProbit
 from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
@@ -79,6 +79,15 @@ def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
     assert again.evidence == pytest.approx(dense.evidence, abs=1e-10)
     assert again.convergence.iterations <= 2
     assert_allclose(again.posterior.marginals()[1], dense.cov, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [LaplaceProbit(max_size=9), QEP(full=True, max_size=9)], ids=["laplace", "qep"])
+def test_rows_may_be_more_than_matrices_may_have(method):
+    rng = np.random.default_rng(7)
+    j, mean, y = full(rng), np.zeros((C, N)), rng.integers(0, C, N)
+    assert method.solve(j, mean, y, prior_type=RowPrior).convergence.converged
+    with pytest.raises(ValueError, match="max_size"):
+        method.solve(j @ j.swapaxes(1, 2), mean, y)
 
 
 @pytest.mark.parametrize(("method", "likelihood"), [case for case in CASES if "QEP" not in str(case.id)])

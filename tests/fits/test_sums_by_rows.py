@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
@@ -172,6 +173,28 @@ def test_marginal_model(case, monkeypatch):
         logps.append([marginal.compile_logp()(point), marginal.compile_dlogp()(point)])
     assert_allclose(*[each[0] for each in logps], atol=1e-7)
     assert_allclose(*[each[1] for each in logps], atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["softmax of zero sums, Laplace"], indirect=True)
+def test_corrected_probabilities_are_of_all_rows(case):
+    arguments = {"data": {"where": [0, 5], "x": [0.1, 2.0]}, "correction": "tk", "progressbar": False}
+    assert_allclose(case.rows.predict(**arguments)["p"], case.dense.predict(**arguments)["p"], atol=1e-6)
+
+
+def test_variables_of_classes_come_back(monkeypatch):
+    """Given s, recovered draws have the moments of the fit at this s."""
+    monkeypatch.setattr(latent_sum, "_MANY", 1)
+    with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
+        classes()
+        fit = pm.fit(method="nested_ep", hyper="map", progressbar=False)
+    s = np.full((1, 500), fit.hyperparameters["s"].item())
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"s": (("chain", "draw"), s)})})
+    marginal = gpep.marginalize(model, "nested_ep")
+    draws = gpep.recover(idata, marginal, random_seed=2, progressbar=False)["posterior"]
+    for name in ("b", "u"):
+        mean, sd = draws[name].mean(("chain", "draw")), draws[name].std(("chain", "draw"))
+        assert (abs(mean - fit.mean_data[name]) < 0.22 * fit.std_data[name]).all()
+        assert_allclose(sd, fit.std_data[name], rtol=0.16)
 
 
 @pytest.mark.slow
