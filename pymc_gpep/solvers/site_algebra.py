@@ -11,8 +11,7 @@ __all__ = ["SiteAlgebra"]
 class SiteAlgebra(ABC):
     """Everything that solvers compute of a prior covariance K of c functions and sites of precision Π.
 
-    Π has a block for each point. What its array holds is for the prior form to say, see `PriorForm.coupled` and
-    `PriorForm.blocks`.
+    Π has a block for each point. `PriorForm.coupled` and `PriorForm.blocks` say what its array holds.
     """
 
     @abstractmethod
