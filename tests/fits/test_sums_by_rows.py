@@ -198,11 +198,14 @@ def test_variables_of_classes_come_back(monkeypatch):
 
 
 @pytest.mark.slow
-def test_compiled_code_is_given_all_coefficients(monkeypatch):
+@pytest.mark.parametrize(
+    ("build", "method"), [(binary, gpep.EP()), (classes, gpep.NestedEP())], ids=["binary", "classes"]
+)
+def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
     monkeypatch.setattr(latent_sum, "_MANY", 1)
-    with pm.Model(coords={"group": range(J)}) as model:
-        binary()
-    classifier, method = gpep.read_classifier(model), gpep.EP()
+    with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
+        build()
+    classifier = gpep.read_classifier(model)
     interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "NUMBA"}))
     theta = interpreted.space.initial_point() + 0.3
     found, expected = compiled(theta), interpreted(theta)
