@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import GammaRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import gammainc, gammaln, psi
@@ -57,7 +58,7 @@ class GammaLikelihood(StandardLikelihood):
             return None
         alpha, scale = variable.owner.op.dist_params(variable.owner)
         reading = read_log_rate(scale, latents)
-        if reading is None or reading.parameters is None:
+        if reading is None or reading.parameters is None or not set(latents).isdisjoint(ancestors([alpha])):
             return None
         return reading_of(reading.argument, reading.parameters[0], alpha)
 
