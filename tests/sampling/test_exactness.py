@@ -10,7 +10,7 @@ FEW = {
     ("guided_hmc", "probit"): 300,
     ("guided_hmc", "softmax-per-class"): 250,
     ("guided_hmc-iep", "probit-per-class"): 300,
-    ("elliptical_slice", "bernoulli"): 300,
+    ("elliptical_slice-prior", "bernoulli"): 300,
     ("probit_gibbs-whitened", "probit"): 450,
     ("probit_gibbs-collapsed", "bernoulli-probit"): 350,
 }

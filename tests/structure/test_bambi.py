@@ -203,7 +203,7 @@ def test_bambi_interprets_by_draws_of_a_fit() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["groups", "ratings and groups", "classes and groups"])
+@pytest.mark.parametrize("name", ["ratings and groups", "classes and groups"])
 def test_predictions_are_those_of_the_sampler_of_bambi(name: str) -> None:
     model = uncentred(name)
     fit = pm.fit(model=model.backend.model, method="qep" if "classes" in name else "ep", progressbar=False)
