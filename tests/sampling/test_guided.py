@@ -124,7 +124,7 @@ def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
 
 
 def test_long_leapfrog_steps_are_refused_as_often_as_the_posterior_wants(monkeypatch):
-    """Of two points, against quadrature. Half of the proposals are far out, and are no draws of the posterior."""
+    """Half of the proposals are far out; the posterior of two points is that of quadrature if they are refused."""
 
     def moments(f):
         return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
