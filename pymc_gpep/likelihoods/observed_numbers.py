@@ -47,7 +47,8 @@ def checked_numbers(given: NDArray[Any], name: str, *, positive: bool = False) -
         wrong |= ~(given > 0.0)
     if wrong.any():
         wanted = "positive numbers" if positive else "finite numbers"
-        raise ValueError(f"{name} must be {wanted}, but among them are {some_of(given[wrong])}.")
+        marked = without_marks(given) if positive else ""
+        raise ValueError(f"{name} must be {wanted}, but among them are {some_of(given[wrong])}.{marked}")
     return np.ascontiguousarray(given, np.float64)
 
 

@@ -29,16 +29,17 @@ def instead_of_likelihood(variable: Variable) -> str:
                 "Probabilities of classes can be given as votes in these proportions, and the more votes the surer: "
                 f"votes = np.rint(10 * p).astype(int). {A_ROW_FOR_EACH_VOTE} {_SUCH_LABELS}"
             )
-        case "Binomial" | "BetaBinomial":
+        case "BetaBinomial":
             return (
-                "Give each trial a row with a label 0 or 1, pm.Bernoulli(logit_p=f): X=np.repeat(X, trials, axis=0), "
-                "and labels np.concatenate([np.arange(m) < k for k, m in zip(successes, trials)])."
+                "Proportions are pm.Binomial(n=trials, logit_p=f); where they are more spread out than that, add "
+                "pm.gp.cov.WhiteNoise(s) to the covariance function, or pm.Normal for each row to f."
             )
-        case "Normal":
-            return "Normal noise needs no approximation: pm.gp.Marginal."
+        case "StudentT" | "Cauchy":
+            return "Numbers with outliers are pm.Laplace(mu=f, b=b) or pm.Logistic(mu=f, s=s)."
         case _ if variable.type.dtype.startswith("int"):
             return (
-                "Counts are pm.Poisson(mu=pm.math.exp(f + offset)); where they are more spread out than that, or have "
-                "more zeros, add pm.gp.cov.WhiteNoise(s) to the covariance function."
+                "Counts are pm.Poisson(mu=pm.math.exp(f + offset)); where they are more spread out than that, "
+                "pm.NegativeBinomial(mu=pm.math.exp(f + offset), alpha=alpha); where they have more zeros, add "
+                "pm.gp.cov.WhiteNoise(s) to the covariance function."
             )
     return ""

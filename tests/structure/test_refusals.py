@@ -151,7 +151,19 @@ ARGUMENTS = {
         same=False,
     ),
     "another link": Refused(
-        lambda: pm.Bernoulli("y", p=1 - pt.exp(-pt.exp(one())), observed=ONE), ["Other links cannot be read"]
+        lambda: pm.Bernoulli("y", p=0.5 + pt.arctan(one()) / np.pi, observed=ONE), ["Other links cannot be read"]
+    ),
+    "trials by another link": Refused(
+        lambda: pm.Binomial("y", n=TRIALS, p=pm.math.invprobit(one()), observed=Y),
+        ["'y' is a Binomial", "np.repeat(X, trials, axis=0)"],
+        lambda: _trials(),
+        same=False,
+    ),
+    "a gamma by mean and deviation": Refused(
+        lambda: pm.Gamma("y", mu=pt.exp(one()), sigma=1.0, observed=1.0 + Y),
+        ["'y' is a Gamma", "beta=alpha * pm.math.exp(-f)"],
+        lambda: pm.Gamma("y", alpha=2.0, beta=2.0 * pm.math.exp(-one()), observed=1.0 + Y),
+        same=False,
     ),
     "a rate that is no exponential": Refused(
         lambda: pm.Poisson("y", mu=pt.softplus(one()), observed=Y),
@@ -173,8 +185,9 @@ def _votes(votes):
 
 
 def _trials():
+    """The rows that are advised for trials of another link."""
     labels = np.concatenate([np.arange(m) < k for k, m in zip(Y, TRIALS, strict=True)])
-    pm.Bernoulli("y", logit_p=one(X=np.repeat(X, TRIALS, axis=0)), observed=labels)
+    gpep.Probit("y", one(X=np.repeat(X, TRIALS, axis=0)), observed=labels)
 
 
 def _spread_out():
@@ -182,11 +195,14 @@ def _spread_out():
     pm.Poisson("y", mu=pm.math.exp(one(cov=noisy)), observed=Y)
 
 
+def _proportions():
+    noisy = pm.gp.cov.ExpQuad(1, ls=0.3) + pm.gp.cov.WhiteNoise(0.5)
+    pm.Binomial("y", n=TRIALS, logit_p=one(cov=noisy), observed=Y)
+
+
 OBSERVED = {
-    "Binomial": Refused(
-        lambda: pm.Binomial("y", n=TRIALS, logit_p=one(), observed=Y),
-        ["each trial", "np.repeat(X, trials, axis=0)"],
-        _trials,
+    "BetaBinomial": Refused(
+        lambda: pm.BetaBinomial("y", n=TRIALS, alpha=pt.exp(one()), beta=1.0, observed=Y), ["WhiteNoise"], _proportions
     ),
     "Multinomial": Refused(
         lambda: pm.Multinomial("y", n=5, p=pm.math.softmax(several().T, axis=-1), observed=COUNTS),
@@ -198,17 +214,15 @@ OBSERVED = {
         ["np.rint(10 * p)", ROWS],
         lambda: _votes(np.rint(10 * np.full((N, C), 1 / C)).astype(int)),
     ),
-    "NegativeBinomial": Refused(
-        lambda: pm.NegativeBinomial("y", mu=pt.exp(one()), alpha=2.0, observed=Y), ["WhiteNoise"], _spread_out
-    ),
     "Mixture": Refused(
         lambda: pm.ZeroInflatedPoisson("y", psi=0.8, mu=pt.exp(one()), observed=Y), ["WhiteNoise"], _spread_out
     ),
     "Hurdle": Refused(
         lambda: pm.HurdlePoisson("y", psi=0.8, mu=pt.exp(one()), observed=Y), ["WhiteNoise"], _spread_out
     ),
-    "Normal": Refused(lambda: pm.Normal("y", one(), 1.0, observed=1.0 * Y), ["pm.gp.Marginal"]),
-    "StudentT": Refused(lambda: pm.StudentT("y", nu=4, mu=one(), sigma=1.0, observed=1.0 * Y), []),
+    "StudentT": Refused(
+        lambda: pm.StudentT("y", nu=4, mu=one(), sigma=1.0, observed=1.0 * Y), ["pm.Laplace(mu=f, b=b)"]
+    ),
     "Beta": Refused(lambda: pm.Beta("y", mu=pm.math.invlogit(one()), nu=5.0, observed=(Y + 1) / 5), []),
 }
 

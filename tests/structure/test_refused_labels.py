@@ -26,13 +26,24 @@ DECLARED = {
     "ordered_probit": (lambda f, y: pm.OrderedProbit("y", eta=f, cutpoints=CUTPOINTS, observed=y), 3),
     "ordered_logit": (lambda f, y: pm.OrderedLogistic("y", eta=f, cutpoints=CUTPOINTS, observed=y), 3),
     "poisson": (lambda f, y: pm.Poisson("y", mu=pm.math.exp(f), observed=y), 3),
+    "complementary_log_log": (lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y), 2),
+    "binomial": (lambda f, y: pm.Binomial("y", n=5, logit_p=f, observed=y), 3),
+    "negative_binomial": (lambda f, y: pm.NegativeBinomial("y", mu=pm.math.exp(f), alpha=2.0, observed=y), 3),
+    "normal": (lambda f, y: pm.Normal("y", f, 1.0, observed=y), 3),
+    "log_normal": (lambda f, y: pm.LogNormal("y", f, 1.0, observed=y), 3),
+    "logistic": (lambda f, y: pm.Logistic("y", f, 1.0, observed=y), 3),
+    "asymmetric_laplace": (lambda f, y: pm.Laplace("y", f, 1.0, observed=y), 3),
+    "gamma": (lambda f, y: pm.Gamma("y", alpha=2.0, beta=pm.math.exp(-f), observed=y), 3),
+    "weibull": (lambda f, y: pm.Exponential("y", scale=pm.math.exp(f), observed=y), 3),
 }
-CLASSES = DECLARED.keys() - {"poisson"}
+POSITIVE = {"log_normal", "gamma", "weibull"}
+NUMBERS = {"normal", "logistic", "asymmetric_laplace"}
+CLASSES = DECLARED.keys() - {"poisson", "binomial", "negative_binomial", *POSITIVE, *NUMBERS}
 every = pytest.mark.parametrize("likelihood", DECLARED)
 
 
 def labels(likelihood):
-    return np.arange(N) % DECLARED[likelihood][1]
+    return np.arange(N) % DECLARED[likelihood][1] + (likelihood in POSITIVE)
 
 
 def declared(likelihood, y, X=X):
@@ -86,14 +97,14 @@ def test_labels_in_data_of_one_more_axis(likelihood):
 @pytest.mark.parametrize("soft", [False, True])
 def test_rows_of_indicators_of_votes_and_of_probabilities(likelihood, soft):
     y = labels(likelihood)
-    rows = np.eye(3, dtype=int)[y] if not soft else np.full((N, 3), 1 / 3)
+    rows = np.eye(4, dtype=int)[y, -3:] if not soft else np.full((N, 3), 1 / 3)
     message = refusal_of(likelihood, rows)
     assert "shape (6, 3)" in message
     assert "X=np.repeat(X, 3, axis=0), and np.ravel(y)" in message
     assert ("np.argmax(y, axis=1)" in message) == (likelihood in CLASSES)
     assert ("votes.sum(axis=1)" in message) == (likelihood in CLASSES)
     several = np.stack([y, y, y], axis=1)
-    assert refusal_of(likelihood, several) == refusal_of(likelihood, np.eye(3, dtype=int)[y])
+    assert refusal_of(likelihood, several) == refusal_of(likelihood, np.eye(4, dtype=int)[y, -3:])
     repeated = declared(likelihood, np.ravel(several), X=np.repeat(X, 3, axis=0))
     assert read_classifier(repeated).n_points == 3 * N
 
@@ -120,7 +131,7 @@ def test_more_missing_labels_than_are_listed(likelihood):
     assert "missing at 6 of 6 points (position 0; 1; 2; 3; 4; ...)" in refusal_of(likelihood, np.full(N, np.nan))
 
 
-@every
+@pytest.mark.parametrize("likelihood", sorted(DECLARED.keys() - NUMBERS))
 def test_labels_of_minus_one(likelihood):
     y = labels(likelihood)
     y[2] = -1

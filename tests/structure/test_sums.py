@@ -188,7 +188,7 @@ def with_potential():
 
 def another_observed():
     u, level = pm.Normal("u", shape=J), normal("level")
-    pm.Normal("z", u, 1.0, observed=np.zeros(J))
+    pm.StudentT("z", nu=4, mu=u, observed=np.zeros(J))
     binary(u[GROUP] + level)
 
 

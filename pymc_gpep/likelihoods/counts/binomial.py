@@ -60,7 +60,9 @@ class BinomialLikelihood(StandardLikelihood):
         name, of = repr(variable.name), " and ".join(map(repr, behind(p))) or "numbers alone"
         return (
             f"{name} is a Binomial, but its probability, made of {of}, is not the logistic function of one variable: "
-            f"write pm.Binomial({name}, n=trials, logit_p=f). For other links each trial needs a row of its own."
+            f"write pm.Binomial({name}, n=trials, logit_p=f). For another link give each trial a row with a label 0 or "
+            "1: X=np.repeat(X, trials, axis=0), and labels np.concatenate([np.arange(m) < k for k, m in "
+            "zip(successes, trials)])."
         )
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:
