@@ -19,6 +19,7 @@ __all__ = ["BlockCheck", "block_check", "nothing_known"]
 
 _SIZES = (16, 8, 4)
 """Points in a block: the first whose weights stand for what they should is taken."""
+_ENTRIES = 1_000_000  # correlations that are held at a time
 
 
 class BlockCheck(NamedTuple):
@@ -74,11 +75,15 @@ def nothing_known(n: int) -> BlockCheck:
 def _near(x: Array, count: int) -> NDArray[np.intp]:
     """Numbers (n, count) of the points whose latent values move most with those of each, itself first."""
     draws, c, n = x.shape
-    strength = np.zeros((n, n))
-    for k in range(c):
-        standard = x[:, k] - x[:, k].mean(axis=0)
-        spread = standard.std(axis=0)
-        standard /= np.where(spread > 0.0, spread, 1.0)
-        strength += (standard.T @ standard / draws) ** 2
-    np.fill_diagonal(strength, np.inf)
-    return np.argsort(-strength, axis=1, kind="stable")[:, :count]
+    standard = x - x.mean(axis=0)
+    spread = standard.std(axis=0)
+    standard /= np.where(spread > 0.0, spread, 1.0)
+    near = np.empty((n, count), dtype=np.intp)
+    for start in range(0, n, step := max(1, _ENTRIES // n)):
+        own = np.arange(start, min(start + step, n))
+        strength = sum((standard[:, k, own].T @ standard[:, k] / draws) ** 2 for k in range(c))
+        strength[np.arange(own.size), own] = np.inf
+        some = np.sort(np.argpartition(-strength, count - 1, axis=1)[:, :count], axis=1)
+        order = np.argsort(-np.take_along_axis(strength, some, axis=1), axis=1, kind="stable")
+        near[own] = np.take_along_axis(some, order, axis=1)
+    return near

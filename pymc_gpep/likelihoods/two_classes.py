@@ -70,6 +70,6 @@ class TwoClasses(OneFunction, ABC):
             )
         return np.ascontiguousarray(given, np.int64)
 
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        log_p: Array = self.log_link((2.0 * observed - 1.0) * f[..., 0, :]).sum(axis=-1)
+    def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        log_p: Array = self.log_link((2.0 * observed - 1.0) * f[..., 0, :])
         return log_p
