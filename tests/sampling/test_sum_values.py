@@ -8,6 +8,8 @@ from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.structure import read_classifier
 from tests.sums import MODELS
 
+FEW = {"centred_slopes", "persons_and_items", "random_walk", "two_processes", "plain_classes"}
+"""The others read other distributions, and break with nothing here."""
 # Of these one recipe or more has fewer dimensions than normals.
 SINGULAR = {"persons_and_items"}
 
@@ -21,7 +23,9 @@ def read():
             latent_model = LatentModel(read_classifier(MODELS[name]()))
             model = latent_model.processes.model
             rng = np.random.default_rng(len(name))
-            point = {v: np.asarray(x) + 0.3 * rng.standard_normal(np.shape(x)) for v, x in model.initial_point().items()}
+            point = {
+                v: np.asarray(x) + 0.3 * rng.standard_normal(np.shape(x)) for v, x in model.initial_point().items()
+            }
             prior = latent_model.prior_function()(point)
             made[name] = latent_model, point, prior, rng.standard_normal(prior.shape)
         return made[name]
@@ -29,7 +33,10 @@ def read():
     return get
 
 
-@pytest.mark.parametrize("name", MODELS)
+EACH = [name if name in FEW else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+
+
+@pytest.mark.parametrize("name", EACH)
 def test_normals_and_variables_are_made_of_each_other(name, read):
     latent_model, point, prior, x = read(name)
     there = point | latent_model.values.to_point(point, x, prior)
@@ -45,7 +52,7 @@ def test_normals_and_variables_are_made_of_each_other(name, read):
         assert_allclose(again, x, atol=1e-7)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EACH)
 def test_likelihood_is_that_of_the_model(name, read):
     latent_model, point, prior, x = read(name)
     model = latent_model.processes.model
