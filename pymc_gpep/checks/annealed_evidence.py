@@ -245,7 +245,7 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
 
 
 def _read(model: pm.Model, start: str, likelihood: str | None) -> LatentPrior:
-    """What is to be integrated out; without an approximation any likelihood of Gaussian processes will do."""
+    """Read the variables to integrate out; without an approximation any likelihood of Gaussian processes will do."""
     try:
         return read_classifier(model, likelihood)
     except StructureError as error:

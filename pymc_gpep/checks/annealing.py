@@ -62,9 +62,9 @@ def posterior_base(posterior: Posterior[Any], prior: Sampled | None = None) -> B
     Parameters
     ----------
     posterior : Posterior
-        Of latent values.
+        The posterior of latent values.
     prior : DensePrior or NormalsPrior, optional
-        Of what is sampled, where that is not latent values.
+        The prior of what is sampled, where that is not latent values.
     """
     if isinstance(prior, NormalsPrior):
         whitening = NormalsWhitening(prior, posterior.sites)

@@ -1,7 +1,7 @@
 """Leave-one-group-out cross-validation from one fit: the predictive density of all labels of a group given the others.
 
-Latent values of the rows of a group have the posterior N(μ, R Rᵀ), which is that given the labels of all other groups
-times the sites of the rows, exp(νᵀf − ½ fᵀΠf), normalised. With b = ν − Πμ, E = I − RᵀΠR and f = μ + R ε,
+Latent values of the rows of a group have the posterior N(μ, R Rᵀ). It is their posterior given the labels of all other
+groups, times the sites of the rows, exp(νᵀf − ½ fᵀΠf), normalised. With b = ν − Πμ, E = I − RᵀΠR and f = μ + R ε,
 
     p(y_I | y_-I) = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb) ⟨∏ p(y_i | f_i) exp(−bᵀR ε + ½ εᵀRᵀΠR ε)⟩,
 
@@ -54,7 +54,7 @@ class LeftOutGroup(NamedTuple):
     error: float
     """Standard error of `without`, 0 where it is not sampled."""
     pareto_k: float
-    """Of the weights of draws; −inf where these are all but alike, or nothing is sampled."""
+    """Pareto k of the weights of draws; −inf where these are all but alike, or nothing is sampled."""
 
 
 def left_out_group(
@@ -69,9 +69,9 @@ def left_out_group(
     likelihood : Likelihood
         At these rows.
     labels : array (m,)
-        What was observed there.
+        Observations there.
     draws : int
-        Of latent values, where there is more than one row.
+        Number of draws of latent values, where there is more than one row.
     tolerance : float
         See `Fit.loo`.
     """
@@ -88,8 +88,8 @@ def left_out_group(
         half, mean = group.root[:, 0], group.mean.T
         wide = half @ cho_solve((factor, True), half.T)
         without, within = (
-            float(log_predictive(likelihood, *moments, labels, tolerance=tolerance)[0])
-            for moments in ((mean - half @ solved, wide[None]), (mean, (half @ half.T)[None]))
+            float(log_predictive(likelihood, centre, cov[None], labels, tolerance=tolerance)[0])
+            for centre, cov in ((mean - half @ solved, wide), (mean, half @ half.T))
         )
         return LeftOutGroup(without, within, 0.0, -np.inf)
     rng = np.random.default_rng(_SEED)
@@ -134,7 +134,7 @@ def leave_groups_out(
     converged : bool
         Whether the fit did.
     draws : int
-        Of the latent values of each group.
+        Number of draws of the latent values of each group.
     tolerance : float
     progressbar : bool
     """

@@ -568,9 +568,9 @@ class Fit(SingleGroupApproximation):
         The other sites are held. That is right to first order in what a label does to the others' posterior, and wrong
         by some tenths at points with a large `p_loo_i`; these can be fitted again at little cost.
 
-        With `groups` all rows of a group are left out together, as where the next rows will be of a group that the fit
-        has not seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its
-        rows, where q₋ is the posterior with their sites left out. It is computed by weighted draws of the fit.
+        With `groups` all rows of a group are left out together. That is for rows to come of groups that the fit has not
+        seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
+        q₋ is the posterior without their sites. It is computed by weighted draws of the fit.
 
         Inducing inputs and active rows are held as well. What a label of its own has to do with its latent value by way
         of what inducing values leave unsaid is not in `p_loo`, which compares with `predict` at the same inputs.
@@ -578,7 +578,7 @@ class Fit(SingleGroupApproximation):
         Parameters
         ----------
         groups : array_like (n,) or str, optional
-            Labels of rows, of which all with the same one are left out together; or the name of data of the model that
+            A label for each row; rows with the same one are left out together. A string names data of the model that
             are such labels, as `"where"` of `alpha[where]`.
         gp : pm.gp.Latent or sequence of them, optional
             What made the latent values, where the graph of the model does not say what their prior is.
@@ -601,8 +601,8 @@ class Fit(SingleGroupApproximation):
             An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
             excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
             are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
-            With `groups` they have a value for each group, and there are `pareto_k` and `error_i`, of draws: above 0.7
-            the density of a group is not known well.
+            With `groups` they have a value for each group. Draws then have an `error_i`, and a `pareto_k`, which is above
+            0.7 where the density of a group is not known well.
 
         Raises
         ------
@@ -611,7 +611,7 @@ class Fit(SingleGroupApproximation):
             as they would without its label. If there is a `refit_above`, and the fit has no joint posterior of all
             latent values.
         ValueError
-            If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none; if
+            If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none. If
             groups do not fit the rows, or are to be fitted again.
 
         Examples

@@ -18,7 +18,7 @@ __all__ = ["NormalsPrior"]
 class NormalsPrior(Prior):
     """z ~ N(0, I), of which c latent functions f_k = m_k + J_k z are made.
 
-    What is sampled is z, (1, q), so that covariances of latent values may be singular.
+    Samplers move z, (1, q), so that covariances of latent values may be singular.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ class NormalsPrior(Prior):
     # Whitened values are what is sampled.
 
     def latent(self, z: Array) -> Array:
-        """What is sampled, which is z."""
+        """Standard normals z as samplers move them, themselves."""
         return z
 
     def whitened(self, x: Array) -> Array:

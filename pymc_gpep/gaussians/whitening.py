@@ -209,7 +209,7 @@ class IndependentWhitening(SiteWhitening):
 
 
 class NormalsWhitening(SiteWhitening):
-    """x = x̂ + L⁻ᵀ z, for latent functions f = m + J x of standard normals x, with L Lᵀ = I + JᵀΠJ.
+    """x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, of standard normals x that make f = m + J x.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class GroupOfRows(NamedTuple):
     root: Array
     """R, (c, m, p)."""
     sites: Sites
-    """Of the rows."""
+    """Sites of the rows."""
     weights: Array
     """The force ν − Πμ of the sites, (c, m)."""
 

@@ -36,7 +36,7 @@ class ConditionalDensity(NamedTuple):
     log_density: TensorVariable
     """Its logarithm up to a constant, an expression of value variables and of `given`."""
     given: TensorVariable
-    """What is held fixed."""
+    """The array that is held fixed."""
     shape: tuple[int, int]
     """Its shape."""
 

@@ -49,8 +49,8 @@ class GuidedStepState(StepMethodState):
 class GuidedStep(LatentStep):
     """A step for latent values, and for hyperparameters by a random walk with the whitened latent values held.
 
-    Where latent functions are sums of effects, the step moves the standard normals that all effects are made of, and
-    draws are those of the variables that the model has.
+    Where latent functions are sums of effects, the step moves the standard normals that all effects are made of. Draws
+    are those of the variables that the model has.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class GuidedStep(LatentStep):
         self._whitened: Whitening | None = None
 
     def read(self, model: pm.Model, likelihood: str | None) -> GPClassifier:
-        """What there is to approximate."""
+        """Read the model that there is to approximate."""
         return read_classifier(model, likelihood)
 
     def whitening(self, prior: Sampled, point: PointType) -> Whitening | None:
@@ -213,7 +213,7 @@ class GuidedStep(LatentStep):
 def guided(
     read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
 ) -> tuple[LatentPrior, str]:
-    """What `read` finds in a model, and by what it is approximated: "prior" where the prior is to guide."""
+    """Return the prior that `read` finds in a model, and the name of its guide: "prior" where the prior is to guide."""
     try:
         classifier = read(model, name)
     except StructureError as error:

@@ -1,7 +1,7 @@
 """A model as samplers see it, a function of the point that PyMC hands from step to step.
 
 A point is a dict: name of a value variable → its value, unconstrained. Latent values are in it either as they are or
-rotated (`reparameterize=True`), or as the effects that they are sums of; samplers see one array x in all cases.
+rotated (`reparameterize=True`), or as the effects that they are sums of. Samplers see one array x in all cases.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,8 +34,8 @@ __all__ = ["LatentModel", "LikelihoodAt"]
 class LatentModel:
     """The three factors of the joint density: hyperparameters, latent values given them, all else given both.
 
-    Samplers move an array x, which is latent values f (c, n), or the standard normals (1, q) that these are made of
-    where they have no density.
+    Samplers move an array x. It is latent values f (c, n), or standard normals (1, q) that make them where they have no
+    density.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class LatentModel:
     Attributes
     ----------
     values : SampledValues
-        What x is.
+        The kind of array that x is.
     value_vars : list of TensorVariable
         Of the hyperparameters, in the order of the model.
     log_prior : TensorVariable

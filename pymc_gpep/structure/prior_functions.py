@@ -96,7 +96,7 @@ def prior_moments(
 def observed(
     classifier: GPClassifier, data: Mapping[Variable, Variable]
 ) -> Callable[[PointType], tuple[NDArray[np.int64], Likelihood]]:
-    """What was observed, and the likelihood with its parameters, as a function of a point of the model."""
+    """Observations, and the likelihood with its parameters, as a function of a point of the model."""
     model = classifier.model
     outputs = [*model.replace_rvs_by_values([classifier.parameters]), classifier.labels]
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]

@@ -30,7 +30,7 @@ class ProcessValues(SampledValues):
     Parameters
     ----------
     processes : LatentPrior
-        Of latent functions that are Gaussian processes.
+        The prior of latent functions that are Gaussian processes.
     """
 
     data: Mapping[Variable, Variable] = MappingProxyType({})

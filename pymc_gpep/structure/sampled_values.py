@@ -15,10 +15,10 @@ __all__ = ["SampledValues"]
 
 
 class SampledValues(ABC):
-    """What samplers move of the variables that are integrated, at given hyperparameters.
+    """The values that samplers move in place of integrated variables, at given hyperparameters.
 
-    It is an array x with a Gaussian prior: latent values where they have a density, and the standard normals that they
-    are made of where they have none.
+    They are an array x with a Gaussian prior: latent values where they have a density, and standard normals that make
+    them otherwise.
 
     Attributes
     ----------

@@ -203,7 +203,7 @@ def _by_diagonal(residual: Array, diagonal: Array, rng: np.random.Generator) -> 
 
 
 def _by_least_squares(residual: Array, slopes: Array, rng: np.random.Generator) -> Array:
-    """What the residual says of z, and a draw of what it leaves open."""
+    """Least squares, and a draw of what the residual leaves open."""
     drawn = rng.standard_normal(len(slopes))
     found: Array = drawn + lstsq(slopes.T, residual - drawn @ slopes, cond=_SINGULAR, check_finite=False)[0]
     return found
