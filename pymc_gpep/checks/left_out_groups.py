@@ -76,6 +76,9 @@ def left_out_group(
         See `Fit.loo`.
     """
     c, m, p = group.root.shape
+    if p > c * m:  # as many normals as there are latent values will do
+        p = c * m
+        group = group._replace(root=np.linalg.qr(group.root.reshape(p, -1).T, mode="r").T.reshape(c, m, p))
     pulls = group.sites.product(group.root.transpose(2, 0, 1))
     curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
     force = np.tensordot(group.weights, group.root, axes=2)

@@ -601,8 +601,8 @@ class Fit(SingleGroupApproximation):
             An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
             excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
             are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
-            With `groups` they have a value for each group. Draws then have an `error_i`, and a `pareto_k`, which is above
-            0.7 where the density of a group is not known well.
+            With `groups` they have a value for each group. Draws then have an `error_i`, and a `pareto_k`, which is
+            above 0.7 where the density of a group is not known well.
 
         Raises
         ------

@@ -45,7 +45,7 @@ def test_draws_are_of_the_variables_of_the_model(step):
     with build("mixed") as model:
         given = step(guide="prior") if step is gpep.EllipticalSlice else step()
         assert {v.name for v in given.vars} == {"z", "beta", "g", "s_log__", "eta_log__"}
-        idata = pm.sample(4, tune=2, chains=1, step=given, random_seed=1, progressbar=False,
+        idata = pm.sample(6, tune=20, chains=1, step=given, random_seed=1, progressbar=False,
                           compute_convergence_checks=False)  # fmt: skip
     posterior = idata["posterior"]
     assert {"z", "beta", "g", "s", "eta", "u"} <= set(posterior)
