@@ -6,10 +6,12 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from benchmarks.experiment import Experiment, compute
+from benchmarks.experiment import Experiment, compute, workers
 
 _NAMED = 8  # pieces that a message names
 
@@ -61,7 +63,10 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
     except OSError as error:
         parser.error(f"--output: {error}.")
     try:
-        failed = [cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments)]
+        # Quick forms share their processes, which take longer to begin than most of these pieces to compute. A long
+        # experiment has its own: one that is killed takes no other experiment with it.
+        with workers(arguments.jobs) if arguments.quick and arguments.jobs else nullcontext() as pool:
+            failed = [cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments, pool)]
     except KeyboardInterrupt:
         print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
         sys.exit(130)
@@ -96,13 +101,14 @@ def _listed(pieces: Sequence[str]) -> str:
     return f"{'; '.join(pieces[:_NAMED])}{others}"
 
 
-def run(name: str, experiment: Experiment, arguments: argparse.Namespace) -> list[str]:
+def run(
+    name: str, experiment: Experiment, arguments: argparse.Namespace, pool: ProcessPoolExecutor | None = None
+) -> list[str]:
     """Compute what is missing, write and print the report; returns what has no result although it should."""
     folder = arguments.output / ("quick" if arguments.quick else "full") / name
     cells = experiment.cells(str(Path(arguments.data).resolve()), arguments.quick)
-    found, errors = compute(
-        cells, folder, min(1, arguments.jobs) if experiment.alone else arguments.jobs, arguments.only
-    )
+    alone = experiment.alone and arguments.jobs > 1
+    found, errors = compute(cells, folder, 1 if alone else arguments.jobs, arguments.only, None if alone else pool)
     if not found:
         # An empty report would only take the place of one of other settings.
         others = len(list(folder.glob("*.npz")))

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -75,15 +76,24 @@ class Experiment(ABC):
         return None
 
 
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Make a pool of processes that begin with their first cell, and end with this process."""
+    return ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent)
+
+
 def compute(
-    cells: Sequence[Cell], folder: Path, jobs: int, only: Sequence[str] = ("*",)
+    cells: Sequence[Cell],
+    folder: Path,
+    jobs: int,
+    only: Sequence[str] = ("*",),
+    pool: ProcessPoolExecutor | None = None,
 ) -> tuple[dict[str, Arrays], dict[str, str]]:
     """What the cells return, and the errors of those that failed, by name.
 
     Results that are in `folder` already are not computed again; of the others those whose name fits one of the patterns
     `only` are. Each of `jobs` processes has its share of the cores as
     threads for BLAS, unless the environment says otherwise; with 0 nothing is computed. A KeyboardInterrupt ends the
-    processes, and what they had finished is kept.
+    processes, and what they had finished is kept. Processes are those of `pool` where one is given, which goes on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     found = {cell.name: result for cell in cells if (result := _load(cell, folder)) is not None}
@@ -97,10 +107,7 @@ def compute(
     for name in THREADS:
         os.environ.setdefault(name, str(max(1, (os.cpu_count() or 1) // jobs)))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool,
-        Progress(*columns) as progress,
-    ):
+    with workers(jobs) if pool is None else nullcontext(pool) as pool, Progress(*columns) as progress:
         task = progress.add_task("cells", total=len(missing))
         futures = {pool.submit(_run, cell, folder): cell for cell in missing}
         try:

@@ -1,10 +1,10 @@
-"""Sums of effects with many rows by EP: seconds and memory beside the floor of what a sweep must compute.
+"""Sums of effects with many rows: seconds and memory beside the floor of what a sweep must compute.
 
     python -m benchmarks.sums_by_rows
     python -m benchmarks.sums_by_rows --only groups --rows 1000000
 
 Seconds are those of a second fit at the maximum of the hyperparameters (`hyper="map"`), with its graph and its search.
-The floor is a Gram matrix of the rows, a Cholesky factor, its inverse and the variances of all rows, for each sweep
+The floor is a Gram matrix of the rows, a Cholesky factor, its inverse and the covariances of all rows, for each sweep
 that the search took. Memory is the largest of the process so far.
 """
 
@@ -16,10 +16,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 
-import pymc_gpep  # noqa: F401  registers the methods of pm.fit
+import pymc_gpep as gpep  # registers the methods of pm.fit
 from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.row_form import precision_factor
+from pymc_gpep.solvers.row_factor import precision_factor
 
 
 def items(n: int) -> None:
@@ -58,29 +59,54 @@ def field(n: int) -> None:
     pm.Bernoulli("y", logit_p=level + beta * x + gp.prior("field", X=xy), observed=observed)
 
 
-MODELS: dict[str, tuple[Callable[[int], None], int]] = {
-    "items": (items, 7584),
-    "groups": (groups, 100_000),
-    "field": (field, 20_000),
+def _kinds(n: int) -> tuple[pt.TensorVariable, np.ndarray]:
+    """Four classes with 40 groups and 5 columns each: the argument, and labels."""
+    rng = np.random.default_rng(4)
+    group, x = rng.integers(0, 40, size=n), rng.normal(size=(n, 5))
+    eta = rng.normal(size=(40, 4))[group] + x @ (0.5 * rng.normal(size=(5, 4)))
+    b, s = pm.Normal("b", 0, 1, shape=(5, 4)), pm.HalfNormal("s", 1)
+    u = pm.Normal("u", 0, s, shape=(40, 4))
+    return x @ b + u[group], (eta + rng.gumbel(size=eta.shape)).argmax(axis=1)
+
+
+def softmax(n: int) -> None:
+    """Four classes by a softmax."""
+    eta, observed = _kinds(n)
+    pm.Categorical("y", logit_p=eta, observed=observed)
+
+
+def probit(n: int) -> None:
+    """Four classes by a multinomial probit."""
+    eta, observed = _kinds(n)
+    gpep.MultinomialProbit("y", eta, observed=observed)
+
+
+MODELS: dict[str, tuple[Callable[[int], None], int, str]] = {
+    "items": (items, 7584, "ep"),
+    "groups": (groups, 100_000, "ep"),
+    "field": (field, 20_000, "ep"),
+    "softmax": (softmax, 100_000, "laplace"),
+    "probit": (probit, 100_000, "nested_ep"),
 }
 
 
 def run(name: str, n: int) -> dict[str, float]:
     """Return a row of the table."""
+    declare, _, method = MODELS[name]
     with pm.Model():
-        MODELS[name][0](n)
+        declare(n)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # no step of the search is taken
-            _ = pm.fit(0, method="ep", hyper="map", progressbar=False)  # compiles
+            _ = pm.fit(0, method=method, hyper="map", progressbar=False)  # compiles
         began = time.perf_counter()
-        fit = pm.fit(method="ep", hyper="map", progressbar=False)
+        fit = pm.fit(method=method, hyper="map", progressbar=False)
         seconds = time.perf_counter() - began
     if not fit.converged or fit.solution.convergence.status != CONVERGED:
         raise RuntimeError(f"{name}: {fit.message}")
     posterior, sweeps = fit.solution.posterior, int(fit.history["iterations"].sum())
     began = time.perf_counter()
-    factor = precision_factor(posterior.prior.rows, posterior.precision[0])
-    posterior.prior.rows.variances(np.linalg.inv(factor))
+    factor = precision_factor(posterior.prior.rows, posterior.precisions)
+    posterior.prior.rows.covariances(np.linalg.inv(factor))
     floor = sweeps * (time.perf_counter() - began)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     normals = posterior.prior.n_normals

@@ -39,7 +39,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": petals.index[train
     methods = {"nested EP": "nested_ep", "independent EP": "iep", "variational Bayes": "vb", "Laplace": "laplace"}
     fits = {name: pm.fit(method=method, progressbar=False) for name, method in methods.items()}
     mcmc = pm.sample(
-        draws=500, tune=500, chains=2, cores=1, step=gpep.GuidedHMC(), random_seed=1, progressbar=False, quiet=True
+        draws=300, tune=200, chains=2, cores=1, step=gpep.GuidedHMC(), random_seed=1, progressbar=False, quiet=True
     )
 
 # %% [markdown]

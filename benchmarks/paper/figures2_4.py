@@ -59,7 +59,7 @@ def fits_of(model: pm.Model) -> dict[str, Any]:
         return {name: pm.fit(method=method, progressbar=False) for name, method in FITS.items()}
 
 
-def compare(seed: int, draws: int, grid: int) -> Arrays:
+def compare(seed: int, draws: int, grid: int, tune: int = 500) -> Arrays:
     """Class probabilities at the points by each method, and if `grid` is not 0 what the figures show besides."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     x, y = points(seed)
@@ -68,7 +68,7 @@ def compare(seed: int, draws: int, grid: int) -> Arrays:
         fits = fits_of(model)
         with model:
             idata = pm.sample(
-                draws, tune=500, chains=4, cores=1, step=gpep.GuidedHMC(), random_seed=seed, progressbar=False
+                draws, tune=tune, chains=4, cores=1, step=gpep.GuidedHMC(), random_seed=seed, progressbar=False
             )
         f = idata["posterior"]["f"].transpose("chain", "draw", "class", "point")
         difference = f - f.mean(dim="class")
@@ -129,13 +129,13 @@ class Figures2to4(Experiment):
     title = "Figures 2 to 4: a synthetic example with one input at log σ² = 4.62, log ℓ = 0.26"
 
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
-        draws = 200 if quick else 4000
+        draws, more = (60, {"tune": 60}) if quick else (4000, {})
         seeds = (PICTURE, 1) if quick else (PICTURE, *(seed for seed in SEEDS if seed != PICTURE))
         return [
             Cell(
                 f"seed {seed}",
                 compare,
-                {"seed": seed, "draws": draws, "grid": (25 if quick else 96) if seed == PICTURE else 0},
+                {"seed": seed, "draws": draws, "grid": (9 if quick else 96) if seed == PICTURE else 0} | more,
             )
             for seed in seeds
         ]

@@ -132,7 +132,7 @@ class Figures5And6(Experiment):
 
     def cells(self, data: str, quick: bool) -> list[Cell]:
         size = [120, 80] if quick else None
-        draws, tune, chains, thin = (150, 100, 2, 1) if quick else (1500, 250, 2, 2)
+        draws, tune, chains, thin = (50, 40, 2, 1) if quick else (1500, 250, 2, 2)
         corrected, step = (8, 8) if quick else (100, 25)
         common = {"data": data, "size": size}
         cells = [Cell(method, fit, common | {"method": method}) for method in METHODS]

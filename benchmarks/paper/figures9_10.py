@@ -75,7 +75,7 @@ class Prediction(Experiment):
                         arguments = where | {"method": method, "part": part, "parts": split}
                         called = f"{name}.{number}.{method}.{part}"
                         fits_or_parts.append(Cell(called, predictive.approximate, arguments))
-                several, tune, draws, moves = (2, 20, 40, 2) if quick else CHAINS[name]
+                several, tune, draws, moves = (2, 15, 20, 2) if quick else CHAINS[name]
                 for seed in range(several):
                     arguments = where | {"tune": tune, "draws": draws, "seed": seed, "hyper_moves": moves}
                     chains.append(Cell(f"{name}.{number}.MCMC.{seed}", predictive.chain, arguments))

@@ -124,8 +124,24 @@ class Approximator(ABC):
         Raises
         ------
         ValueError
+            If there are too many functions for the approximation.
+        """
+
+    def too_large(self, n_functions: int, n_points: int) -> str:
+        """Return why a problem whose prior covariance is a matrix is too large, with a way out; empty if it is not."""
+        return ""
+
+    def cold(self, n_functions: int, n_points: int, form: type[PriorForm] = DenseForm) -> Array:
+        """Return what a solve from cold starts from, with a prior in some form.
+
+        Raises
+        ------
+        ValueError
             If the problem is too large for the approximation.
         """
+        if form.square and (refusal := self.too_large(n_functions, n_points)):
+            raise ValueError(refusal)
+        return np.zeros(self.start_size(n_functions, n_points))
 
     def between(self, starts: Array, weights: Array, nearest: int) -> Array:
         """A start from those of neighbouring problems (s, size), by weights (s,) that sum to 1 and may be negative.
@@ -162,7 +178,7 @@ class Approximator(ABC):
         parameters : array (p, n), optional
             What the likelihood is given besides latent values at each point, where it is not bound to it.
         prior_type : type, optional
-            `DensePrior`, or `RowPrior` of one function by its coefficients (n, q), where `by_rows` says so.
+            `DensePrior`, or `RowPrior` by coefficients (c, n, q), where `by_rows` says so.
 
         Returns
         -------
@@ -178,7 +194,7 @@ class Approximator(ABC):
         likelihood = self._bound(likelihood, parameters)
         prior = prior_type.checked(k, mean)
         labels = likelihood.check(labels, *prior.shape)
-        begin = np.zeros(self.start_size(*prior.shape))
+        begin = self.cold(*prior.shape, form=prior.form)
         if start is not None:
             if np.shape(start) != begin.shape or not np.isfinite(start).all():
                 raise ValueError(f"start must be {begin.size} finite numbers, the start of a solution of this size.")

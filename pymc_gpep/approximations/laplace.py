@@ -40,6 +40,7 @@ class Laplace(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (CoupledCurvature,)
+    by_rows: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
     corrections: ClassVar[Mapping[str, Correction]] = {
         "tk": Correction(

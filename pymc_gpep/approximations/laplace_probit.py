@@ -1,4 +1,4 @@
-"""The Laplace approximation where the curvature has no structure, as that of a multinomial probit: dense algebra."""
+"""The Laplace approximation where the curvature has no structure, as that of a multinomial probit."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -20,7 +20,8 @@ __all__ = ["LaplaceProbit"]
 class LaplaceProbit(Approximator):
     """Gaussian at the posterior mode, with the curvature of the log posterior there.
 
-    The curvature of a multinomial probit has no structure that would save work, so that time grows with (cn)³.
+    The curvature of a multinomial probit has no structure that would save work, so that time grows with (cn)³ where
+    prior covariances are matrices.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ class LaplaceProbit(Approximator):
     max_iterations : int
         Limit on the steps of Newton's method.
     max_size : int
-        Largest number cn of latent values to accept.
+        Largest number cn of latent values to accept where prior covariances are matrices; rows may be many more.
     """
 
     tolerance: float = field(default=1e-9, metadata=positive())
@@ -40,6 +41,7 @@ class LaplaceProbit(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (BlockCurvature,)
+    by_rows: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property
@@ -51,18 +53,16 @@ class LaplaceProbit(Approximator):
         return laplace_block(problem, start, history, **curvature._asdict(), **self.settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
-        """Length of the vector that a solve starts from.
+        """Length of the vector that a solve starts from."""
+        return n_functions * n_points
 
-        Raises
-        ------
-        ValueError
-            If there are more than `max_size` latent values.
-        """
+    def too_large(self, n_functions: int, n_points: int) -> str:
+        """See `Approximator`."""
         size = n_functions * n_points
         if size > self.max_size:
-            raise ValueError(
+            return (
                 f"A dense Laplace approximation of {n_functions} latent functions at {n_points} points is slow: they "
                 f"are {size} latent values. Use nested_ep, which is made for so many, or allow it with max_size={size} "
                 f"(now {self.max_size})."
             )
-        return size
+        return ""

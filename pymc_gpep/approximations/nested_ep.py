@@ -48,6 +48,7 @@ class NestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
+    by_rows: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
     looseness: ClassVar[float] = 50.0
 

@@ -44,10 +44,11 @@ class QEP(AcceleratedEP):
     """EP with between-class coupling like `NestedEP`, but tilted moments by quadrature.
 
     With full sites this is EP without further approximations, up to quadrature's error: what nested EP aims at. Time
-    grows with (n(c − 1))³. With diagonal sites, the choice of Riihimäki, Jylänki and Vehtari (2013), the posterior has
-    nested EP's structure and cost. They match the tilted means, and of the tilted covariances only the diagonal of the
-    precision that they add. So their fixed point is not a stationary point of the evidence, and the derivatives that
-    are reported, which take the sites as constants, miss those of the evidence by a percent or so.
+    grows with (n(c − 1))³ where prior covariances are matrices. With diagonal sites, the choice of Riihimäki, Jylänki
+    and Vehtari (2013), the posterior has nested EP's structure and cost. They match the tilted means, and of the tilted
+    covariances only the diagonal of the precision that they add. So their fixed point is not a stationary point of the
+    evidence, and the derivatives that are reported, which take the sites as constants, miss those of the evidence by a
+    percent or so.
 
     Parameters
     ----------
@@ -72,7 +73,7 @@ class QEP(AcceleratedEP):
     full : bool
         Whether sites are full or diagonal.
     max_size : int
-        Largest number cn of latent values to accept with full sites.
+        Largest number cn of latent values to accept with full sites where prior covariances are matrices.
     """
 
     order: int = field(default=10, metadata=at_least(1))
@@ -82,6 +83,7 @@ class QEP(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceQuadrature,)
+    by_rows: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:
@@ -111,22 +113,27 @@ class QEP(AcceleratedEP):
         Raises
         ------
         ValueError
-            If there are too many latent functions for a quadrature, or too many latent values for full sites.
+            If there are too many latent functions for a quadrature.
         """
-        c, size = n_functions, n_functions * n_points
+        c = n_functions
         dimensions = max(c - 1 if self.rule == "gauss_hermite" else c - 2, 0)
         if self.order**dimensions > _MOST_NODES:
             raise ValueError(
                 f"{self.name} with {c} classes would take {self.order}^{dimensions} quadrature nodes a point, more "
                 f"than {_MOST_NODES}. Lower order, or use nested_ep, which needs no quadrature."
             )
+        return n_points * (c - 1) * (c if self.full else 2)
+
+    def too_large(self, n_functions: int, n_points: int) -> str:
+        """See `Approximator`."""
+        c, size = n_functions, n_functions * n_points
         if self.full and size > self.max_size:
-            raise ValueError(
+            return (
                 f"{self.name} with full sites is slow for {c} latent functions at {n_points} points: they are {size} "
                 f"latent values. Use nested_ep, which is made for so many, or full=False, or allow it with "
                 f"max_size={size} (now {self.max_size})."
             )
-        return n_points * (c - 1) * (c if self.full else 2)
+        return ""
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
         """Those of nested EP."""

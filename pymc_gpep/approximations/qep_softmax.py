@@ -51,6 +51,7 @@ class QEPSoftmax(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (CoupledQuadrature,)
+    by_rows: ClassVar[bool] = True
 
     @property
     def site_form(self) -> SiteForm:

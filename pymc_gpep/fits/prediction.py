@@ -209,7 +209,7 @@ def predict_at(
                 likelihood.at(rows),
                 mean.T,
                 cov,
-                p=None if corrected is None else corrected(cross, prior.variance, prior.mean),
+                p=None if corrected is None else corrected(*functions.prior_at(inputs[rows])),
                 observed=None if observed is None else observed[rows],
                 how=probabilities,
                 tolerance=tolerance,

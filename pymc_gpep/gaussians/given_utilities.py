@@ -67,11 +67,10 @@ class _GivenByNormals(GivenUtilities):
 
     def __init__(self, prior: NormalsPrior, shifted: bool) -> None:
         self.prior, self._shifted = prior, shifted
-        c, n = prior.function_mean.shape
-        total = sum(own.gram(np.ones(n)) for own in prior.rows) + np.eye(prior.mean.size)
+        total = prior.rows.gram(np.ones(prior.function_mean.size)) + np.eye(prior.mean.size)
         if shifted:
             common = prior.full.sum(axis=0)
-            total -= common.T @ common / c
+            total -= common.T @ common / len(prior.function_mean)
         self._factor = cholesky(total, lower=True)
 
     def draw(self, rng: np.random.Generator, v: Array) -> Array:

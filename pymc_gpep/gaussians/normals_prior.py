@@ -9,7 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.gaussians.sites import Sites
+from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.solvers.coefficients import Coefficients
 
 __all__ = ["NormalsPrior"]
@@ -24,8 +24,8 @@ class NormalsPrior(Prior):
     ----------
     function_mean : array (c, n)
         m.
-    rows : sequence of Coefficients
-        J_k (n, q) of each function.
+    rows : Coefficients
+        J, (cn, q).
     roots : sequence of array, optional
         Cholesky factors of Gaussian processes among what is made of z, for those that compute their values.
     supported : bool
@@ -33,13 +33,13 @@ class NormalsPrior(Prior):
     """
 
     def __init__(
-        self, function_mean: Array, rows: Sequence[Coefficients], roots: Sequence[Array] = (), supported: bool = True
+        self, function_mean: Array, rows: Coefficients, roots: Sequence[Array] = (), supported: bool = True
     ) -> None:
         self.function_mean = np.require(function_mean, np.float64, ["C", "W"])
-        self.rows = tuple(rows)
+        self.rows = rows
         self.process_roots = tuple(roots)
         self._supported = supported
-        self.mean = np.zeros((1, self.rows[0].sums(np.zeros(self.function_mean.shape[1])).size))
+        self.mean = np.zeros((1, rows.sums(np.zeros(self.function_mean.size)).size))
 
     def check(self) -> None:
         known = [self.function_mean, *self.process_roots, self.functions(np.ones_like(self.mean))]
@@ -49,8 +49,7 @@ class NormalsPrior(Prior):
     @cached_property
     def full(self) -> Array:
         """J, (c, n, q)."""
-        every = np.arange(self.function_mean.shape[1])
-        return np.stack([own.some(every) for own in self.rows])
+        return self.rows.some(np.arange(self.function_mean.size)).reshape(*self.function_mean.shape, -1)
 
     def functions(self, x: Array) -> Array:
         return self.function_mean + self.moved(x)
@@ -58,16 +57,16 @@ class NormalsPrior(Prior):
     def moved(self, x: Array) -> Array:
         """J x (..., c, n), of x (..., 1, q)."""
         flat = x.reshape(-1, self.mean.size)
-        found = np.stack([np.stack([own.products(each) for own in self.rows]) for each in flat])
+        found = np.stack([self.rows.products(each) for each in flat])
         return found.reshape(*x.shape[:-2], *self.function_mean.shape)
 
     def pulled(self, slope: Array) -> Array:
-        return np.asarray(sum(own.sums(each) for own, each in zip(self.rows, slope, strict=True)))[None]
+        return self.rows.sums(np.ravel(slope))[None]
 
     def precision(self, sites: Sites) -> Array:
         """I + JᵀΠJ (q, q), whose lower triangle counts."""
-        if len(self.rows) == 1 and sites.precision.shape == self.function_mean.shape:
-            total = self.rows[0].gram(sites.precision[0])
+        if sites.form is SiteForm.INDEPENDENT:
+            total = self.rows.gram(sites.precision.ravel())
         else:
             pulls = sites.product(self.full.transpose(2, 0, 1))
             total = np.tensordot(pulls, self.full, axes=((1, 2), (0, 1)))
@@ -82,8 +81,8 @@ class NormalsPrior(Prior):
         by_rows : bool
             Whether the solver takes rows.
         """
-        c, n, q = self.full.shape
-        if by_rows and c == 1 and q < n:
+        _, n, q = self.full.shape
+        if by_rows and q < n:
             return self.full, RowPrior
         return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
 

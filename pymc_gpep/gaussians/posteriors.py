@@ -9,7 +9,7 @@ from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import Prior
-from pymc_gpep.gaussians.row_posterior import RowPosterior
+from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RowPosterior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
@@ -23,6 +23,8 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
     (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
     (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
+    (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
+    (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
 }
 
 

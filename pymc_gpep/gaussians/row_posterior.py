@@ -1,7 +1,7 @@
-"""The Gaussian posterior of one latent function whose prior is by rows of coefficients of few standard normals."""
+"""The Gaussian posterior of latent functions whose prior is by rows of coefficients of few standard normals."""
 
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.linalg.lapack import dtrtri
@@ -10,37 +10,51 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.gaussians.sites import IndependentSites, Sites
+from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, Sites
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
-from pymc_gpep.solvers.row_form import precision_factor
+from pymc_gpep.solvers.row_factor import precision_factor
+from pymc_gpep.solvers.site_precisions import (
+    BlockPrecisions,
+    CoupledPrecisions,
+    IndependentPrecisions,
+    SitePrecisions,
+)
 
-__all__ = ["RowPosterior"]
+__all__ = ["BlockRowPosterior", "CoupledRowPosterior", "RowPosterior"]
 
 _EPS = float(np.finfo(np.float64).eps)
 
 
 class RowPosterior(DensePosterior):
-    """Sites of precision π ≥ 0, (1, n), on f = m + J z.
+    """Sites of precision diag(π) ≥ 0, from `precision` π (c, n), on f = m + J z.
 
-    The posterior of z is N(ẑ, Λ⁻¹) with Λ = I + JᵀπJ = L Lᵀ and ẑ = Jᵀb.
+    The posterior of z is N(ẑ, Λ⁻¹) with Λ = I + JᵀΠJ = L Lᵀ and ẑ = Jᵀb, whatever Π is.
     """
 
-    sites_class = IndependentSites
+    sites_class: ClassVar[type[Sites]] = IndependentSites
+    precisions_class: ClassVar[type[SitePrecisions]] = IndependentPrecisions
+    """The form of Π."""
     prior: RowPrior
 
     @classmethod
     def of(cls, prior: RowPrior, sites: Sites) -> Self:  # type: ignore[override]
         posterior = cls(prior, sites.precision, np.empty(prior.shape))
-        force = sites.location - sites.precision * prior.mean
-        posterior.weights = force - posterior.precision * posterior._smoothed(force)
+        force = sites.slope(prior.mean)
+        solved = posterior._root.T @ (posterior._root @ prior.rows.sums(force.ravel()))
+        posterior.weights = force - posterior.precisions.times(prior.rows.products(solved).reshape(force.shape))
         posterior.sites = sites
         return posterior
 
     @cached_property
+    def precisions(self) -> SitePrecisions:
+        """Π by its blocks."""
+        return self.precisions_class(self.precision)
+
+    @cached_property
     def _factor(self) -> Array:
         """L, (q, q)."""
-        factor = precision_factor(self.prior.rows, self.precision[0])
+        factor = precision_factor(self.prior.rows, self.precisions)
         if factor is None:
             raise NotPositiveDefiniteError(NO_COVARIANCE)
         return factor
@@ -50,11 +64,6 @@ class RowPosterior(DensePosterior):
         """L⁻¹, (q, q)."""
         root: Array = dtrtri(self._factor, lower=1)[0]
         return root
-
-    def _smoothed(self, force: Array) -> Array:
-        """J Λ⁻¹ Jᵀ r (1, n), of r (1, n)."""
-        rows = self.prior.rows
-        return rows.products(self._root.T @ (self._root @ rows.sums(force[0])))[None]
 
     @cached_property
     def mean(self) -> Array:
@@ -72,63 +81,114 @@ class RowPosterior(DensePosterior):
         return 2.0 * float(np.log(self._factor.diagonal()).sum())
 
     @cached_property
-    def _variance(self) -> Array:
-        return self.prior.rows.variances(self._root)
+    def _cov(self) -> Array:
+        """Marginal covariances, (n, c, c)."""
+        return self.prior.rows.covariances(self._root)
 
     def marginals(self) -> tuple[Array, Array]:
-        return self.mean, self._variance[:, None, None].copy()
+        return self.mean, self._cov.copy()
 
     def derivatives(self) -> tuple[Array, Array]:
-        """Derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (1, n)."""
-        b = self.weights[0]
-        rows = self.prior.rows
-        gradient = rows.outer(b, rows.sums(b)) - rows.weighted(self.precision[0], self._root.T @ self._root)
-        return gradient[None], self.weights.copy()
+        """Derivatives of `log_normaliser` at fixed sites, in the array of the prior and in its mean (c, n)."""
+        b, rows = self.weights, self.prior.rows
+        gradient = rows.outer(b.ravel(), rows.sums(b.ravel()))
+        gradient -= rows.coupled_weighted(self.precisions, self._root.T @ self._root)
+        return gradient.reshape(self.prior.array.shape), b.copy()
 
     def at_coefficients(self, rows: Coefficients, beside: Array, prior_mean: Array) -> tuple[Array, Array]:
-        """Mean (1, m) and covariance (m, 1, 1) of m* + J* z + e, in which nothing is subtracted.
+        """Mean (c, m) and covariance (m, c, c) of m* + J* z + e, in which nothing is subtracted.
 
         Parameters
         ----------
         rows : Coefficients
-            J*, (m, q).
-        beside : array (1, m)
+            J*, (cm, q).
+        beside : array (c, m)
             Variance of e, which is independent of z.
-        prior_mean : array (1, m)
+        prior_mean : array (c, m)
             m*.
         """
-        variance = beside + rows.variances(self._root)
-        return prior_mean + rows.products(self.normals.mean[0]), variance.T[:, :, None]
+        cov = rows.covariances(self._root)
+        every = np.arange(len(prior_mean))
+        cov[:, every, every] += beside.T
+        return prior_mean + rows.products(self.normals.mean[0]).reshape(prior_mean.shape), cov
+
+    def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:
+        cross = np.broadcast_to(k_cross, (*prior_mean.shape, self.prior.shape[1]))
+        mean = prior_mean + np.einsum("kmn,kn->km", cross, self.weights)
+        return mean, self._covariance_at(cross, np.broadcast_to(k_new, prior_mean.shape))
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
-        explained = self._explained(k_cross[0].T)
-        return np.maximum(k_new - explained, 0.0).T[:, :, None]
+        left = k_cross.swapaxes(1, 2)
+        pulled, c = self._pulled(left), len(k_new)
+        cov = np.einsum("kjm,ljm->mkl", pulled, pulled, optimize=True)
+        for k in range(c):
+            for other in range(c):
+                if (block := self.precisions.block(k, other)) is not None:
+                    cov[:, k, other] -= np.einsum("im,i,im->m", left[k], block, left[other], optimize=True)
+        every = np.arange(c)
+        cov[:, every, every] = np.maximum(cov[:, every, every] + k_new.T, 0.0)
+        return np.asarray(cov)
 
-    def _explained(self, left: Array) -> Array:
-        """Diagonal (q′,) of leftᵀ M left, M = π − π J Λ⁻¹ Jᵀ π, for `left` (n, q′)."""
-        pulled = self._root @ self._sums(self.precision[0][:, None] * left)
-        return np.asarray((self.precision[0][:, None] * left**2).sum(axis=0) - (pulled**2).sum(axis=0))
-
-    def _sums(self, left: Array) -> Array:
-        """Jᵀ times `left`, (q, q′)."""
-        return np.stack([self.prior.rows.sums(own) for own in left.T], axis=1)
+    def _pulled(self, left: Array) -> Array:
+        """L⁻¹ JᵀΠ times `left` (c, n, q′) of each function by itself, (c, q, q′)."""
+        (c, n), rows = self.weights.shape, self.prior.rows
+        found = np.empty((c, self.prior.n_normals, left.shape[2]))
+        for k, own in enumerate(left):
+            for j, column in enumerate(own.T):
+                alone = np.zeros((c, n))
+                alone[k] = column
+                found[k, :, j] = rows.sums(self.precisions.times(alone).ravel())
+        return self._root @ found
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
-        own = left[0]
-        weighted = self.precision[0][:, None] * own
-        pulled = self._root @ self._sums(weighted)
-        return np.asarray(np.reshape(prior, (own.shape[1],) * 2) - own.T @ weighted + pulled.T @ pulled)[None, :, None]
+        c, n = self.weights.shape
+        size = left.shape[-1]
+        left = np.broadcast_to(left, (c, n, size))
+        pulled = self._pulled(left)
+        cov = np.einsum("kji,ljh->kilh", pulled, pulled, optimize=True)
+        for k in range(c):
+            for other in range(c):
+                if (block := self.precisions.block(k, other)) is not None:
+                    cov[k, :, other] -= left[k].T @ (block[:, None] * left[other])
+            cov[k, :, k] += prior.reshape(-1, size, size)[k if prior.size > size**2 else 0]
+        return np.asarray(cov)
 
     def marginal_variance(self, left: Array, prior: Array) -> Array:
-        return np.asarray(np.atleast_2d(prior.diagonal(axis1=-2, axis2=-1)) - self._explained(left[0]))
+        c, n = self.weights.shape
+        left = np.broadcast_to(left, (c, n, left.shape[-1]))
+        explained = -(self._pulled(left) ** 2).sum(axis=1)
+        for k in range(c):
+            if (block := self.precisions.block(k, k)) is not None:
+                explained[k] += (block[:, None] * left[k] ** 2).sum(axis=0)
+        return np.asarray(np.atleast_2d(prior.diagonal(axis1=-2, axis2=-1)) - explained)
 
     def smoothing(self) -> tuple[Array, None]:
+        if len(self.weights) > 1:
+            super().smoothing()
         half = self.precision[0][:, None] * self.prior.rows.combined(self._root.T)
         return (np.diag(self.precision[0]) - half @ half.T)[None], None
 
     def site_blocks(self) -> tuple[Array, Array]:
-        kept = np.maximum(1.0 - self.precision[0] * self._variance, _EPS)
-        return np.sqrt(self.precision[0])[:, None, None], kept[:, None, None]
+        roots: Array = self.sites_class(self.precision, self.weights).roots  # type: ignore[attr-defined]
+        kept = np.eye(roots.shape[2]) - roots.swapaxes(1, 2) @ self._cov @ roots
+        if roots.shape[2] == 1:
+            return roots, np.maximum(kept, _EPS)
+        values, vectors = np.linalg.eigh(kept)
+        return roots, (vectors * np.maximum(values, _EPS)[:, None]) @ vectors.swapaxes(1, 2)
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         return self.normals.draw(rng, draws)
+
+
+class CoupledRowPosterior(RowPosterior):
+    """Sites of precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from `precision` π (c, n)."""
+
+    sites_class = CoupledSites
+    precisions_class = CoupledPrecisions
+
+
+class BlockRowPosterior(RowPosterior):
+    """Sites of any semi-definite precision W_i with rows that sum to zero, from `precision` W (n, c, c)."""
+
+    sites_class = BlockSites
+    precisions_class = BlockPrecisions

@@ -1,11 +1,11 @@
-"""A Gaussian prior of one latent function by rows of coefficients of independent standard normals."""
+"""A Gaussian prior of latent functions by rows of coefficients of independent standard normals."""
 
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior, check_finite
@@ -18,11 +18,13 @@ __all__ = ["BoundRowPrior", "RowPrior"]
 class RowPrior(DensePrior):
     """f = m + J z for standard normals z, with far fewer of them than rows.
 
+    Functions may have normals in common, so that z has one axis: (1, q) where others have one for each function.
+
     Parameters
     ----------
-    array : array (1, n, q) or (1, r, q)
+    array : array (c, n, q) or (1, r, q)
         J, or B of J = A B.
-    mean : array (1, n)
+    mean : array (c, n)
     base : Coefficients, optional
         A; the identity if not given.
     """
@@ -48,9 +50,9 @@ class RowPrior(DensePrior):
         coefficients = np.asarray(array, dtype=np.float64)
         coefficients = coefficients[None] if coefficients.ndim == 2 else coefficients
         fits = coefficients.ndim == 3 and (base is not None or coefficients.shape[:2] == means.shape)
-        if means.ndim != 2 or len(means) != 1 or not fits:
+        if means.ndim != 2 or not fits:
             raise ValueError(
-                "mean must be (1, n) and coefficients (1, n, q), but they have the shapes "
+                "mean must be (c, n) and coefficients (c, n, q), but they have the shapes "
                 f"{means.shape} and {coefficients.shape}."
             )
         check_finite({"mean": means, "coefficients": coefficients})
@@ -58,12 +60,12 @@ class RowPrior(DensePrior):
 
     @property
     def array(self) -> Array:
-        """J, (1, n, q), or B, (1, r, q)."""
+        """J, (c, n, q), or B, (1, r, q)."""
         return self._form.array
 
     @property
     def rows(self) -> Coefficients:
-        """J, by entries where that is cheaper."""
+        """J, (cn, q), by entries where that is cheaper."""
         return self._form.rows
 
     @property
@@ -73,28 +75,32 @@ class RowPrior(DensePrior):
 
     @property
     def variances(self) -> Array:
-        """Prior variances, (1, n)."""
+        """Prior variances, (c, n)."""
         return self._form.variances
+
+    def at(self, points: NDArray[np.int64]) -> Array:
+        """Return J (c, s, q) at some points (s,)."""
+        return self._form.coefficients_at(points)
 
     @cached_property
     def roots(self) -> Array:
-        """All of J, (1, n, q)."""
-        return self.rows.some(np.arange(self.shape[1]))[None]
+        """All of J, (c, n, q)."""
+        return self.at(np.arange(self.shape[1]))
 
     @cached_property
     def k(self) -> Array:  # type: ignore[override]
-        """The covariance J Jᵀ (1, n, n), for those few that want all of it."""
+        """The covariances J_k J_kᵀ (c, n, n), for those few that want all of them."""
         return self.roots @ self.roots.swapaxes(1, 2)
 
     def latent(self, z: Array) -> Array:
-        """Latent values f = m + J z (..., 1, n), of z (..., 1, q)."""
+        """Latent values f = m + J z (..., c, n), of z (..., 1, q)."""
         flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
         found = np.stack([self.rows.products(each) for each in flat])
-        return np.asarray(self.mean + found.reshape(*z.shape[:-1], self.shape[1]))
+        return np.asarray(self.mean + found.reshape(*z.shape[:-2], *self.shape))
 
     def whitened_slope(self, slope: Array) -> Array:
-        """The derivative Jᵀ s (1, q) with respect to z of what has the derivative s (1, n) with respect to f."""
-        return self.rows.sums(slope[0])[None]
+        """The derivative Jᵀ s (1, q) with respect to z of what has the derivative s (c, n) with respect to f."""
+        return self.rows.sums(slope.ravel())[None]
 
 
 @dataclass(frozen=True, eq=False)

@@ -93,7 +93,7 @@ class Evidence(Op):
         """
         mean = _with_axes("mean", mean, 2, "float64")
         c, n = mean.type.shape
-        size = None if c is None or n is None else self.approximator.start_size(c, n)
+        size = None if c is None or n is None else self.approximator.cold(c, n, self.form).size
         if start is None:
             if size is None:
                 raise ValueError("start must be given, np.zeros(start_size), where the shape of the mean is not known.")
@@ -134,7 +134,7 @@ class Evidence(Op):
         c, n = mean.shape
         likelihood = self.likelihood.given(parameters)
         likelihood.check(labels, c, n)
-        if len(k) not in (1, c) or n < 1 or start.size != self.approximator.start_size(c, n):
+        if len(k) not in (1, c) or n < 1 or start.size != self.approximator.cold(c, n, self.form).size:
             raise ValueError(_UNUSABLE)
         approximator = self.approximator.loosened(float(looseness))
         trusted = looseness != 1.0

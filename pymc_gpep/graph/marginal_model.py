@@ -44,8 +44,8 @@ class MarginalModel(pm.Model):
         self.dependent = tuple(dependent)
         add_others(self, model, integrated.union(dependent))
         # The length of the start is a number, since JAX makes no arrays whose shape is computed.
-        start = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         prior_type = prior_type_of(classifier, approximator)
+        start = approximator.cold(classifier.n_functions, classifier.n_points, prior_type.form)
         k = classifier.arrays[prior_type]()
         op = Evidence(approximator, classifier.likelihood_model, remembers=warm, form=prior_type.form)
         evidence = op(k, classifier.mean(), classifier.labels, start, parameters=classifier.parameters)

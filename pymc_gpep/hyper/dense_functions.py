@@ -91,9 +91,13 @@ class DenseFunctions(LatentFunctions):
         variances: Array = self.solution.posterior.prior.variances
         return variances
 
+    def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
+        """See `LatentFunctions`."""
+        return self._elsewhere(self._point, inputs)
+
     def at(self, inputs: Any) -> NewRows:
         """See `LatentFunctions`."""
-        cross, variance, prior_mean = self._elsewhere(self._point, inputs)
+        cross, variance, prior_mean = self.prior_at(inputs)
         mean, cov = self.solution.posterior.predict(cross, variance, prior_mean)
         return NewRows(mean, cov, Block(cross.swapaxes(1, 2), variance, prior_mean))
 

@@ -61,15 +61,16 @@ class DenseLogPosterior(LogPosterior):
     ) -> None:
         self.space = Hyperparameters(classifier)
         self.approximator = approximator
-        self._cold = np.zeros(approximator.start_size(classifier.n_functions, classifier.n_points))
         model = classifier.model
         self._kwargs = compile_kwargs or {}
         self._prior_type, array = prior_array_of(classifier, approximator, self.space.data, not self.compiled)
+        form = self._prior_type.form
+        self._cold = approximator.cold(classifier.n_functions, classifier.n_points, form)
         moments = [array, classifier.mean(), classifier.parameters]
         k, mean, parameters = model.replace_rvs_by_values(moments)
         labels = classifier.labels
         start, looseness = pt.dvector("start"), pt.dscalar("looseness")
-        op = Evidence(approximator, classifier.likelihood_model, form=self._prior_type.form)
+        op = Evidence(approximator, classifier.likelihood_model, form=form)
         node = op.make_node(k, mean, labels, start, looseness, parameters)
         evidence, _, _, end, status, iterations, _ = node.outputs
         log_posterior = evidence + self.space.prior

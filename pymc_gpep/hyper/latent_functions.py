@@ -109,6 +109,16 @@ class LatentFunctions(ABC):
     def at(self, inputs: Any) -> NewRows:
         """Return the functions at new rows, inputs (m, d) where these say what rows are."""
 
+    def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
+        """Return prior moments at new rows: covariances with all fitted rows (1 or c, m, n), variances and means.
+
+        Raises
+        ------
+        TypeError
+            If the posterior is not known by all fitted rows.
+        """
+        raise TypeError(f"{type(self).__name__} knows no covariances with all rows that were fitted.")
+
     @abstractmethod
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """Return means (c, B) and covariances (B, c, c) at some of the rows that were fitted."""

@@ -1,4 +1,4 @@
-"""A latent function whose posterior is that of few standard normals, from all rows together."""
+"""Latent functions whose posterior is that of few standard normals, from all rows together."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -11,8 +11,8 @@ from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.latent_functions import NewRows, Reach
-from pymc_gpep.solvers.coefficients import coefficients
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
+from pymc_gpep.solvers.function_rows import rows_of_functions
 from pymc_gpep.solvers.inducing import Block, row_blocks
 
 __all__ = ["RowFunctions"]
@@ -21,7 +21,7 @@ _SOME = 200  # fitted rows that are looked at for all
 
 
 class RowFunctions(DenseFunctions):
-    """The latent function by the posterior of q standard normals; nothing has more than one axis of rows."""
+    """Latent functions by the posterior of q standard normals, which all have; nothing has two axes of rows."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -34,30 +34,30 @@ class RowFunctions(DenseFunctions):
     @property
     def own(self) -> Array:
         """See `LatentFunctions`; what is known of a row is one number, of variance 1."""
-        return np.ones((1, 1))
+        return np.ones((self.n_functions, 1))
 
     def at(self, inputs: Any) -> NewRows:
         """See `LatentFunctions`."""
         rows, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs)
         mean, cov = self._posterior.at_coefficients(rows, beside, prior_mean)
-        known = rows.variances(np.eye(self.size))
-        return NewRows(mean, cov, Block(np.sqrt(known)[None, None], beside + known, prior_mean))
+        known = rows.variances(np.eye(self.size)).reshape(beside.shape)
+        return NewRows(mean, cov, Block(np.sqrt(known)[:, None], beside + known, prior_mean))
 
     def _root(self, rows: NDArray[np.intp]) -> Array:
         response = cast(RowPosterior, self._response)
-        return np.asarray(response.prior.rows.some(rows) @ response.normals.root.T)[None]
+        return np.asarray(response.prior.at(rows) @ response.normals.root.T)
 
     def refitted(self, i: int) -> tuple[Array, Array, bool]:
         """See `LatentFunctions`."""
         solution, prior = self.solution, self._posterior.prior
         others = np.delete(np.arange(self.n_points), i)
         again = self._approximator.solve(
-            prior.rows.some(others)[None], prior.mean[:, others], solution.labels[others],
+            prior.at(others), prior.mean[:, others], solution.labels[others],
             likelihood=solution.likelihood.at(others), prior_type=RowPrior,
         )  # fmt: skip
         posterior = cast(RowPosterior, again.posterior)
         mean, cov = posterior.at_coefficients(
-            coefficients(prior.rows.some(np.array([i]))), np.zeros((1, 1)), prior.mean[:, [i]]
+            rows_of_functions(prior.at(np.array([i]))), np.zeros((self.n_functions, 1)), prior.mean[:, [i]]
         )
         return mean.T, cov, again.convergence.converged
 
@@ -69,8 +69,8 @@ class RowFunctions(DenseFunctions):
 
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """See `LatentFunctions`."""
-        half = self._posterior.prior.rows.some(np.asarray(points)) @ self._posterior.normals.root.T
-        return np.asarray(half @ half.T)[None, :, None]
+        half = self._posterior.prior.at(np.asarray(points)) @ self._posterior.normals.root.T
+        return np.einsum("kiq,ljq->kilj", half, half, optimize=True)
 
     @property
     def _factorised(self) -> RowPosterior:
@@ -88,5 +88,5 @@ class RowFunctions(DenseFunctions):
             return
         for rows in row_blocks(len(inputs), max(self.size, count)):
             there, beside, prior_mean = self._elsewhere.by_normals(self._point, inputs[rows])
-            values = prior_mean + np.stack([there.products(each) for each in z[:, 0]])[:, None]
+            values = prior_mean + np.stack([there.products(each).reshape(prior_mean.shape) for each in z[:, 0]])
             yield rows, values + np.sqrt(beside) * rng.standard_normal(values.shape)

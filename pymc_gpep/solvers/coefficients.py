@@ -8,12 +8,15 @@ from scipy.linalg.blas import dsyrk
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.entries import (
+    entry_between,
+    entry_covariances,
     entry_gram,
     entry_products,
     entry_sums,
     entry_variances,
     row_combinations,
 )
+from pymc_gpep.solvers.site_precisions import SitePrecisions
 
 __all__ = ["Coefficients", "Composed", "coefficients", "from_entries"]
 
@@ -22,7 +25,10 @@ _SHARE = 0.25  # of all, at most
 
 
 class Coefficients(ABC):
-    """Rows J (n, q)."""
+    """Rows J (n, q); of c functions (cn, q), those of one function after those of another."""
+
+    functions: int = 1
+    """Number of functions, c."""
 
     @abstractmethod
     def gram(self, weights: Array) -> Array:
@@ -48,6 +54,29 @@ class Coefficients(ABC):
     def some(self, rows: NDArray[np.int64]) -> Array:
         """Return J at some rows, (s, q)."""
 
+    def coupled_gram(self, precisions: SitePrecisions) -> Array:
+        """Return JᵀΠJ (q, q), with blocks of Π over the functions of a point."""
+        block = precisions.block(0, 0)
+        assert block is not None
+        lower = np.tril(self.gram(block))
+        return lower + np.tril(lower, -1).T
+
+    def covariances(self, root: Array) -> Array:
+        """Return the blocks (n, c, c) of J RᵀR Jᵀ over the functions of a point, of R (p, q)."""
+        return self.variances(root)[:, None, None]
+
+    def between(self, weights: Array, other: "Coefficients") -> Array:
+        """Return JᵀwK (q, q′), of rows J and K of two functions and w (n,)."""
+        every = np.arange(len(weights))
+        return np.asarray(self.some(every).T @ (weights[:, None] * other.some(every)))
+
+    def covariances_with(self, matrix: Array, other: "Coefficients") -> Array | None:
+        """Return the diagonal (n,) of J S Kᵀ, of rows J and K of two functions and S (q, q′).
+
+        None where half matrices are faster.
+        """
+        return None
+
     def outer(self, left: Array, right: Array) -> Array:
         """Return the derivative of lᵀ J r in what J is made of, with l (n,) and r (q,)."""
         return np.outer(left, right)
@@ -56,6 +85,14 @@ class Coefficients(ABC):
         """Return the derivative of ½ tr(S JᵀwJ) in what J is made of, with w (n,) and a symmetric S (q, q)."""
         found = self.combined(matrix)
         found *= weights[:, None]
+        return found
+
+    def coupled_weighted(self, precisions: SitePrecisions, matrix: Array) -> Array:
+        """Return the derivative of ½ tr(S JᵀΠJ) in what J is made of, with a symmetric S (q, q)."""
+        found = self.combined(matrix)
+        by_function = found.reshape(self.functions, -1, found.shape[1])
+        for column in range(found.shape[1]):
+            by_function[:, :, column] = precisions.times(by_function[:, :, column])
         return found
 
 
@@ -113,6 +150,20 @@ class _Entries(Coefficients):
         entry_variances(self._cells, self._values, np.ascontiguousarray(root.T @ root), out)
         return out
 
+    def between(self, weights: Array, other: Coefficients) -> Array:
+        if not isinstance(other, _Entries):
+            return super().between(weights, other)
+        out = np.zeros((self._q, other._q))
+        entry_between(self._cells, self._values, np.ascontiguousarray(weights), other._cells, other._values, out)
+        return out
+
+    def covariances_with(self, matrix: Array, other: Coefficients) -> Array | None:
+        if not isinstance(other, _Entries):
+            return None
+        out = np.empty(len(self._cells))
+        entry_covariances(self._cells, self._values, np.ascontiguousarray(matrix), other._cells, other._values, out)
+        return out
+
     def combined(self, matrix: Array) -> Array:
         out = np.zeros((len(self._cells), matrix.shape[1]))
         row_combinations(self._cells, self._values, np.ascontiguousarray(matrix), out)
@@ -129,9 +180,19 @@ class Composed(Coefficients):
 
     def __init__(self, rows: Coefficients, root: Array) -> None:
         self._rows, self._root = rows, root
+        self.functions = rows.functions
 
     def gram(self, weights: Array) -> Array:
         return np.asarray(self._root.T @ self._symmetric(weights) @ self._root)
+
+    def coupled_gram(self, precisions: SitePrecisions) -> Array:
+        return np.asarray(self._root.T @ self._rows.coupled_gram(precisions) @ self._root)
+
+    def covariances(self, root: Array) -> Array:
+        return self._rows.covariances(root @ self._root.T)
+
+    def coupled_weighted(self, precisions: SitePrecisions, matrix: Array) -> Array:
+        return np.asarray(self._rows.coupled_gram(precisions) @ (self._root @ matrix))
 
     def _symmetric(self, weights: Array) -> Array:
         lower = np.tril(self._rows.gram(weights))

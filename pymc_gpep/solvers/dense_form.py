@@ -19,6 +19,8 @@ from pymc_gpep.kernels.linalg.definite import is_covariance
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, multiply_functions, multiply_symmetric
 from pymc_gpep.kernels.linalg.rounding import rounding
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
+from pymc_gpep.solvers.dense_blocks import DenseBlocks
+from pymc_gpep.solvers.dense_coupled import DenseCoupled
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.prior_form import PriorForm
 from pymc_gpep.solvers.team import Team
@@ -125,3 +127,11 @@ class DenseForm(PriorForm):
     def posterior(self, prior_mean: Array) -> DenseFunctionPosterior:
         """See `PriorForm`."""
         return DenseFunctionPosterior(self.array[0], prior_mean)
+
+    def coupled(self, n_functions: int, team: Team) -> DenseCoupled:
+        """See `PriorForm`."""
+        return DenseCoupled(self.array, n_functions, team)
+
+    def blocks(self, n_functions: int) -> DenseBlocks:
+        """See `PriorForm`."""
+        return DenseBlocks(self.array, n_functions)

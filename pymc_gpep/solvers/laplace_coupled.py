@@ -1,18 +1,12 @@
-"""The Laplace approximation where the curvature is diag(π) − ππᵀ at each point: c + 1 factorisations of n × n matrices.
-
-The algebra is that of `pymc_gpep.kernels.gaussians.coupled`, for sites of precision π with 1ᵀπ = 1.
-"""
+"""The Laplace approximation where the curvature is diag(π) − ππᵀ at each point: that of sites with 1ᵀπ = 1."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.coupled import latent_weights
-from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.coupled import evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import newton
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
@@ -39,18 +33,17 @@ class CoupledAscent:
     ) -> None:
         c, n = problem.mean.shape
         self._problem, self._log_density, self._along_line = problem, log_density, along_line
-        self.f, self.gradient, self.pi, self._factorised = np.full((4, c, n), np.nan)
-        self.inverses, self.p = np.empty((c, n, n)), np.empty((n, n))
+        self.f, self.gradient, self.pi = np.full((3, c, n), np.nan)
+        self.algebra = problem.prior.coupled(c, problem.team)
 
     def log_density(self) -> float:
         return self._log_density(self.f, self._problem.labels, self.pi, self.gradient)
 
     def factorise(self) -> tuple[bool, float]:
-        self._factorised[:] = self.pi
-        return factorise(self._problem.k, self.pi, self.inverses, self.p, self._problem.team)
+        return self.algebra.factorise(self.pi)
 
     def solve(self, residual: Array, step: Array) -> None:
-        latent_weights(self.inverses, self.p, self._factorised, residual, step)
+        self.algebra.weights(residual, step)
 
     def length(self, b: Array, step: Array, image: Array, value: float, slope: float) -> float:
         shrinkage, curvature = float(np.vdot(b, image)), float(np.vdot(step, image))
@@ -80,19 +73,15 @@ def laplace_coupled(
     ascent = CoupledAscent(problem, log_density, along_line)
     cov = np.full((n, c, c), np.nan)
     evidence, status = newton(problem, b, ascent, history, tolerance=tolerance)
-    work = np.empty((c, n, n))
     found = status in (CONVERGED, OUT_OF_ITERATIONS, OUT_OF_DIGITS)
     if found:
-        marginal_moments(problem.k, ascent.inverses, ascent.p, ascent.pi, b, work, np.empty((c, n)), cov, problem.team)
+        ascent.algebra.moments(b, np.empty((c, n)), cov)
 
     def derivatives() -> Derivatives:
         slope, of_mean = np.empty((2, c, n))
-        gradient = np.empty_like(problem.k)
         curvature_slope(ascent.pi, cov, slope)
-        latent_weights(ascent.inverses, ascent.p, ascent.pi, slope, of_mean)
-        evidence_gradient(ascent.inverses, ascent.p, ascent.pi, b, work[0], gradient)
-        add_implicit_gradient(b, of_mean, gradient)
-        return Derivatives(gradient, of_mean + b)
+        ascent.algebra.weights(slope, of_mean)
+        return Derivatives(ascent.algebra.gradient(b, of_mean), of_mean + b)
 
     weights = b if found else np.full_like(b, np.nan)
     return Found(evidence, status, weights, ascent.f, cov, ascent.pi, derivatives)

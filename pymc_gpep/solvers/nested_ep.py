@@ -46,8 +46,9 @@ def nested_ep(
     tolerance = steps.tolerance
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
-    space = site_posterior_space(c, n)
-    single = SinglePrecision(problem, not sites.any(), tolerance)
+    space = site_posterior_space(problem)
+    rounded = space.in_single_precision
+    single = SinglePrecision(problem, not sites.any(), tolerance, exists=rounded is not None)
 
     def compute(space: SitePosterior, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         ok, gaussian = site_posterior(problem, sites, space)
@@ -59,8 +60,8 @@ def nested_ep(
         return True, gaussian + terms, residual
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        if single.usable:
-            ok, evidence, residual = compute(space.in_single_precision, sites, target, scale)
+        if rounded is not None and single.usable:
+            ok, evidence, residual = compute(rounded, sites, target, scale)
             single.note(evidence, residual)
             if np.isfinite(evidence) and tolerance <= residual < np.inf:
                 return ok, evidence, residual
@@ -68,7 +69,7 @@ def nested_ep(
         single.note(evidence, residual)
         return ok, evidence, residual
 
-    rounding = _ROUNDING * max(float(np.trace(matrix)) for matrix in problem.k)
+    rounding = _ROUNDING * float(problem.prior.variances.sum(axis=1).max())
     rung = 0
     while True:
         evidence, status = accelerated_ep(
@@ -87,6 +88,4 @@ def nested_ep(
                 problem, sites, space, history, energies=energies, tolerance=tolerance, damping=steps.damping
             )
             break
-    return Found(
-        evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(problem, space), rung
-    )
+    return Found(evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(space), rung)

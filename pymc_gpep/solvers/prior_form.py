@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
+from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 __all__ = ["PriorForm"]
@@ -62,3 +63,14 @@ class PriorForm(ABC):
     @abstractmethod
     def posterior(self, prior_mean: Array) -> FunctionPosterior:
         """The posterior of the one function, whose prior mean is (n,)."""
+
+    @abstractmethod
+    def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
+        """The algebra of sites with Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i, from π (c, n).
+
+        Its log determinants are log|I + KΠ| + Σ_i log 1ᵀπ_i.
+        """
+
+    @abstractmethod
+    def blocks(self, n_functions: int) -> SiteAlgebra:
+        """The algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero."""

@@ -6,15 +6,6 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.block_sites import (
-    block_gradient,
-    block_marginals,
-    block_roots,
-    factorise_blocks,
-    project,
-    smooth_blocks,
-)
-from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
 from pymc_gpep.solvers.ep_ladder import ep_ladder
@@ -43,7 +34,7 @@ def qep(
     """
     c, n = problem.mean.shape
     sites = start.reshape(2, n, c - 1)
-    space = site_posterior_space(c, n)
+    space = site_posterior_space(problem)
     orders = np.full((n, c - 1), -1)
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
@@ -54,9 +45,7 @@ def qep(
         return True, gaussian + terms, residual
 
     evidence, status, rung = ep_ladder(sweep, sites, history, **options)
-    return Found(
-        evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(problem, space), rung
-    )
+    return Found(evidence, status, space.weights, space.mean, space.cov, space.pi, lambda: derivatives(space), rung)
 
 
 def full_qep(
@@ -70,50 +59,42 @@ def full_qep(
     max_size: int,
     **options: Any,
 ) -> Found:
-    """EP with nothing left out but quadrature's error, by dense algebra on n(c − 1) numbers.
+    """EP with nothing left out but quadrature's error.
 
     The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
     sites. `start`, which is overwritten, is as the kernels of full sites say; options are those of `qep`, with the
-    kernel `full_update`, and the largest number cn of latent values.
+    kernel `full_update`, and the largest number cn of latent values whose covariance is a matrix.
     """
-    k, prior_mean, y = problem.k, problem.mean, problem.labels
+    prior_mean, y = problem.mean, problem.labels
     c, n = prior_mean.shape
     d = c - 1
     sites = start.reshape(2, n, packed_size(c))
     b, mean = np.full((2, c, n), np.nan)
     w, cov = np.full((2, n, c, c), np.nan)
     pi, nu, orders = np.empty((n, d, d)), np.empty((n, d)), np.full((n, d), -1)
-    location, image = np.empty((2, c, n))
-    too_large = c * n > max_size
-    size = 0 if too_large else n * d
-    roots, lower, smooth = np.empty((n, c, d)), np.empty((size, size)), np.empty((c, n, size))
+    location = np.empty((c, n))
+    if problem.prior.square and c * n > max_size:
+        return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
+    algebra = problem.prior.blocks(c)
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
         difference_sites(y, sites, pi, nu, w, location)
-        block_roots(w, roots)
-        ok, log_det = factorise_blocks(k, roots, lower)
+        ok, log_det = algebra.factorise(w)
         if not ok:
             return False, np.nan, np.nan
         # Everything is relative to the prior mean: ν becomes ν − W m, and the sites have a value at m.
         pull = np.einsum("iae,ei->ai", w, prior_mean)
         relative = location - pull
         evidence = -0.5 * log_det + float(np.vdot(prior_mean, location - 0.5 * pull))
-        multiply_functions(k, relative, image)
-        project(k, roots, lower, relative, image, b)
-        multiply_functions(k, b, image)
-        evidence += 0.5 * float(np.vdot(relative, image))
-        np.add(prior_mean, image, out=mean)
-        smooth_blocks(k, roots, lower, smooth)
-        block_marginals(k, smooth, cov)
+        algebra.weights(relative, b)
+        algebra.moments(b, mean, cov)
+        evidence += 0.5 * float(np.vdot(relative, mean))
+        mean[:] += prior_mean
         terms, residual = update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale)
         return True, evidence + terms, residual
 
     def of_evidence() -> Derivatives:
-        gradient = np.empty_like(k)
-        block_gradient(roots, lower, b, smooth[0], gradient)
-        return Derivatives(gradient, b.copy())
+        return Derivatives(algebra.gradient(b), b.copy())
 
-    if too_large:
-        return Found(np.nan, TOO_LARGE, b, mean, cov, w, of_evidence)
     evidence, status, rung = ep_ladder(sweep, sites, history, **options)
     return Found(evidence, status, b, mean, cov, w, of_evidence, rung)

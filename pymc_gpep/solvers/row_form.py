@@ -1,11 +1,13 @@
-"""A prior covariance K = J Jᵀ of one latent function, by rows J of coefficients of q independent standard normals z.
+"""A prior covariance K = J Jᵀ of latent functions, by rows J of coefficients of q independent standard normals z.
 
-Matrices are of the size of z: with Λ = I + JᵀπJ = L Lᵀ and H = J L⁻ᵀ
+Matrices are of the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
 
-    log|I + πK| = log|Λ|,   var f_i = ‖h_i‖²,   (I + πK)⁻¹ r = r − π J Λ⁻¹ Jᵀ r,   M = π − π H Hᵀ π,
+    log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,   (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
-Time for n rows is O(n q²), products of matrices, or O(n k²) where rows have k entries. The difference
-1 − π var f loses digits where a row all but decides on its latent value alone.
+With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
+Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) where rows
+have k entries. The difference 1 − π var f of one function loses digits where a row all but decides on its latent value
+alone.
 """
 
 from dataclasses import dataclass
@@ -14,32 +16,23 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg import cho_solve
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import Coefficients, Composed, coefficients
+from pymc_gpep.solvers.coefficients import Coefficients, Composed
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
+from pymc_gpep.solvers.function_rows import rows_of_functions
 from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.row_algebra import CoupledRowAlgebra, RowAlgebra
+from pymc_gpep.solvers.row_factor import precision_factor
+from pymc_gpep.solvers.site_precisions import BlockPrecisions, IndependentPrecisions
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["BoundRows", "RowForm", "RowFunctionPosterior", "precision_factor"]
+__all__ = ["BoundRows", "RowForm", "RowFunctionPosterior"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
-
-
-def precision_factor(rows: Coefficients, precision: Array) -> Array | None:
-    """Return the Cholesky factor L (q, q) of Λ = I + JᵀπJ, with π (n,) ≥ 0; None if Λ is not finite."""
-    total = rows.gram(precision)
-    total[np.diag_indices(len(total))] += 1.0
-    if not np.isfinite(total).all():
-        return None
-    try:
-        factor: Array = cholesky(total, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
-        return None
-    return factor
 
 
 class RowFunctionPosterior(FunctionPosterior):
@@ -56,7 +49,7 @@ class RowFunctionPosterior(FunctionPosterior):
         self.precision[:] = precision
         if not (precision >= 0.0).all():
             return False
-        factor = precision_factor(self._rows, self.precision)
+        factor = precision_factor(self._rows, IndependentPrecisions(self.precision[None]))
         if factor is None:
             return False
         self._factor = factor
@@ -103,7 +96,7 @@ class RowFunctionPosterior(FunctionPosterior):
 
 
 class RowForm(PriorForm):
-    """Coefficients J (1, n, q) of one latent function, or B (1, r, q) of J = A B.
+    """Coefficients J (c, n, q) of c latent functions, or B (1, r, q) of J = A B.
 
     Parameters
     ----------
@@ -116,17 +109,23 @@ class RowForm(PriorForm):
 
     def __init__(self, array: Array, base: Coefficients | None = None) -> None:
         super().__init__(array)
-        self.rows = coefficients(self.array[0]) if base is None else Composed(base, self.array[0])
+        self.rows = rows_of_functions(self.array) if base is None else Composed(base, self.array[0])
+
+    def coefficients_at(self, points: NDArray[np.int64]) -> Array:
+        """Return J (c, s, q) at some points (s,)."""
+        c, n = self.variances.shape
+        places = n * np.arange(c)[:, None] + points
+        return self.rows.some(places.ravel()).reshape(c, len(points), -1)
 
     def among(self, points: NDArray[np.int64]) -> Array:
         """See `PriorForm`."""
-        some = self.rows.some(points)
-        return (some @ some.T)[None]
+        some = self.coefficients_at(points)
+        return some @ some.swapaxes(1, 2)
 
     @cached_property
     def variances(self) -> Array:
         """See `PriorForm`."""
-        return self.rows.variances(np.eye(self.array.shape[2]))[None]
+        return self.rows.variances(np.eye(self.array.shape[2])).reshape(self.rows.functions, -1)
 
     def is_covariance(self, team: Team) -> bool:
         """See `PriorForm`; J Jᵀ always is one."""
@@ -134,17 +133,17 @@ class RowForm(PriorForm):
 
     def multiply(self, b: Array, out: Array) -> None:
         """See `PriorForm`."""
-        out[0] = self.rows.products(self.rows.sums(b[0]))
+        out[:] = self.rows.products(self.rows.sums(b.ravel())).reshape(b.shape)
 
     def rounding(self, b: Array) -> float:
         """See `PriorForm`."""
-        return _AMPLIFIED * _EPS * float(self.variances.max()) * float(np.abs(b).sum())
+        return _AMPLIFIED * _EPS * float((self.variances.max(axis=1) * np.abs(b).sum(axis=1)).max())
 
     def newton_direction(
         self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
     ) -> None:
         """See `PriorForm`; by a factorisation, NaN if that fails."""
-        factor = precision_factor(self.rows, curvature)
+        factor = precision_factor(self.rows, IndependentPrecisions(curvature[None]))
         if factor is None:
             pull[:] = image[:] = np.nan
             return
@@ -155,6 +154,14 @@ class RowForm(PriorForm):
     def posterior(self, prior_mean: Array) -> RowFunctionPosterior:
         """See `PriorForm`."""
         return RowFunctionPosterior(self.rows, prior_mean)
+
+    def coupled(self, n_functions: int, team: Team) -> CoupledRowAlgebra:
+        """See `PriorForm`."""
+        return CoupledRowAlgebra(self.rows, self.array.shape)
+
+    def blocks(self, n_functions: int) -> RowAlgebra:
+        """See `PriorForm`."""
+        return RowAlgebra(self.rows, self.array.shape, BlockPrecisions)
 
 
 @dataclass(frozen=True, eq=False)

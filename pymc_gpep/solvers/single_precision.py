@@ -30,11 +30,13 @@ class SinglePrecision:
         Whether the iteration starts from nothing.
     tolerance : float
         Of the residual.
+    exists : bool
+        Whether the posterior has such matrices.
     """
 
-    def __init__(self, problem: Problem, cold: bool, tolerance: float) -> None:
-        error = float(np.finfo(np.float32).eps) * max(float(np.trace(matrix)) for matrix in problem.k)
-        self._possible = len(problem.labels) >= _SMALL and error < _USELESS
+    def __init__(self, problem: Problem, cold: bool, tolerance: float, *, exists: bool = True) -> None:
+        error = float(np.finfo(np.float32).eps) * float(problem.prior.variances.sum(axis=1).max())
+        self._possible = exists and len(problem.labels) >= _SMALL and error < _USELESS
         self.usable = cold and self._possible
         self._enough = max(_REACH * error, tolerance)
         self._smallest = np.inf

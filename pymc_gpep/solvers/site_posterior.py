@@ -5,16 +5,14 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
-from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
 from pymc_gpep.solvers.problem import Derivatives, Problem
+from pymc_gpep.solvers.site_algebra import SiteAlgebra
 
-__all__ = ["SitePosterior", "derivatives", "site_posterior", "site_posterior_space"]
+__all__ = ["SitePosterior", "derivatives", "relative_posterior", "site_posterior", "site_posterior_space"]
 
 
 _BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites of 0 would pass for a fixed point
-_TINY = 1e-20  # a floor for π that changes no digit of 32 bits, and whose root and its inverse they hold
 
 
 class SitePosterior(NamedTuple):
@@ -24,12 +22,8 @@ class SitePosterior(NamedTuple):
     """Site precisions, (c, n)."""
     nu: Array
     """Site locations relative to the prior mean, (c, n)."""
-    inverses: Matrices
-    """A_k⁻¹ (c, n, n)."""
-    p: Matrices
-    """The Cholesky factor of P, (n, n)."""
-    work: Matrices
-    """(c, n, n)."""
+    algebra: SiteAlgebra
+    """With π taken."""
     weights: Array
     """b (c, n)."""
     mean: Array
@@ -38,51 +32,53 @@ class SitePosterior(NamedTuple):
     """Of the latent values of each point, (n, c, c)."""
 
     @property
-    def in_single_precision(self) -> "SitePosterior":
-        """The same room, with matrices that have 32 bits a number in the memory of these."""
-        return self._replace(inverses=_halved(self.inverses), p=_halved(self.p), work=_halved(self.work))
+    def in_single_precision(self) -> "SitePosterior | None":
+        """The same room, with matrices that have 32 bits a number in the memory of these; None if these are not."""
+        algebra = self.algebra.in_single_precision
+        return None if algebra is None else self._replace(algebra=algebra)
 
 
-def _halved(matrices: Matrices) -> Matrices:
-    return matrices.reshape(-1).view(np.float32)[: matrices.size].reshape(matrices.shape)
-
-
-def site_posterior_space(c: int, n: int) -> SitePosterior:
+def site_posterior_space(problem: Problem) -> SitePosterior:
     """Room for a posterior, NaN where nothing is computed yet."""
+    c, n = problem.mean.shape
     pi, nu, weights, mean = np.full((4, c, n), np.nan)
-    inverses, work = np.empty((2, c, n, n))
-    return SitePosterior(pi, nu, inverses, np.empty((n, n)), work, weights, mean, np.full((n, c, c), np.nan))
+    return SitePosterior(pi, nu, problem.prior.coupled(c, problem.team), weights, mean, np.full((n, c, c), np.nan))
 
 
 def site_posterior(problem: Problem, sites: Array, space: SitePosterior) -> tuple[bool, float]:
     """Compute the posterior from the inner sites α and β (2, n, c − 1).
 
     Returns success and log ∫ p(f) p(u) ∏ sites, what the factors' own terms leave over. Sites that are all 0 need no
-    factorisation, and `inverses`, `p` and `work` are left as they are.
+    factorisation, and the algebra is left as it is.
     """
-    k, prior_mean, y, team = problem.k, problem.mean, problem.labels, problem.team
-    pi, nu, inverses, p, work, b, mean, cov = space
-    constant = site_parameters(y, sites[0], sites[1], pi, nu)
-    if p.dtype == np.float32:
-        np.maximum(pi, _TINY, out=pi)
-    if not sites.any() and k.max() < _BEYOND_REASON:
+    pi, nu, _, b, mean, cov = space
+    constant = site_parameters(problem.labels, sites[0], sites[1], pi, nu)
+    if not sites.any() and problem.prior.variances.max() < _BEYOND_REASON:
         # The prior, as from cold: the factorisations would take as long as for any other sites.
-        b[:], mean[:] = 0.0, prior_mean
-        cov[:] = np.diagonal(k, axis1=1, axis2=2).T[:, :, None] * np.eye(len(pi))
+        b[:], mean[:] = 0.0, problem.mean
+        cov[:] = problem.prior.variances.T[:, :, None] * np.eye(len(pi))
         return True, 0.0
-    ok, log_det = factorise(k, pi, inverses, p, team)
+    ok, gaussian = relative_posterior(problem, space)
+    return ok, constant + gaussian
+
+
+def relative_posterior(problem: Problem, space: SitePosterior) -> tuple[bool, float]:
+    """Compute the posterior from π and ν in `space`; ν becomes relative to the prior mean.
+
+    Returns success and log ∫ p(f) ∏ sites, less ½ Σ_i log 1ᵀπ_i.
+    """
+    pi, nu, algebra, b, mean, cov = space
+    ok, log_det = algebra.factorise(pi)
     if not ok:
         return False, np.nan
-    constant += relative_location(prior_mean, pi, nu)
-    latent_weights(inverses, p, pi, nu, b)
-    marginal_moments(k, inverses, p, pi, b, work, mean, cov, team)
-    constant += 0.5 * float(np.vdot(nu, mean))
-    mean += prior_mean
-    return True, constant - 0.5 * log_det
+    total = relative_location(problem.mean, pi, nu)
+    algebra.weights(nu, b)
+    algebra.moments(b, mean, cov)
+    total += 0.5 * float(np.vdot(nu, mean))
+    mean += problem.mean
+    return True, total - 0.5 * log_det
 
 
-def derivatives(problem: Problem, space: SitePosterior) -> Derivatives:
+def derivatives(space: SitePosterior) -> Derivatives:
     """Derivatives of the evidence with respect to prior covariance and mean at a fixed point."""
-    gradient = np.empty_like(problem.k)
-    evidence_gradient(space.inverses, space.p, space.pi, space.weights, space.work[0], gradient)
-    return Derivatives(gradient, space.weights.copy())
+    return Derivatives(space.algebra.gradient(space.weights), space.weights.copy())

@@ -20,7 +20,7 @@ from pymc_gpep.structure.integrated_variables import IntegratedVariables, Joint,
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.random_variables import kept_random
 
-__all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_of"]
+__all__ = ["AffineVariables", "InNormals", "SumVariables", "There", "at_zero", "slopes_along", "slopes_of"]
 
 
 class InNormals(Protocol):
@@ -105,10 +105,15 @@ def at_zero(value: TensorVariable, z: TensorVariable) -> TensorVariable:
 
 def slopes_of(value: TensorVariable, z: TensorVariable, count: int) -> TensorVariable:
     """Return T (q, ...) of a value that is t + T z."""
+    return slopes_along(value, z, pt.eye(count))
+
+
+def slopes_along(value: TensorVariable, z: TensorVariable, units: TensorVariable) -> TensorVariable:
+    """Return T u (s, ...) of a value that is t + T z, for each row u of `units` (s, q)."""
     value = value.astype("float64")
     if z not in ancestors([value]):
-        return pt.zeros((count, *(value.shape[i] for i in range(value.ndim))))
-    return vectorize_graph(value, {**kept_random([value]), z: pt.eye(count)}) - at_zero(value, z)
+        return pt.zeros((units.shape[0], *(value.shape[i] for i in range(value.ndim))))
+    return vectorize_graph(value, {**kept_random([value]), z: units}) - at_zero(value, z)
 
 
 class AffineVariables:
@@ -172,8 +177,10 @@ class SumVariables(IntegratedVariables):
         return AffineVariables(prior, unconstrained | natural, self._data)
 
     def flat(self, z: Array) -> Array:
-        """Standard normals (..., q) of z (..., c, q), in which each function has its own."""
+        """Standard normals (..., q) of z (..., c, q), in which each function has its own, or (..., 1, q) of all."""
         owner = self._prior.owner
+        if z.shape[-2] == 1:
+            return z[..., 0, :]
         return z[..., owner, np.arange(owner.size)]
 
     def draws(self, point: PointType, f: Array, z: Array) -> dict[str, Array]:
@@ -186,6 +193,8 @@ class SumVariables(IntegratedVariables):
         owner = self._prior.owner
         every = np.arange(owner.size)
         joint = functions.joint_covariance(np.ones(self._prior.n_functions, bool))
+        if len(joint) == 1:
+            return self.flat(functions.whitened()[0]), joint[0, :, 0]
         return self.flat(functions.whitened()[0]), joint[owner, every][:, owner, every]
 
     def moments(self, point: PointType, functions: PosteriorFunctions) -> tuple[dict[str, Array], dict[str, Array]]:

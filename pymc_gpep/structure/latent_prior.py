@@ -26,14 +26,14 @@ __all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals"]
 
 
 class RowsOfNormals(NamedTuple):
-    """One latent function at m rows, f = m + J z + e, with the standard normals z of a model."""
+    """Latent functions at m rows, f = m + J z + e, with the standard normals z of a model."""
 
     rows: Coefficients
-    """J, (m, q)."""
+    """J, (cm, q)."""
     beside: Array
-    """Variance (1, m) of e, which no row of the model knows."""
+    """Variance (c, m) of e, which no row of the model knows."""
     mean: Array
-    """m, (1, m)."""
+    """m, (c, m)."""
 
 
 class Elsewhere(ABC):
@@ -84,7 +84,7 @@ class Elsewhere(ABC):
         """Inputs of the model, (n, d)."""
 
     def by_normals(self, point: PointType, x: Any) -> RowsOfNormals:
-        """Return one latent function at m new rows by the standard normals of the model, given value variables.
+        """Return latent functions at m new rows by the standard normals of the model, given value variables.
 
         Raises
         ------

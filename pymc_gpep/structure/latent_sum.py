@@ -315,7 +315,7 @@ class LatentSum(LatentPrior):
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
         """See `LatentPrior`."""
-        few = self.n_functions == 1 and not self.processes and self.n_points >= max(_MANY, 2 * self.n_normals)
+        few = not self.processes and self.n_points >= max(_MANY, 2 * self.n_normals)
         return ({RowPrior: self.plain_roots} if few else {}) | {DensePrior: self.covariances}
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:

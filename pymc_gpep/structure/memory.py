@@ -41,8 +41,9 @@ def check_memory(
         The type of prior, which says how many columns a matrix has.
     """
     n, c = prior.n_points, prior.n_functions
-    columns = n if prior_type.form.square else prior.n_normals
-    matrices = (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
+    columns, matrices = prior.n_normals, 1  # rows that stand apart from priors take no more
+    if prior_type.form.square:
+        columns, matrices = n, (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
     needed, there = 8.0 * matrices * n * columns, available_memory()
     if needed <= there:
         return
@@ -54,10 +55,11 @@ def check_memory(
     sparse = [name for name in names if name != '"ivm"']
     ways = [f"pm.fit(method={sparse[0]}, inducing=100), with inducing inputs"] if sparse else []
     ways += ['pm.fit(method="ivm", active=500), with active rows'] if '"ivm"' in names else []
+    held, takes = ("matrices", "They take") if matrices > 1 else ("matrix", "It takes")
     raise MemoryError(
-        f"{what} works on at least {matrices} matrices of {n} × {columns} numbers for {c} latent "
-        f"function{'s' * (c > 1)}. "
-        f"They take {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are free. "
+        f"{what} works on at least {matrices} {held} of {n} × {columns} numbers for {c} latent "
+        f"function{'s' * (c > 1)}. {takes} {needed / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB of memory are "
+        "free. "
         + (f"Without such matrices there is {', or '.join(ways)}. " if ways else "")
         + f"{'Or give' if ways else 'Give'} the model fewer rows."
     )

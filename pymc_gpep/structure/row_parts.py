@@ -20,7 +20,8 @@ from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import Coefficients, Composed, from_entries
+from pymc_gpep.solvers.coefficients import Coefficients, Composed
+from pymc_gpep.solvers.function_rows import rows_from_entries
 from pymc_gpep.structure.affine import Affinity
 from pymc_gpep.structure.affine_variables import InNormals, slopes_of
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
@@ -37,13 +38,13 @@ class RowParts(NamedTuple):
     """The coefficients of rows, and of parts."""
 
     rows: Coefficients
-    """A, (n, r)."""
+    """A, (cn, r)."""
     root: TensorVariable
     """B (r, q), in terms of the random variables of the model."""
 
 
-class OneSum(InNormals, Protocol):
-    """A sum of one latent function without Gaussian processes."""
+class PlainSum(InNormals, Protocol):
+    """A sum without Gaussian processes."""
 
     @property
     def n_points(self) -> int:
@@ -54,7 +55,7 @@ class OneSum(InNormals, Protocol):
         """The argument of the likelihood."""
 
     def shaped(self, values: TensorVariable, n_points: int, batched: bool = False) -> TensorVariable:
-        """Return values of the argument as (1, n)."""
+        """Return values of the argument as (c, n)."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,12 @@ class _Splitter:
         return place
 
 
-def row_parts(prior: OneSum, data: Mapping[Variable, Variable], most: int) -> RowParts | None:
+def row_parts(prior: PlainSum, data: Mapping[Variable, Variable], most: int) -> RowParts | None:
     """Take rows of a sum apart.
 
     Parameters
     ----------
-    prior : OneSum
+    prior : PlainSum
     data : mapping
         Data of the model → constants that take their place.
     most : int
@@ -136,8 +137,7 @@ def row_parts(prior: OneSum, data: Mapping[Variable, Variable], most: int) -> Ro
         point = prior.model.initial_point()
     rng = np.random.default_rng(_SEED)
     theta = [point[name] + _BESIDE * rng.standard_normal(np.shape(point[name])) for name in apart.given]
-    linear = prior.shaped(apart.linear, prior.n_points)[0]
-    argument = prior.shaped(apart.argument, prior.n_points)[0]
+    linear, argument = (prior.shaped(each, prior.n_points) for each in (apart.linear, apart.argument))
     by_normals = apart.function([apart.z], [apart.root, argument, *apart.shapes], data)
     small, centre, *shapes = by_normals(*theta, np.zeros(prior.n_normals))
     if sum(int(np.prod(shape)) for shape in shapes) > most:
@@ -146,7 +146,7 @@ def row_parts(prior: OneSum, data: Mapping[Variable, Variable], most: int) -> Ro
     rows = _rows(lambda *values: by_parts(*theta, *values)[0], shapes)
     noise = rng.standard_normal(prior.n_normals)
     there = by_normals(*theta, noise)[1]
-    found = centre + rows.products(small @ noise)
+    found = centre + rows.products(small @ noise).reshape(centre.shape)
     size = 1.0 + max(np.abs(there).max(), np.abs(centre).max())
     return RowParts(rows, apart.root) if np.allclose(found, there, rtol=0.0, atol=_SAME * size) else None
 
@@ -155,7 +155,7 @@ def row_parts(prior: OneSum, data: Mapping[Variable, Variable], most: int) -> Ro
 class _Apart:
     """An argument taken apart, as graphs."""
 
-    prior: OneSum
+    prior: PlainSum
     linear: TensorVariable
     """The argument in terms of `places`, but for what does not depend on these."""
     places: list[TensorVariable]
@@ -170,7 +170,7 @@ class _Apart:
     """Shapes of parts."""
 
     @classmethod
-    def of(cls, prior: OneSum, argument: TensorVariable) -> "_Apart | None":
+    def of(cls, prior: PlainSum, argument: TensorVariable) -> "_Apart | None":
         """Take an argument apart; None where it has no parts."""
         split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
         linear = split(argument)
@@ -178,7 +178,7 @@ class _Apart:
             return None
         z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
         flat = pt.concatenate([part.value.astype("float64").ravel() for part in split.parts])
-        flat, whole, *values = prior.by_normals([flat, argument, *(part.value for part in split.parts)], z)
+        flat, whole, *values = prior.by_normals([flat, argument, *(part.value for part in split.parts)], z, seen=True)
         root = slopes_of(flat, z, prior.n_normals).T
         return cls(prior, linear, [part.place for part in split.parts], z, root, whole, [v.shape for v in values])
 
@@ -217,13 +217,20 @@ class PartsElsewhere:
         self._made: dict[tuple[Variable, ...], Callable[..., Sequence[Array]]] = {}
 
     @classmethod
-    def of(cls, prior: OneSum, argument: TensorVariable, data: Mapping[Variable, Variable]) -> "PartsElsewhere | None":
+    def of(
+        cls, prior: PlainSum, argument: TensorVariable, data: Mapping[Variable, Variable]
+    ) -> "PartsElsewhere | None":
         """Take an argument apart; None where it has no parts."""
         apart = _Apart.of(prior, argument)
         return None if apart is None else cls(apart, data)
 
-    def __call__(self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]]) -> tuple[Array, Coefficients]:
-        """Return m, as the argument has it, and A B (m, q) at new data, given values of the value variables."""
+    def __call__(
+        self, point: PointType, given: Mapping[TensorVariable, NDArray[Any]], shaped: Callable[[Array], Array]
+    ) -> tuple[Array, Coefficients]:
+        """Return m (c, m) and A B (cm, q) at new data, given values of the value variables.
+
+        `shaped` makes (c, m) of what the argument is.
+        """
         apart = self._apart
         names = tuple(given)
         if names not in self._made:
@@ -235,18 +242,26 @@ class PartsElsewhere:
         root, *shapes = self._small(*theta, nothing)
         still = [np.zeros(shape) for shape in shapes]
         _, mean = function(*theta, nothing, *given.values(), *still)
-        rows = _rows(lambda *values: function(*theta, nothing, *given.values(), *values)[0], shapes)
-        return mean, Composed(rows, root)
+        rows = _rows(lambda *values: shaped(function(*theta, nothing, *given.values(), *values)[0]), shapes)
+        return shaped(mean), Composed(rows, root)
 
 
 def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
-    """Return the coefficients (n, r) of a function of parts of some shapes."""
+    """Return the coefficients (cn, r) of functions (c, n) of parts of some shapes."""
     shapes = [tuple(map(int, shape)) for shape in shapes]
     nothing = [np.zeros(shape) for shape in shapes]
     still = np.asarray(linear(*nothing))
-    cells: list[NDArray[np.int64]] = []
-    values: list[Array] = []
+    cells: list[list[NDArray[np.int64]]] = [[] for _ in still]
+    values: list[list[Array]] = [[] for _ in still]
     begin = 0
+
+    def add(places: NDArray[np.int64], changes: Array) -> None:
+        """Take entries (c, n) of those functions that a part changes."""
+        for k, own in enumerate(changes):
+            if own.any():
+                cells[k].append(np.broadcast_to(places, changes.shape)[k])
+                values[k].append(own)
+
     for i, shape in enumerate(shapes):
 
         def change(given: Array, i: int = i) -> Array:
@@ -256,10 +271,18 @@ def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
         changes = [change(probe) for probe in probes(shape)]
         own, selected = cells_by_probes(changes, shape)
         if selected:
-            cells.append(begin + own[:, None])
-            values.append(changes[0][:, None])
+            add(begin + own, changes[0])
         else:
-            cells.append(np.broadcast_to(begin + np.arange(size), (len(still), size)))
-            values.append(np.stack([change(unit.reshape(shape)) for unit in np.eye(size)], axis=1))
+            for place, unit in enumerate(np.eye(size)):
+                add(np.array(begin + place), change(unit.reshape(shape)))
         begin += size
-    return from_entries(np.concatenate(cells, axis=1), np.concatenate(values, axis=1), begin)
+    return rows_from_entries(
+        [_entries(own, its, still.shape[1]) for own, its in zip(cells, values, strict=True)], begin
+    )
+
+
+def _entries(cells: Sequence[NDArray[np.int64]], values: Sequence[Array], n: int) -> tuple[NDArray[np.int64], Array]:
+    """Return entries (n, k) of a function; one that is 0 where there are none."""
+    if not cells:
+        return np.zeros((n, 1), np.int64), np.zeros((n, 1))
+    return np.stack(cells, axis=1), np.stack(values, axis=1)

@@ -18,7 +18,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import coefficients
+from pymc_gpep.solvers.function_rows import rows_of_functions
 from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.constant_inputs import MovedSum
@@ -283,20 +283,21 @@ class SumElsewhere(Elsewhere):
         return self._fitted[name].shape[:1] == (self._rows,)
 
     def by_normals(self, point: PointType, x: NewData | OwnRows) -> RowsOfNormals:
-        """See `Elsewhere`, for sums of one function without Gaussian processes; raises what a call raises."""
+        """See `Elsewhere`, for sums without Gaussian processes; raises what a call raises."""
         if isinstance(x, OwnRows):
             there = self._own(point).at(x.positions)
-            return RowsOfNormals(coefficients(there.roots[0]), np.zeros_like(there.mean), there.mean)
+            return RowsOfNormals(rows_of_functions(there.roots), np.zeros_like(there.mean), there.mean)
         m = len(x)
         if m > 1 and not x.strange and (parts := self._parts) is not None:
             if (names := (*x.by_row, *x.others)) not in self._complete:
                 self._at(point, x[:1])  # refuses data that are missing
                 self._complete.add(names)
-            mean, rows = parts(point, {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()})
-            return RowsOfNormals(rows, np.zeros((1, m)), self._by_function(mean, m))
+            given = {self._known[name]: value for name, value in {**x.by_row, **x.others}.items()}
+            mean, rows = parts(point, given, lambda values: self._by_function(values, m))
+            return RowsOfNormals(rows, np.zeros_like(mean), mean)
         _, _, new, known = self._at(point, x)
         beside = (new.roots**2).sum(axis=2) - (known**2).sum(axis=2)
-        rows = coefficients(np.ascontiguousarray(known[0, :m]))
+        rows = rows_of_functions(np.ascontiguousarray(known[:, :m]))
         return RowsOfNormals(rows, np.maximum(beside, 0.0)[:, :m], new.mean[:, :m])
 
     @cached_property

@@ -1,6 +1,6 @@
 """Reading latent functions that are affine in Gaussian variables."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 
@@ -12,7 +12,7 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.structure.affine_variables import slopes_of
+from pymc_gpep.structure.affine_variables import slopes_along
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, listing
@@ -29,6 +29,7 @@ _SAME = 1e-8  # relative, of two ways to compute an argument
 _BESIDE = 0.3  # of the initial point, unconstrained
 _SEED = 1
 _SHOWN = 5  # rows that a message names
+_NUMBERS = 4_000_000  # coefficients that are held at a time, 32 MB
 
 
 def read_sum(
@@ -108,10 +109,12 @@ class _Numbers:
         values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(part.sizes)]
         (general,) = part.by_parts([part.argument], z, values, seen=True)
         value_vars = [model.rvs_to_values[rv] for rv in part.hyperparameters]
-        # Coefficients of one function have nothing to tell, and are as many as rows and normals make.
-        wanted = [general, *([slopes_of(general, z, part.n_plain)] if by_class else [])]
+        units = pt.dmatrix("units")
+        # Coefficients of one function have nothing to tell.
+        wanted = [general, *([slopes_along(general, z, units)] if by_class else [])]
         outputs = model.replace_rvs_by_values(wanted)
-        self._function = graph_function(model, [*value_vars, z, *values], outputs)
+        self._function = graph_function(model, [*value_vars, z, *values], outputs[:1])
+        self._along = graph_function(model, [*value_vars, units, *values], outputs[1:]) if by_class else None
         with without_c_compiler():
             point = model.initial_point()
         self._nothing = [np.zeros(shape) for shape in part.sizes]
@@ -121,14 +124,21 @@ class _Numbers:
         begun = [self._function(*at, normals, *self._nothing) for normals in (np.zeros(part.n_plain), self._noise)]
         # A coefficient that begins at 0 is not there yet.
         self._theta = [each + _BESIDE * rng.standard_normal(np.shape(each)) for each in at]
-        self._centre, *slopes = self._function(*self._theta, np.zeros(part.n_plain), *self._nothing)
+        (self._centre,) = self._function(*self._theta, np.zeros(part.n_plain), *self._nothing)
         columns = np.shape(self._centre)[-1] if np.ndim(self._centre) else 1
         self._shape = (part.n_points, columns)[: 1 + by_class]
         self.c = columns if by_class else 1
         self._check_finite([argument for argument, *_ in begun])
-        # (q, c, n)
-        found = [self._by_function(each) for of_normals in slopes for each in of_normals]
-        self.slopes = np.array(found).reshape(-1, self.c, part.n_points)
+
+    def slopes(self) -> Iterator[Array]:
+        """Return coefficients (s, c, n) of some normals at a time, in their order; all would take q times as much."""
+        q, step = self.part.n_plain, max(1, _NUMBERS // (self.c * self.part.n_points))
+        for start in range(0, q, step):
+            units = np.zeros((min(step, q - start), q))
+            units[range(len(units)), range(start, start + len(units))] = 1.0
+            assert self._along is not None
+            (found,) = self._along(*self._theta, units, *self._nothing)
+            yield np.array([self._by_function(each) for each in found])
 
     def _by_function(self, found: Array) -> Array:
         """(c, n) of what broadcasts to the shape of the argument."""
@@ -181,8 +191,11 @@ class _Numbers:
         of_processes = [
             np.repeat(own, shape[-1], axis=0) for own, shape in zip(self._outputs, self.part.sizes, strict=True)
         ]
-        plain = self.slopes.any(axis=2) if self.part.by_class else np.ones((self.part.n_plain, 1), bool)
-        return np.concatenate([plain, *of_processes])
+        if self.part.by_class:
+            plain = [np.zeros((0, self.c), bool), *(each.any(axis=2) for each in self.slopes())]
+        else:
+            plain = [np.ones((self.part.n_plain, 1), bool)]
+        return np.concatenate([*plain, *of_processes])
 
     def shared(self) -> list[TensorVariable]:
         """Return the variables that several functions depend on by the same normals."""
@@ -191,8 +204,12 @@ class _Numbers:
 
     def differs_by_common(self, other: "_Numbers") -> bool:
         """Tell whether functions differ from those of other recipes by what all functions of a point share."""
-        apart = self.slopes - other.slopes
-        return bool(np.allclose(apart, apart[:, :1], rtol=0.0, atol=_SAME * (1.0 + np.abs(self.slopes).max())))
+        largest = unequal = 0.0
+        for ours, theirs in zip(self.slopes(), other.slopes(), strict=True):
+            apart = ours - theirs
+            unequal = max(unequal, float(np.abs(apart - apart[:, :1]).max()))
+            largest = max(largest, float(np.abs(ours).max()))
+        return unequal <= _SAME * (1.0 + largest)
 
     def completed(self) -> LatentSum:
         """Return the sum with its functions, and the terms that processes are."""

@@ -77,7 +77,8 @@ class SumValues(SampledValues):
     def prior(self, *moments: Array) -> NormalsPrior:
         """See `SampledValues`."""
         mean, root, supported, *factors = moments
-        rows = [coefficients(each) for each in root] if self._apart is None else [Composed(self._apart.rows, root)]
+        apart = self._apart
+        rows = coefficients(root.reshape(-1, root.shape[-1])) if apart is None else Composed(apart.rows, root)
         return NormalsPrior(mean, rows, factors, bool(supported))
 
     # Parts are z, and besides the values of each Gaussian process less its mean.

@@ -70,8 +70,9 @@ def test_evidence_on_real_data(data, log_variance, log_lengthscale, evidence):
 @pytest.mark.slow
 def test_wine_agrees_with_gibbs():
     k, mean, y = standardised(wine, 1, 1)
+    k, mean, y = k[::2, ::2], mean[:, ::2], y[::2]
     solution = NestedEP().solve(k, mean, y)
-    exact = gibbs(k, y, sweeps=2500, burn=200, chains=16, seed=1)
+    exact = gibbs(k, y, sweeps=1500, burn=100, chains=16, seed=1)
     assert np.abs(solution.mean - exact.mean).mean() < 0.05
     assert np.abs(solution.cov.diagonal(axis1=1, axis2=2).T - exact.variance).mean() < 0.08
 

@@ -115,12 +115,12 @@ def test_means_are_those_of_the_exact_posterior_with_the_sparse_prior(own):
     problem = random_sparse(5, 60, 3, 10, own=own)
     solution = SparseEP(sites="nested").solve(problem.prior, problem.y)
     assert solution.convergence.converged
-    exact = gibbs(problem.fitc(), problem.y, problem.mean, sweeps=5000, seed=1)
+    exact = gibbs(problem.fitc(), problem.y, problem.mean, sweeps=2000, seed=1)
     new = np.random.default_rng(6).normal(size=(30, 2))
     mean, cov = solution.posterior.predict(problem._replace(x=new, mean=np.zeros((3, 30))).prior.block(slice(None)))
     shares = np.broadcast_to(problem.fitc(new) @ np.linalg.inv(problem.fitc()), (3, 30, 60))
     sd = np.sqrt(cov[:, range(3), range(3)]).T
     error = np.sqrt(np.einsum("kmn,kn->km", shares**2, exact.mean_error**2))
-    assert (error < 0.04 * sd).all()
+    assert (error < 0.05 * sd).all()
     expected = np.einsum("kmn,kn->km", shares, exact.mean - problem.mean)
     assert (np.abs(mean - expected) < 0.1 * sd).all()

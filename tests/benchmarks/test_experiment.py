@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.command import run_paper
-from benchmarks.experiment import Cell, compute
+from benchmarks.experiment import Cell, compute, workers
 
 
 def square(x: float, trace: str) -> dict[str, float]:
@@ -86,6 +86,17 @@ def test_a_cell_that_fails_is_named_and_the_others_are_kept(tmp_path):
     assert set(found) == {"of 1"}
     assert errors == {"of 0": "ValueError: negative"}
     assert not list(tmp_path.glob("*.part"))
+
+
+def process(number: int) -> dict[str, int]:
+    return {"process": os.getpid(), "number": number}
+
+
+def test_experiments_can_share_processes(tmp_path):
+    with workers(1) as pool:
+        one, two = (compute([Cell(f"{i}", process, {"number": i})], tmp_path, 1, pool=pool)[0] for i in range(2))
+    assert int(one["0"]["process"]) == int(two["1"]["process"]) != os.getpid()
+    assert int(two["1"]["number"]) == 1
 
 
 def test_nothing_is_computed_without_jobs(tmp_path):

@@ -15,7 +15,7 @@ STARTS = [
     ("multinomial_probit", "nested_ep", 200),
     ("softmax", "prior", 250),
     *(
-        pytest.param(kind, start, 1000, marks=pytest.mark.slow)
+        pytest.param(kind, start, 400, marks=pytest.mark.slow)
         for kind, start in (
             ("multinomial_probit", "prior"),
             ("multinomial_probit", "laplace"),
@@ -181,13 +181,13 @@ def test_counts_terms_of_latent_values_only():
 
 @pytest.mark.slow
 def test_wine():
-    X, y = wine()
+    X, y = (each[::2] for each in wine())
     with pm.Model() as model:
         gp = pm.gp.Latent(cov_func=np.e * pm.gp.cov.ExpQuad(X.shape[1], ls=np.e))
         f = gp.prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, observed=y)
         nested_ep = pm.fit(method="nested_ep", progressbar=False)
-    results = {start: estimate(model, start=start, runs=100, sweeps=5) for start in ("nested_ep", "qep")}
+    results = {start: estimate(model, start=start, runs=60, sweeps=5) for start in ("nested_ep", "qep")}
     for result in results.values():
         assert abs(result.log_evidence - results["nested_ep"].log_evidence) < 4 * result.standard_error
     assert results["nested_ep"].standard_error < 0.06
@@ -199,7 +199,7 @@ def test_wine():
     plain = importance_evidence(k, y, nested_ep.solution.mean, cov + 1e-10 * np.eye(len(cov)), draws=2000, seed=1)
     error = np.hypot(plain.error, results["nested_ep"].standard_error)
     assert abs(plain.evidence - results["nested_ep"].log_evidence) < 4 * error < 0.4
-    # What nested EP neglects: 0.3 for these 178 points.
+    # Nested EP neglects less: 0.3 for all 178 points.
     assert abs(nested_ep.log_evidence - results["nested_ep"].log_evidence) < 0.5
 
 

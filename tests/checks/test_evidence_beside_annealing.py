@@ -99,7 +99,7 @@ def test_means_are_those_of_nuts(name):
     with model:
         fits = {method: pm.fit(method=method, progressbar=False) for method in ("ep", "kl", "laplace")}
         idata = pm.sample(
-            400, tune=200, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False
+            200, tune=100, chains=2, cores=1, random_seed=3, progressbar=False, compute_convergence_checks=False
         )
     f = idata["posterior"]["f"]
     error = np.sqrt([float(az.mcse(f[:, :, i])) ** 2 for i in range(f.shape[2])])

@@ -9,6 +9,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.special import log_ndtr, logsumexp
 
+import pymc_gpep as gpep
 from pymc_gpep.approximations import (
     IEP,
     QEP,
@@ -300,8 +301,9 @@ def test_arviz_compares_with_mcmc(fits):
     model, by_method = fits
     with model:
         mcmc = pm.sample(
-            200, tune=200, chains=2, cores=1, progressbar=False, random_seed=1, compute_convergence_checks=False
-        )
+            200, tune=50, chains=2, cores=1, step=gpep.GuidedHMC(), progressbar=False, random_seed=1,
+            compute_convergence_checks=False,
+        )  # fmt: skip
         pm.compute_log_likelihood(mcmc, progressbar=False)
     own = {method: fit.loo() for method, fit in by_method.items()}
     table = az.compare({**own, "mcmc": mcmc}, round_to="none")

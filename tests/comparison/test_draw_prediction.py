@@ -12,8 +12,13 @@ from tests import models
 XNEW = np.array([[-1.2, -1.0], [-0.4, 0.1], [0.5, 0.6], [2.5, -2.0]])
 
 
-@pytest.mark.parametrize("n", [400, pytest.param(3000, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", ["shared", "centred", "per_class", "fixed"])
+@pytest.mark.parametrize(
+    ("name", "n"),
+    [
+        *((name, 400) for name in ("shared", "centred", "per_class", "fixed")),
+        *(pytest.param(name, 3000, marks=pytest.mark.slow) for name in ("shared", "per_class")),
+    ],
+)
 def test_draws_of_a_gaussian_predict_what_it_predicts(name, n, request):
     fitted = request.getfixturevalue(name)
     draws = fitted.fit.sample(n // 2, chains=2, random_seed=1)

@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
@@ -10,11 +11,12 @@ from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import latent_sum
 
-N, J = 30, 6
+N, J = 45, 6
 RNG = np.random.default_rng(5)
 GROUP, X = RNG.integers(0, J, size=N), RNG.normal(size=N)
 BINARY = (RNG.random(N) < 1 / (1 + np.exp(-0.5 - X))).astype(int)
 COUNTS = RNG.poisson(np.exp(0.3 * X))
+KINDS = (0.4 * X + GROUP / J + RNG.random(N) > 0.5).astype(int) + (RNG.random(N) > 0.6)
 
 
 def binary():
@@ -40,11 +42,25 @@ def some_missing():
         pm.Bernoulli("y", logit_p=u[where] + 0.5 * x, observed=y)
 
 
+def classes():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    b, s = pm.Normal("b", 0, 1, dims="kind"), pm.HalfNormal("s", 1)
+    u = pm.Normal("u", 0, s, dims=("group", "kind"))
+    gpep.MultinomialProbit("y", x[:, None] * b + u[where], observed=KINDS)
+
+
+def softmax_of_zero_sums():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    b, s = pm.ZeroSumNormal("b", 1, dims="kind"), pm.HalfNormal("s", 1)
+    z = pm.Normal("z", dims=("group", "kind"))
+    pm.Categorical("y", logit_p=x[:, None] * b + s * z[where], observed=KINDS)
+
+
 class Case:
     """Fits of one model both ways."""
 
     def __init__(self, build, method):
-        self.model = pm.Model(coords={"group": range(J)})
+        self.model = pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]})
         with pytest.MonkeyPatch.context() as patch, self.model:
             build()
             options = {"method": method, "progressbar": False, "random_seed": 1}
@@ -56,7 +72,13 @@ class Case:
             assert self.rows.log_posterior._prior_elsewhere(None)._parts is not None
 
 
-CASES = {"binary, EP": (binary, "ep"), "counts, Laplace": (counts, "laplace"), "some missing, KL": (some_missing, "kl")}
+CASES = {
+    "binary, EP": (binary, "ep"),
+    "counts, Laplace": (counts, "laplace"),
+    "some missing, KL": (some_missing, "kl"),
+    "classes, nested EP": (classes, "nested_ep"),
+    "softmax of zero sums, Laplace": (softmax_of_zero_sums, "laplace"),
+}
 
 
 @pytest.fixture(scope="module", params=CASES)
@@ -99,7 +121,8 @@ def test_some_points_together(case):
 
 def test_some_points_together_need_no_matrix_of_all(case, monkeypatch):
     monkeypatch.setattr(RowPosterior, "joint_covariance", None)
-    assert case.rows.joint_latent_moments([1, 3])[1].shape == (2, 1, 2, 1)
+    c = case.rows.classifier.n_functions
+    assert case.rows.joint_latent_moments([1, 3])[1].shape == (2, c, 2, c)
 
 
 @pytest.mark.parametrize("count", [3, N])
@@ -118,6 +141,13 @@ def test_rows_left_out(case):
 
 
 def test_draws(case):
+    if case.rows.classifier.n_functions > 1:  # normals are not numbered alike, so that draws are others
+        drawn = case.rows.sample(400, random_seed=2)["posterior"]
+        for name in {"b", "u", "z"}.intersection(case.dense.mean_data):
+            mean, sd = case.dense.mean_data[name], case.dense.std_data[name]
+            assert (abs(drawn[name].mean(("chain", "draw")) - mean) < 0.25 * sd).all(), name
+            assert_allclose(drawn[name].std(("chain", "draw")), sd, rtol=0.2, err_msg=name)
+        return
     for found, expected in zip(
         *(fit.sample(50, random_seed=2)["posterior"].data_vars.values() for fit in (case.rows, case.dense)), strict=True
     ):
@@ -126,7 +156,10 @@ def test_draws(case):
 
 def test_importance_and_files(case):
     found, expected = case.rows.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
-    assert found.pareto_k == pytest.approx(expected.pareto_k, abs=1e-3)
+    if case.rows.classifier.n_functions == 1:
+        assert found.pareto_k == pytest.approx(expected.pareto_k, abs=1e-3)
+    error = np.hypot(found.standard_error, expected.standard_error)
+    assert found.log_evidence == pytest.approx(expected.log_evidence, abs=4 * error)
     again = gpep.from_datatree(case.rows.to_datatree(), case.model)
     assert_allclose(again.effects().to_array(), case.rows.effects().to_array(), atol=1e-6)
 
@@ -142,12 +175,37 @@ def test_marginal_model(case, monkeypatch):
     assert_allclose(*[each[1] for each in logps], atol=1e-6)
 
 
-@pytest.mark.slow
-def test_compiled_code_is_given_all_coefficients(monkeypatch):
+@pytest.mark.parametrize("case", ["softmax of zero sums, Laplace"], indirect=True)
+def test_corrected_probabilities_are_of_all_rows(case):
+    arguments = {"data": {"where": [0, 5], "x": [0.1, 2.0]}, "correction": "tk", "progressbar": False}
+    assert_allclose(case.rows.predict(**arguments)["p"], case.dense.predict(**arguments)["p"], atol=1e-6)
+
+
+def test_variables_of_classes_come_back(monkeypatch):
+    """Given s, recovered draws have the moments of the fit at this s."""
     monkeypatch.setattr(latent_sum, "_MANY", 1)
-    with pm.Model(coords={"group": range(J)}) as model:
-        binary()
-    classifier, method = gpep.read_classifier(model), gpep.EP()
+    with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
+        classes()
+        fit = pm.fit(method="nested_ep", hyper="map", progressbar=False)
+    s = np.full((1, 500), fit.hyperparameters["s"].item())
+    idata = xr.DataTree.from_dict({"posterior": xr.Dataset({"s": (("chain", "draw"), s)})})
+    marginal = gpep.marginalize(model, "nested_ep")
+    draws = gpep.recover(idata, marginal, random_seed=2, progressbar=False)["posterior"]
+    for name in ("b", "u"):
+        mean, sd = draws[name].mean(("chain", "draw")), draws[name].std(("chain", "draw"))
+        assert (abs(mean - fit.mean_data[name]) < 0.22 * fit.std_data[name]).all()
+        assert_allclose(sd, fit.std_data[name], rtol=0.16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("build", "method"), [(binary, gpep.EP()), (classes, gpep.NestedEP())], ids=["binary", "classes"]
+)
+def test_compiled_code_is_given_all_coefficients(monkeypatch, build, method):
+    monkeypatch.setattr(latent_sum, "_MANY", 1)
+    with pm.Model(coords={"group": range(J), "kind": ["r", "s", "t"]}) as model:
+        build()
+    classifier = gpep.read_classifier(model)
     interpreted, compiled = (DenseLogPosterior(classifier, method, kwargs) for kwargs in ({}, {"mode": "NUMBA"}))
     theta = interpreted.space.initial_point() + 0.3
     found, expected = compiled(theta), interpreted(theta)

@@ -42,13 +42,12 @@ def test_against_averaging(c, scale):
 @pytest.mark.slow
 @pytest.mark.parametrize("c", [10, 26])
 def test_against_longer_averaging(c):
-    mean, cov = posterior(2, c, 2.0, seed=2)
+    mean, cov = posterior(1, c, 2.0, seed=2)
     p, error = class_probabilities(mean, cov, tolerance=2e-5)
-    for i in range(2):
-        expected, standard_error = by_averaging(mean[i], cov[i], log2_points=17)
-        assert np.all(np.abs(p[i] - expected) < error[i] + 5 * standard_error)
-        assert standard_error.max() < 2e-4
-        assert error[i] < 1e-4
+    expected, standard_error = by_averaging(mean[0], cov[0], log2_points=17)
+    assert np.all(np.abs(p[0] - expected) < error[0] + 5 * standard_error)
+    assert standard_error.max() < 2e-4
+    assert error[0] < 1e-4
 
 
 @pytest.mark.parametrize("c", [2, 3, 4, 5, 8])

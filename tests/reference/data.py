@@ -71,6 +71,11 @@ def squared_exponential(X: Array, Z: Array | None = None, *, variance: float, le
     return variance * np.exp(-0.5 * squared_distance / lengthscale**2)
 
 
+def half_of_grid() -> list[tuple[int, int]]:
+    """Log variances and log length scales that an optimiser may try, as the squares of one colour on a chessboard."""
+    return [(a, b) for a in range(-2, 13, 2) for b in range(-2, 6) if (a // 2 + b) % 2]
+
+
 def random_problem(
     seed: int,
     n: int,

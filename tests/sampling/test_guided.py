@@ -11,6 +11,7 @@ import pymc_gpep as gpep
 from pymc_gpep.sampling.guided import guided
 from pymc_gpep.structure import read_classifier
 from tests import models
+from tests.sampling import small
 from tests.sampling.exactness import PROBLEMS, build
 
 STEPS = [gpep.GuidedHMC, gpep.EllipticalSlice, gpep.PseudoMarginal]
@@ -41,10 +42,20 @@ def test_all_variables_are_moved_without_vars(model, step):
         assert np.ptp(posterior[name].values, axis=1).min() > 0
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_draws_depend_on_the_seed_alone(model, step, context):
+def test_draws_depend_on_the_seed_alone(model, step):
     one = draw(model, step, chains=2, cores=1)
-    two = draw(model, step, chains=2, cores=2, mp_ctx=context)
+    two = draw(model, step, chains=2, cores=2, mp_ctx="fork")
+    for name in ("f", "ls", "eta"):
+        np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
+
+
+@pytest.mark.slow
+def test_processes_that_begin_anew_draw_the_same(model):
+    """One step of the three stands for all: each of them is pickled in the process that made it, too."""
+    with model:
+        step = gpep.GuidedHMC()
+    one = draw(model, step, chains=2, cores=1)
+    two = draw(model, step, chains=2, cores=2, mp_ctx="spawn")
     for name in ("f", "ls", "eta"):
         np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
 
@@ -111,6 +122,28 @@ def test_short_leapfrog_steps_keep_the_energy(monkeypatch):
         assert statistics["n_leapfrog"] > 20
         rates.append(statistics["acceptance_rate"])
     assert min(rates) > 0.95
+
+
+def test_long_leapfrog_steps_are_refused_as_often_as_the_posterior_wants(monkeypatch):
+    """Half of the proposals are far out; the posterior of two points is that of quadrature if they are refused."""
+
+    def moments(f):
+        return small.bernoulli_likelihood(f)[:, None] * np.column_stack([np.ones(len(f)), f, f**2])
+
+    total, *expected = small.integrate(moments, np.full(2, small.MEAN), small.covariance(2.0))
+    model = small.bernoulli(2.0)
+    with model:
+        step = gpep.GuidedHMC(guide="prior", path_length=4.0, rng=1)
+    monkeypatch.setattr(step.step_size, "current", lambda tune: 1.25)
+    point, drawn = model.initial_point(0), []
+    for _ in range(1000):
+        point, _ = step.step(point)
+        drawn.append(step.current(point)[1][0])
+    f = np.array(drawn)
+    means = np.concatenate([f, f**2], axis=1).reshape(20, -1, 4).mean(axis=1)
+    error = means.std(axis=0, ddof=1) / np.sqrt(20)
+    assert (error < 0.3).all()
+    assert (np.abs(means.mean(axis=0) - np.array(expected) / total) < 4.0 * error).all()
 
 
 def test_ellipses_are_about_the_centre_of_the_guide(monkeypatch):

@@ -1,5 +1,8 @@
 """The estimate of the evidence, and the chain that is made of it, on models with and without latent values."""
 
+import pickle
+
+import cloudpickle
 import numpy as np
 import pymc as pm
 import pytest
@@ -142,9 +145,9 @@ OPTIONS = {
 @pytest.mark.parametrize(
     ("problem", "draws"),
     [
-        pytest.param(name, draws, marks=mark)
-        for draws, mark in ((400, pytest.mark.slow), (1500, pytest.mark.calibration))
-        for name in PROBLEMS
+        # One function, and a prior for each class; the calibration has them all.
+        *(pytest.param(name, 400, marks=pytest.mark.slow) for name in ("bernoulli", "probit-per-class")),
+        *(pytest.param(name, 1500, marks=pytest.mark.calibration) for name in PROBLEMS),
     ],
 )
 def test_draws_are_exact(problem, draws):
@@ -168,12 +171,22 @@ def test_marginal_model_has_the_hyperparameters_of_the_original(model, marginal,
         np.testing.assert_array_equal(hidden.sample_stats[name].values, original.sample_stats[name].values)
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
-def test_draws_from_a_marginal_model_depend_on_the_seed_alone(marginal, step, context):
+def test_draws_from_a_marginal_model_depend_on_the_seed_alone(marginal, step):
     one = draw(marginal, step, chains=2, cores=1)
-    two = draw(marginal, step, chains=2, cores=2, mp_ctx=context)
+    two = draw(marginal, step, chains=2, cores=2, mp_ctx="fork")
     for name in ("ls", "eta"):
         np.testing.assert_array_equal(one.posterior[name].values, two.posterior[name].values)
+
+
+def test_step_of_a_marginal_model_pickles(marginal, step):
+    """Processes that begin anew are given it so."""
+    copy = pickle.loads(cloudpickle.dumps(step))
+    results = []
+    for each in (step, copy):
+        each.setup_chain(np.random.default_rng(0), 10, 10)
+        results.append(each.step(marginal.initial_point())[0])
+    for name in ("ls_log__", "eta_log__"):
+        np.testing.assert_array_equal(results[0][name], results[1][name])
 
 
 def test_state_has_the_latent_values_of_a_marginal_model(marginal, step):

@@ -18,10 +18,10 @@ from tests.reference.data import iris, random_problem, squared_exponential
 
 def descend(problem, sites, limit=500):
     """Run it; returns evidence, status, posteriors, sites and posterior mean."""
-    c, n = problem.m.shape
+    n = problem.y.size
     history = History(limit)
-    space = site_posterior_space(c, n)
     of = Problem(DenseForm(problem.K.reshape(-1, n, n)), problem.m, problem.y)
+    space = site_posterior_space(of)
     evidence, status = energy_descent(of, sites, space, history, energies=site_energies, tolerance=1e-9, damping=0.7)
     return evidence, status, len(history), space.mean, history.array
 

@@ -28,10 +28,11 @@ def test_posterior_is_that_of_64_bits_up_to_rounding(per_class, small):
     rng = np.random.default_rng(2)
     sites = np.array([rng.uniform(0.1, 0.9, (60, 2)), rng.standard_normal((60, 2))])
     sites[:, rng.uniform(size=(60, 2)) < 0.5] *= np.array([small, np.sqrt(small)])[:, None]
-    exact, rounded = site_posterior_space(3, 60), site_posterior_space(3, 60).in_single_precision
+    exact, rounded = site_posterior_space(problem), site_posterior_space(problem).in_single_precision
     values = [site_posterior(problem, sites, space) for space in (exact, rounded)]
     error = EPS * np.trace(problem.k, axis1=1, axis2=2).max()
-    assert rounded.inverses.dtype == rounded.p.dtype == rounded.work.dtype == np.float32
+    algebra = rounded.algebra
+    assert algebra.inverses.dtype == algebra.p.dtype == algebra.work.dtype == np.float32
     assert values[0][0]
     assert values[1][0]
     assert_allclose(values[1][1], values[0][1], rtol=error)
@@ -45,7 +46,7 @@ def solved(monkeypatch, problem, smallest, **options):
     seen = []
 
     def note(problem, sites, space):
-        seen.append(space.p.dtype)
+        seen.append(space.algebra.p.dtype)
         return site_posterior(problem, sites, space)
 
     monkeypatch.setattr(single_precision, "_SMALL", smallest)

@@ -58,7 +58,7 @@ def test_random_batches_scatter_about_what_all_rows_give():
     """Of each epoch one, at a random place: two of an epoch are not independent, and the last one has fewer rows."""
     of_all = small(models.shared, Stochastic(), "pairwise", 30).estimates()
     parts = small(models.shared, Stochastic(), "pairwise", 8)
-    estimates, per_epoch, draws = parts.estimates(), parts.batches.per_epoch, 2000
+    estimates, per_epoch, draws = parts.estimates(), parts.batches.per_epoch, 700
     places = np.arange(draws) * per_epoch + np.random.default_rng(0).integers(per_epoch, size=draws)
     drawn = [estimates(*next(parts.batches.after(int(place)))) for place in places]
     found = [np.array(each) for each in zip(*drawn, strict=True)]

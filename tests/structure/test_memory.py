@@ -3,12 +3,14 @@
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.structure import memory
 
 ROWS = 20_000
@@ -49,6 +51,15 @@ def test_a_fit_that_cannot_fit_is_refused_with_what_would_do():
 def test_only_methods_that_take_the_likelihood_are_named():
     with model(counts), pytest.raises(MemoryError, match=r"free\. Give the model fewer rows\."):
         pm.fit(method="laplace")
+
+
+@pytest.mark.usefixtures("six_gigabytes")
+def test_rows_of_few_normals_take_no_matrix_of_each_function():
+    prior = SimpleNamespace(n_points=10**6, n_functions=4, n_normals=180, hyperparameters=("s",))
+    memory.check_memory(prior, "a fit", learned=True, prior_type=RowPrior)
+    prior.n_points = 10**7
+    with pytest.raises(MemoryError, match=r"1 matrix of 10000000 × 180 numbers .* It takes 14\.4 GB"):
+        memory.check_memory(prior, "a fit", learned=True, prior_type=RowPrior)
 
 
 @pytest.mark.usefixtures("six_gigabytes")

@@ -48,12 +48,13 @@ OWN = [pairs, scaled_after_selection, two_places_of_one_variable, numbers_of_lev
 NAMES = [
     "varying_intercepts", "non_centred_intercepts", "correlated_slopes", "centred_slopes", "persons_and_items",
     "ordered_ratings", "random_walk", "summed_walk", "areas", "field_by_basis", "splines", "moved_and_scaled",
-    "sum_of_products", "autoregression", "covariance_of_areas",
+    "sum_of_products", "autoregression", "covariance_of_areas", "softmax_with_reference", "plain_classes",
+    "classes_of_one_draw",
 ]  # fmt: skip
 
 
 def read(build):
-    with pm.Model(coords={"group": range(J)}) as model:
+    with pm.Model(coords={"group": range(J), "input": ["p", "q"], "kind": ["r", "s", "t"]}) as model:
         build()
     return model, gpep.read_classifier(model).prior
 
@@ -67,7 +68,7 @@ def test_rows_times_parts_are_the_coefficients(build):
     function = graph_function(model, value_vars, model.replace_rvs_by_values([parts.root, prior.plain_roots()]))
     named = model.initial_point()
     root, coefficients = function(*(named[v.name] + 0.5 for v in value_vars))
-    assert_allclose(parts.rows.combined(root), coefficients[0], atol=1e-12)
+    assert_allclose(parts.rows.combined(root), coefficients.reshape(-1, coefficients.shape[2]), atol=1e-12)
     assert root.shape[0] <= 50
 
 

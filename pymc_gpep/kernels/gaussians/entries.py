@@ -6,7 +6,15 @@ beyond its own have the value 0.
 
 from pymc_gpep.kernels.compile import kernel
 
-__all__ = ["entry_gram", "entry_products", "entry_sums", "entry_variances", "row_combinations"]
+__all__ = [
+    "entry_between",
+    "entry_covariances",
+    "entry_gram",
+    "entry_products",
+    "entry_sums",
+    "entry_variances",
+    "row_combinations",
+]
 
 
 @kernel
@@ -66,3 +74,29 @@ def row_combinations(cells, values, matrix, out):
                 other = matrix[cells[i, a]]
                 for j in range(matrix.shape[1]):
                     row[j] += value * other[j]
+
+
+@kernel
+def entry_between(cells, values, weights, other_cells, other_values, out):
+    """Add Σ_i w_i a_i c_iᵀ to `out` (q, q′), of rows a_i of one function and c_i of another, with w (n,)."""
+    for i in range(cells.shape[0]):
+        for a in range(cells.shape[1]):
+            weighted = weights[i] * values[i, a]
+            if weighted != 0.0:
+                row = out[cells[i, a]]
+                for b in range(other_cells.shape[1]):
+                    row[other_cells[i, b]] += weighted * other_values[i, b]
+
+
+@kernel
+def entry_covariances(cells, values, matrix, other_cells, other_values, out):
+    """Write a_iᵀ S c_i into `out` (n,), of rows a_i of one function and c_i of another, and S (q, q′)."""
+    for i in range(cells.shape[0]):
+        total = 0.0
+        for a in range(cells.shape[1]):
+            value = values[i, a]
+            if value != 0.0:
+                row = matrix[cells[i, a]]
+                for b in range(other_cells.shape[1]):
+                    total += value * other_values[i, b] * row[other_cells[i, b]]
+        out[i] = total

@@ -1,0 +1,208 @@
+"""Priors of several functions by rows of coefficients: all that is computed of them is what it is of covariances."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from pymc_gpep import QEP, LaplaceProbit
+from pymc_gpep.approximations import APPROXIMATIONS
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites
+from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.solvers.function_rows import rows_from_entries, rows_of_functions
+from pymc_gpep.solvers.row_form import RowForm
+from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions, IndependentPrecisions
+
+N, C = 16, 3
+METHODS = [
+    (method(), likelihood)
+    for likelihood in LIKELIHOODS
+    for method in APPROXIMATIONS
+    if method.by_rows and method.approximates(likelihood) and not likelihood.sees_common
+]
+METHODS.append((QEP(full=True), next(likelihood for method, likelihood in METHODS if isinstance(method, QEP))))
+CASES = [
+    pytest.param(replace(method, tolerance=1e-10), likelihood, id=f"{type(method).__name__}-{likelihood.name}-{i}")
+    for i, (method, likelihood) in enumerate(METHODS)
+]
+
+
+def full(rng):
+    """Four columns of each function."""
+    j = np.zeros((C, N, 4 * C))
+    for k in range(C):
+        j[k, :, 4 * k : 4 * k + 4] = rng.normal(size=(N, 4)) / 2
+    return j
+
+
+def entries(rng):
+    """Groups and a level of each function but the second, which is a reference."""
+    j = np.zeros((C, N, 9 * C))
+    for k in (0, 2):
+        j[k, :, 9 * k] = 0.5
+        j[k, np.arange(N), 9 * k + 1 + rng.integers(0, 8, N)] = rng.normal(size=N)
+    return j
+
+
+def mixed(rng):
+    """A function in full, and others by entries."""
+    return np.concatenate([full(rng)[:1].repeat(C, 0) * np.eye(C)[0][:, None, None], entries(rng)[:, :, 9:]], axis=2)
+
+
+def shared(rng):
+    """Functions with normals in common."""
+    return rng.normal(size=(C, N, 5)) / 2
+
+
+shapes = pytest.mark.parametrize("make", [full, entries, mixed], ids=lambda make: make.__name__)
+
+
+@shapes
+@pytest.mark.parametrize(("method", "likelihood"), CASES)
+def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
+    rng = np.random.default_rng(1)
+    j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), rng.integers(0, C, N)
+    cold = np.zeros(method.start_size(C, N))
+    rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
+    dense = method.run(j @ j.swapaxes(1, 2), mean, y, cold, True, likelihood=likelihood)
+    assert rows.status == dense.status == 0
+    assert rows.evidence == pytest.approx(dense.evidence, abs=1e-10)
+    for name in ("mean", "cov", "weights", "precision", "gradient_mean"):
+        assert_allclose(getattr(rows, name), getattr(dense, name), atol=1e-8, err_msg=name)
+    own = j != 0.0  # other coefficients would make functions dependent, which covariances do not know
+    assert_allclose(rows.gradient[own], (2.0 * dense.gradient @ j)[own], atol=1e-8)
+    again = method.solve(j, mean, y, rows.start, likelihood=likelihood, prior_type=RowPrior)
+    assert again.evidence == pytest.approx(dense.evidence, abs=1e-10)
+    assert again.convergence.iterations <= 2
+    assert_allclose(again.posterior.marginals()[1], dense.cov, atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [LaplaceProbit(max_size=9), QEP(full=True, max_size=9)], ids=["laplace", "qep"])
+def test_rows_may_be_more_than_matrices_may_have(method):
+    rng = np.random.default_rng(7)
+    j, mean, y = full(rng), np.zeros((C, N)), rng.integers(0, C, N)
+    assert method.solve(j, mean, y, prior_type=RowPrior).convergence.converged
+    with pytest.raises(ValueError, match="max_size"):
+        method.solve(j @ j.swapaxes(1, 2), mean, y)
+
+
+@pytest.mark.parametrize(("method", "likelihood"), [case for case in CASES if "QEP" not in str(case.id)])
+def test_derivatives_where_functions_have_normals_in_common(method, likelihood):
+    rng = np.random.default_rng(2)
+    j, mean, y = shared(rng), 0.3 * rng.normal(size=(C, N)), rng.integers(0, C, N)
+    cold = np.zeros(method.start_size(C, N))
+
+    def run(j):
+        return method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
+
+    found, step = run(j), 1e-4 * rng.normal(size=j.shape)
+    change = run(j + step).evidence - run(j - step).evidence
+    assert (found.gradient * step).sum() == pytest.approx(0.5 * change, rel=1e-5)
+
+
+def sites_of(form, rng):
+    pi, location = rng.gamma(1.0, size=(C, N)), rng.normal(size=(C, N))
+    location -= location.mean(axis=0)
+    if form is BlockSites:
+        half = rng.normal(size=(N, C, C - 1))
+        half -= half.mean(axis=1, keepdims=True)
+        return BlockSites(half @ half.swapaxes(1, 2), location)
+    return form(pi, location)
+
+
+def whole(sites):
+    """Precision (cn, cn), functions first."""
+    unit = np.eye(C * N).reshape(-1, C, N)
+    return sites.product(unit).reshape(C * N, C * N)
+
+
+@pytest.mark.parametrize("make", [full, entries, mixed, shared], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("form", [CoupledSites, BlockSites, IndependentSites])
+def test_a_posterior_is_that_of_all_latent_values(form, make):
+    rng = np.random.default_rng(3)
+    j, mean, sites = make(rng), rng.normal(size=(C, N)), sites_of(form, rng)
+    found = posterior_of(RowPrior(j, mean), sites)
+    stacked, pi = j.reshape(C * N, -1), whole(sites)
+    inner = np.linalg.inv(np.eye(stacked.shape[1]) + stacked.T @ pi @ stacked)
+    cov = stacked @ inner @ stacked.T
+    expected = mean.ravel() + cov @ (sites.location.ravel() - pi @ mean.ravel())
+    assert_allclose(found.mean.ravel(), expected, atol=1e-9)
+    by_point = cov.reshape(C, N, C, N)
+    assert_allclose(found.marginals()[1], np.einsum("aibi->iab", by_point), atol=1e-9)
+    k = stacked @ stacked.T
+    assert found.log_determinant == pytest.approx(np.linalg.slogdet(np.eye(C * N) + k @ pi)[1], abs=1e-9)
+    taken = np.trace(pi @ cov)
+    quadratic = found.weights.ravel() @ (found.mean - mean).ravel()
+    assert found.divergence == pytest.approx(0.5 * (quadratic + found.log_determinant - taken), abs=1e-9)
+    wide, centre = found.cavities(*found.marginals())[::-1]
+    for i in (0, 3, 7):
+        others = pi.reshape(C, N, C, N).copy()
+        own = others[:, i, :, i].copy()
+        others[:, i, :, i] = 0.0
+        left = np.linalg.inv(np.eye(stacked.shape[1]) + stacked.T @ others.reshape(pi.shape) @ stacked)
+        left = (stacked @ left @ stacked.T).reshape(C, N, C, N)[:, i, :, i]
+        assert_allclose(wide[i], left, atol=1e-9)
+        force = sites.location[:, i] - own @ found.mean[:, i]
+        assert_allclose(centre[i], found.mean[:, i] - left @ force, atol=1e-9)
+    z = found.draw_whitened(np.random.default_rng(4), 20_000)
+    assert z.shape == (20_000, 1, stacked.shape[1])
+    assert_allclose(np.cov(z[:, 0].T), inner, atol=0.05)
+    assert found.prior.latent(z[:2]).shape == (2, C, N)
+
+
+@shapes
+@pytest.mark.parametrize("form", [CoupledSites, BlockSites])
+def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
+    rng = np.random.default_rng(5)
+    j, mean, sites = make(rng), rng.normal(size=(C, N)), sites_of(form, rng)
+    there = rng.normal(size=(C, 4, j.shape[2])) * (j != 0.0).any(axis=1, keepdims=True)
+    prior = RowPrior(j, mean)
+    rows, dense = posterior_of(prior, sites), posterior_of(DensePrior(prior.k, mean), sites)
+    cross, own = there @ j.swapaxes(1, 2), (there**2).sum(axis=2)
+    left = rng.normal(size=(C, N, 2))
+    unit = np.eye(2)
+    for found, expected in (
+        (rows.predict(cross, own, mean[:, :4]), dense.predict(cross, own, mean[:, :4])),
+        (
+            rows.at_coefficients(rows_of_functions(there), 0.0 * own, mean[:, :4]),
+            dense.predict(cross, own, mean[:, :4]),
+        ),
+        ([rows.joint_covariance(prior.k, prior.k)], [dense.joint_covariance(prior.k, prior.k)]),
+        ([rows.joint_covariance(left, unit)], [dense.joint_covariance(left, unit)]),
+        ([rows.marginal_variance(left, unit)], [dense.marginal_variance(left, unit)]),
+        (
+            [rows.derivatives()[0][j != 0.0]],
+            [(2.0 * dense.derivatives()[0] @ j)[j != 0.0]],
+        ),
+    ):
+        for one, other in zip(found, expected, strict=True):
+            assert_allclose(one, other, atol=1e-9)
+
+
+@pytest.mark.parametrize("make", [full, entries, mixed, shared], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("form", [CoupledPrecisions, BlockPrecisions, IndependentPrecisions])
+def test_sums_over_rows(form, make):
+    rng = np.random.default_rng(6)
+    of = {CoupledPrecisions: CoupledSites, BlockPrecisions: BlockSites, IndependentPrecisions: IndependentSites}[form]
+    sites, j = sites_of(of, rng), make(rng)
+    rows, stacked, pi = rows_of_functions(j), j.reshape(C * N, -1), whole(sites)
+    precisions = form(sites.precision)
+    assert precisions.legal
+    assert_allclose(rows.coupled_gram(precisions), stacked.T @ pi @ stacked, atol=1e-12)
+    assert_allclose(rows.coupled_weighted(precisions, np.eye(stacked.shape[1])), pi @ stacked, atol=1e-12)
+    weights = rng.gamma(1.0, size=C * N)
+    assert_allclose(np.tril(rows.gram(weights)), np.tril(stacked.T @ (weights[:, None] * stacked)), atol=1e-12)
+    assert_allclose(rows.some(np.array([3, N + 1, 2 * N])), stacked[[3, N + 1, 2 * N]])
+
+
+def test_entries_of_one_function_have_columns_of_their_own():
+    cells = np.array([[0, 3], [2, 3], [0, 2]])
+    values = np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 0.5]])
+    rows = rows_from_entries([(cells, values), (cells + 4, 0.0 * values)], 8)
+    expected = np.zeros((6, 8))
+    np.add.at(expected, (np.arange(3)[:, None], cells), values)
+    assert_allclose(rows.combined(np.eye(8)), expected)
