@@ -171,7 +171,7 @@ def processes_or(error: StructureError, model: pm.Model) -> GPModel:
     Raises
     ------
     StructureError
-        The given one, if there are none, since it knows of sums as well.
+        The given one, if there is no such process, since it knows of sums as well.
     """
     try:
         return read_processes(model)
