@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from numpy.typing import ArrayLike
 from pymc.blocking import PointType
 from pymc.initial_point import make_initial_point_fn
@@ -25,15 +24,16 @@ from pymc_gpep.checks.annealing import (
     prior_base,
     thermodynamic_estimate,
 )
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
-from pymc_gpep.structure import GPClassifier, read_classifier, read_processes
+from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.structure.prior_functions import observed
+from pymc_gpep.structure.processes import processes_or
 from pymc_gpep.user_warnings import warn
 
 __all__ = ["AnnealedEvidence", "annealed_evidence"]
@@ -113,7 +113,7 @@ def annealed_evidence(
     Parameters
     ----------
     model : pm.Model
-        With `pm.gp.Latent` priors and any likelihood of their latent values.
+        With `pm.gp.Latent` priors and any likelihood of their latent values, or a sum of effects that `pm.fit` fits.
     point : mapping, optional
         Names of hyperparameters → values, on their natural scale; `hyperparameters` of a fit is one. Those not named
         are at the initial point of the model.
@@ -142,7 +142,7 @@ def annealed_evidence(
     Raises
     ------
     StructureError
-        If the model has no such priors, or with an approximation is no Gaussian process classifier.
+        If the model has neither, or if an approximation cannot start from it.
     ValueError
         If an option makes no sense, or if there is no prior of the latent values at these hyperparameters.
 
@@ -164,12 +164,13 @@ def annealed_evidence(
     if sweeps < 1:
         raise ValueError(f"sweeps must be at least 1, but is {sweeps!r}.")
     path = _temperatures(temperatures, start)
-    processes = read_processes(model) if start == "prior" and likelihood is None else read_classifier(model, likelihood)
+    processes = _read(model, start, likelihood)
     latent_model = LatentModel(processes, compile_kwargs)
     at = _point(processes, dict(point or {}))
     with one_blas_thread():
-        base = _base(latent_model, at, start)
-        log_likelihood = _log_likelihood(latent_model, at)
+        prior = _prior(latent_model, at)
+        base = _base(latent_model, at, prior, start)
+        log_likelihood = _log_likelihood(latent_model, at, prior)
         u, evaluations = _run(base, log_likelihood, path, runs, sweeps, random_seed, progressbar, progressbar_theme)
     log_weights = base.log_normaliser + importance_weights(u, path)
     estimate, effective = importance_estimate(log_weights)
@@ -243,33 +244,49 @@ def _point(processes: LatentPrior, given: dict[str, Any]) -> PointType:
     return point
 
 
-def _base(latent_model: LatentModel, point: PointType, start: str) -> Base:
-    """The Gaussian that the runs start from."""
-    prior = DensePrior(*latent_model.function([latent_model.k, latent_model.mean])(point))
+def _read(model: pm.Model, start: str, likelihood: str | None) -> LatentPrior:
+    """Read the variables to integrate out; without an approximation any likelihood of Gaussian processes will do."""
+    try:
+        return read_classifier(model, likelihood)
+    except StructureError as error:
+        if start == "prior" and likelihood is None:
+            return processes_or(error, model)
+        raise
+
+
+def _prior(latent_model: LatentModel, point: PointType) -> Sampled:
+    """The prior of what is sampled, which there has to be."""
+    prior = latent_model.prior_function()(point)
     at = {v.name: point[v.name].tolist() for v in latent_model.value_vars}
     nowhere = f"The latent values have no prior at the hyperparameters, unconstrained {at}"
-    if not np.isfinite(prior.mean).all():
+    if not np.isfinite(prior.function_mean).all():
         raise ValueError(f"{nowhere}: the prior mean is not finite; look at the mean function and at these values.")
     try:
-        _ = prior.roots
+        prior.check()
     except NotPositiveDefiniteError as error:
         raise NotPositiveDefiniteError(f"{nowhere}: {error}") from None
+    return prior
+
+
+def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: str) -> Base:
+    """The Gaussian that the runs start from."""
     if not isinstance(latent_model.processes, GPClassifier) or start == "prior":
         return prior_base(prior)
     classifier = latent_model.processes
-    k, mean, labels, likelihood = prior_moments(classifier)(point)
-    solution = approximator(start, likelihood, {}).solve(k, mean, labels, likelihood=likelihood)
-    base = posterior_base(solution.posterior) if np.isfinite(solution.mean).all() else None
+    labels, likelihood = observed(classifier, latent_model.values.data)(point)
+    method = approximator(start, likelihood, {})
+    array, prior_type = prior.for_solver(method.by_rows)
+    solution = method.solve(array, prior.function_mean, labels, likelihood=likelihood, prior_type=prior_type)
+    base = posterior_base(solution.posterior, prior) if np.isfinite(solution.mean).all() else None
     if base is None or not np.isfinite(base.log_normaliser):
         raise ValueError(f"{start} gives no posterior to start from: {solution.convergence}. Use start='prior'.")
     return base
 
 
-def _log_likelihood(latent_model: LatentModel, point: PointType) -> Callable[[Array], float]:
-    """Log likelihood of latent values (c, n) at a point."""
-    f = pt.dmatrix("f")
-    function = latent_model.function([latent_model.log_likelihood(f)], f)
-    return lambda values: float(function(point, values)[0])
+def _log_likelihood(latent_model: LatentModel, point: PointType, prior: Sampled) -> Callable[[Array], float]:
+    """Log likelihood of latent values (c, n), or of what else is sampled, at a point."""
+    function = latent_model.likelihood(slope=False)
+    return lambda x: function(point, x, prior)[0]
 
 
 def _run(

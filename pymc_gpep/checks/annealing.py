@@ -19,8 +19,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.prior import Prior
+from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled
 from pymc_gpep.hyper.weights import Estimate
 from pymc_gpep.sampling.ellipse import elliptical_slice
 
@@ -38,9 +40,9 @@ class Base(NamedTuple):
     """The Gaussian that annealing starts from: it is exp(log_sites) times the prior, normalised."""
 
     mean: Array
-    """(c, n)."""
+    """(c, n), or (1, q) of standard normals that latent values are made of."""
     draw: Callable[[np.random.Generator, int], Array]
-    """Draws (count, c, n), less the mean."""
+    """Draws, less the mean."""
     log_sites: Callable[[Array], float]
     """What takes the prior to the base, as a function of latent values less the mean; zero for the prior itself."""
     log_normaliser: float
@@ -52,11 +54,27 @@ def prior_base(prior: Prior) -> Base:
     return Base(prior.mean, lambda rng, count: prior.draw(rng, count) - prior.mean, lambda x: 0.0, 0.0)
 
 
-def posterior_base(posterior: Posterior[Any]) -> Base:
+def posterior_base(posterior: Posterior[Any], prior: Sampled | None = None) -> Base:
     """Start from an approximation, whether or not it has converged.
 
     Its sites are scaled to be 1 at the mean, which leaves no large terms to cancel.
+
+    Parameters
+    ----------
+    posterior : Posterior
+        The posterior of latent values.
+    prior : DensePrior or NormalsPrior, optional
+        The prior of what is sampled, where that is not latent values.
     """
+    if isinstance(prior, NormalsPrior):
+        whitening = NormalsWhitening(prior, posterior.sites)
+        centre, normals = whitening.centre, prior
+        return Base(
+            mean=centre,
+            draw=lambda rng, count: np.stack([whitening.latent(z) for z in normals.draw(rng, count)]) - centre,
+            log_sites=lambda x: float(posterior.relative_site_log_density(normals.moved(x))),
+            log_normaliser=posterior.relative_log_normaliser,
+        )
     return Base(
         mean=posterior.mean,
         draw=lambda rng, count: posterior.draw(rng, count) - posterior.mean,

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from scipy.special import softmax
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.weights import smooth, stand_for_posterior
+from pymc_gpep.hyper.weights import smooth_each, stand_for_posterior
 
 __all__ = ["BlockCheck", "block_check", "nothing_known"]
 
 _SIZES = (16, 8, 4)
 """Points in a block: the first whose weights stand for what they should is taken."""
+_ENTRIES = 1_000_000  # numbers that are held at a time
 
 
 class BlockCheck(NamedTuple):
@@ -51,17 +52,20 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
     fitted = relative.mean(axis=0)
     near = _near(x, min(n, _SIZES[0]))
     shift, error, pareto_k, size = nothing_known(n)
-    for i in range(n):
-        for points in _SIZES:
-            block = near[i, :points]
-            smoothed, pareto_k[i] = smooth(log_ratio[:, block].sum(axis=1))
-            weights = softmax(smoothed)
-            if stand_for_posterior(pareto_k[i], 1.0 / float((weights**2).sum()), draws):
-                excess = weights - 1.0 / draws
-                shift[i] = excess @ relative[:, i]
-                error[i] = np.sqrt(((excess * (relative[:, i] - fitted[i])) ** 2).sum())
-                size[i] = len(block)
-                break
+    step = max(1, _ENTRIES // (draws * _SIZES[0]))
+    for points in _SIZES:
+        left = np.flatnonzero(size == 0)
+        for rows in (left[start : start + step] for start in range(0, left.size, step)):
+            block = near[rows, :points]
+            smoothed, pareto_k[rows] = smooth_each(log_ratio[:, block].sum(axis=2))
+            weights = softmax(smoothed, axis=0)
+            excess = weights - 1.0 / draws
+            worth = 1.0 / (weights**2).sum(axis=0)
+            usable = [stand_for_posterior(*each, draws) for each in zip(pareto_k[rows], worth, strict=True)]
+            known, excess = rows[usable], excess[:, usable]
+            shift[known] = (excess * relative[:, known]).sum(axis=0)
+            error[known] = np.sqrt(((excess * (relative[:, known] - fitted[known])) ** 2).sum(axis=0))
+            size[known] = block.shape[1]
     scale = np.exp(top)
     return BlockCheck(shift * scale, error * scale, pareto_k, size)
 
@@ -74,11 +78,15 @@ def nothing_known(n: int) -> BlockCheck:
 def _near(x: Array, count: int) -> NDArray[np.intp]:
     """Numbers (n, count) of the points whose latent values move most with those of each, itself first."""
     draws, c, n = x.shape
-    strength = np.zeros((n, n))
-    for k in range(c):
-        standard = x[:, k] - x[:, k].mean(axis=0)
-        spread = standard.std(axis=0)
-        standard /= np.where(spread > 0.0, spread, 1.0)
-        strength += (standard.T @ standard / draws) ** 2
-    np.fill_diagonal(strength, np.inf)
-    return np.argsort(-strength, axis=1, kind="stable")[:, :count]
+    standard = x - x.mean(axis=0)
+    spread = standard.std(axis=0)
+    standard /= np.where(spread > 0.0, spread, 1.0)
+    near = np.empty((n, count), dtype=np.intp)
+    for start in range(0, n, step := max(1, _ENTRIES // n)):
+        own = np.arange(start, min(start + step, n))
+        strength = sum((standard[:, k, own].T @ standard[:, k] / draws) ** 2 for k in range(c))
+        strength[np.arange(own.size), own] = np.inf
+        some = np.sort(np.argpartition(-strength, count - 1, axis=1)[:, :count], axis=1)
+        order = np.argsort(-np.take_along_axis(strength, some, axis=1), axis=1, kind="stable")
+        near[own] = np.take_along_axis(some, order, axis=1)
+    return near

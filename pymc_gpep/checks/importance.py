@@ -264,10 +264,7 @@ def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
     """
     posterior = solution.posterior
     x = f - posterior.mean
-    likelihood, labels = solution.likelihood, solution.labels
-    log_likelihood = np.stack(
-        [likelihood.at([i]).log_density(f[..., [i]], labels[[i]]) for i in range(len(labels))], axis=1
-    )
+    log_likelihood = solution.likelihood.log_densities(f, solution.labels)
     log_sites: Array = ((posterior.weights - 0.5 * posterior.sites.product(x)) * x).sum(axis=1)
     return log_likelihood, log_sites, x
 

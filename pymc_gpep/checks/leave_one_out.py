@@ -19,10 +19,10 @@ from pymc_gpep.structure import GPClassifier
 if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import CavityELPD
 
-__all__ = ["leave_one_out"]
+__all__ = ["harmonic", "leave_one_out"]
 
 
-def _harmonic(log_weights: Array, log_densities: Array) -> Array:
+def harmonic(log_weights: Array, log_densities: Array) -> Array:
     """log p(y_i | y_-i) (n,) from log p(y_i | y_-i, θ_s) (s, n) and weights that stand for p(θ | y).
 
     As p(θ | y_-i) ∝ p(θ | y) / p(y_i | y_-i, θ), the label that is left out has no part in the hyperparameters either.
@@ -79,7 +79,7 @@ def leave_one_out(
                 progress.advance(len(y[rows]))
     log_weights = np.log(weights)[:, None]
     lpd = logsumexp(log_weights + within, axis=0)
-    elpd = _harmonic(log_weights, without)
+    elpd = harmonic(log_weights, without)
     refitted = np.flatnonzero(lpd - elpd > refit_above) if len(lpd) > 1 else np.arange(0)
     # Solutions that are not kept in memory are solved again; without rows to refit that would be for nothing.
     with RowProgress("Refitting without", len(weights) * refitted.size, progressbar) as progress:
@@ -90,4 +90,4 @@ def leave_one_out(
                 without[s, [i]] = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
                 converged = converged and succeeded
                 progress.advance(1)
-    return summed_up(classifier, method, lpd, _harmonic(log_weights, without), converged, len(refitted), named)
+    return summed_up(classifier, method, lpd, harmonic(log_weights, without), converged, len(refitted), named)

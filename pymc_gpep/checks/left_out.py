@@ -1,15 +1,18 @@
 """The result of leave-one-out cross-validation without draws."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import xarray as xr
 from arviz import ELPDDataLOO
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.weights import USABLE
 from pymc_gpep.structure import GPClassifier
 
-__all__ = ["CavityELPD", "summed_up"]
+__all__ = ["CavityELPD", "groups_summed_up", "summed_up"]
 
 
 @dataclass(kw_only=True, repr=False)
@@ -22,14 +25,57 @@ class CavityELPD(ELPDDataLOO):
         Name of the approximation.
     n_refitted : int
         Number of points that were left out by fitting again.
+    groups : str or None
+        Name of the groups that were left out, of which each is a point of the result.
+    error_i : xarray.DataArray or None
+        Monte Carlo standard error of `elpd_i`, where that is sampled.
     """
 
     method: str
     n_refitted: int = 0
+    groups: str | None = None
+    error_i: xr.DataArray | None = None
 
     def _header(self) -> str:
+        if self.groups is not None:
+            return f"Computed from the sites of {self.method} outside of each of {self.n_data_points} groups."
         again = f", {self.n_refitted} of which were left out by fitting again" if self.n_refitted else ""
         return f"Computed from the cavities of {self.method} at {self.n_data_points} observations{again}."
+
+
+def groups_summed_up(
+    classifier: GPClassifier,
+    method: str,
+    name: str,
+    labels: NDArray[Any],
+    lpd: Array,
+    elpd: Array,
+    sampled: tuple[Array, Array],
+    converged: bool,
+    draws: int,
+) -> CavityELPD:
+    """For log densities (g,) of groups under the whole posterior and without themselves, with errors and Pareto k."""
+
+    def by_group(values: Array) -> xr.DataArray:
+        return xr.DataArray(values, dims=[name], coords={name: labels}, name=classifier.response)
+
+    error, pareto_k = sampled
+    return CavityELPD(
+        elpd=float(elpd.sum()),
+        se=float(np.sqrt(len(elpd) * elpd.var())),
+        p=float((lpd - elpd).sum()),
+        n_samples=draws,
+        n_data_points=len(elpd),
+        scale="log",
+        warning=not converged,
+        good_k=USABLE,
+        elpd_i=by_group(elpd),
+        pareto_k=by_group(pareto_k),
+        p_loo_i=by_group(lpd - elpd),
+        method=method,
+        groups=name,
+        error_i=by_group(error),
+    )
 
 
 def summed_up(

@@ -13,15 +13,18 @@ from numpy.typing import ArrayLike
 from pymc.variational.approximations import SingleGroupApproximation
 
 from pymc_gpep.approximations import Convergence
+from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
 from pymc_gpep.checks.leave_one_out import leave_one_out
+from pymc_gpep.checks.left_out_groups import leave_groups_out
 from pymc_gpep.fits import datasets
 from pymc_gpep.fits.conditional import Conditional
 from pymc_gpep.fits.effects import contrasts as contrast_moments
 from pymc_gpep.fits.effects import effects
 from pymc_gpep.fits.group import GPGroup
+from pymc_gpep.fits.groups_of_rows import groups_of_rows
 from pymc_gpep.fits.mixture import total_covariance, total_variance
 from pymc_gpep.fits.named_effects import names_of_effects
 from pymc_gpep.fits.prediction import predict_by, process_and_inputs
@@ -493,8 +496,8 @@ class Fit(SingleGroupApproximation):
             Whether to predict the rows of the model without a response, which a fit leaves out. They have the
             coordinates of the model, or their positions in the data.
         quantiles : float or sequence of k floats, optional
-            Levels between 0 and 1 of quantiles of an observation, where observations are no classes: `[0.05, 0.95]`
-            are the ends of an interval that holds nine of ten new observations.
+            Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between those of
+            `[0.05, 0.95]`. Classes have no quantiles.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -548,7 +551,14 @@ class Fit(SingleGroupApproximation):
 
     @one_blas_thread()
     def loo(
-        self, *, gp: Gp = None, refit_above: float = np.inf, tolerance: float = 5e-5, progressbar: bool = True
+        self,
+        *,
+        groups: ArrayLike | str | None = None,
+        gp: Gp = None,
+        refit_above: float = np.inf,
+        draws: int = 1000,
+        tolerance: float = 5e-5,
+        progressbar: bool = True,
     ) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
 
@@ -564,17 +574,26 @@ class Fit(SingleGroupApproximation):
         The other sites are held. That is right to first order in what a label does to the others' posterior, and wrong
         by some tenths at points with a large `p_loo_i`; these can be fitted again at little cost.
 
+        With `groups` all rows of a group are left out together. That is for rows to come of groups that the fit has not
+        seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
+        q₋ is the posterior without their sites. It is computed by weighted draws of the fit.
+
         Inducing inputs and active rows are held as well. What a label of its own has to do with its latent value by way
         of what inducing values leave unsaid is not in `p_loo`, which compares with `predict` at the same inputs.
 
         Parameters
         ----------
+        groups : array_like (n,) or str, optional
+            A label for each row; rows with the same one are left out together. A string names data of the model that
+            are such labels, as `"where"` of `alpha[where]`.
         gp : pm.gp.Latent or sequence of them, optional
             What made the latent values, where the graph of the model does not say what their prior is.
         refit_above : float
             Points whose `p_loo_i` from the cavity is larger are left out by approximating the posterior of the others,
             at the same hyperparameters; that takes one solve for each, and each node. 0.3 is a good value, `-inf`
-            refits all.
+            refits all. Groups are not fitted again.
+        draws : int
+            How many draws of the latent values of each group its density is an average over; at least 100.
         tolerance : float
             Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo: a multinomial probit
             with five classes or more, a softmax with four or more. Where it would be more than a hundredth of a
@@ -588,6 +607,8 @@ class Fit(SingleGroupApproximation):
             An `arviz.ELPDDataLOO` that `az.compare` takes beside results of `az.loo`. `elpd_i` and `p_loo_i`, the
             excess of a label's log density under the whole posterior, have the dims and coords of the labels. There
             are no draws, and so no Pareto k. `warning` is set where the fit, or one without a point, did not converge.
+            With `groups` they have a value for each group. Draws then have an `error_i`, and a `pareto_k`, which is
+            above 0.7 where the density of a group is not known well.
 
         Raises
         ------
@@ -596,8 +617,16 @@ class Fit(SingleGroupApproximation):
             as they would without its label. If there is a `refit_above`, and the fit has no joint posterior of all
             latent values.
         ValueError
-            If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none.
+            If there is no posterior, or if the rows came from `data=...` and this fit from a file, which has none. If
+            groups do not fit the rows, or are to be fitted again.
+
+        Examples
+        --------
+        >>> fit.loo(groups="where")
+        >>> fit.loo(groups=school)
         """
+        if groups is not None:
+            return self._groups_left_out(groups, gp, refit_above, draws, tolerance, progressbar)
         if refit_above < np.inf:
             self.log_posterior.check_joint("loo(refit_above=...)")
         return leave_one_out(
@@ -609,6 +638,25 @@ class Fit(SingleGroupApproximation):
             converged=self.converged,
             named=self.rows is None,
             refit_above=refit_above,
+            tolerance=tolerance,
+            progressbar=progressbar,
+        )
+
+    def _groups_left_out(
+        self, groups: ArrayLike | str, gp: Gp, refit_above: float, draws: int, tolerance: float, progressbar: bool
+    ) -> "CavityELPD":
+        self.log_posterior.check_joint("loo(groups=...)")
+        if refit_above < np.inf:
+            raise ValueError("refit_above is for rows; groups are not fitted again. Leave one of the two out.")
+        check_whole("draws", draws, 100)
+        return leave_groups_out(
+            self.classifier,
+            self.name,
+            lambda: self.functions(gp),
+            self.hyper_posterior.weights,
+            groups_of_rows(self.classifier, groups, self.log_posterior.space.data),
+            converged=self.converged,
+            draws=draws,
             tolerance=tolerance,
             progressbar=progressbar,
         )

@@ -18,7 +18,7 @@ _LONGEST = 1100  # doublings, over the range of floating-point numbers
 
 
 class Part(NamedTuple):
-    """What a mixture is made of: the predictions at one node of the hyperparameters."""
+    """The predictions at one node of the hyperparameters, a part of a mixture."""
 
     weight: float
     likelihood: Likelihood

@@ -85,10 +85,22 @@ class DensePrior(Prior):
             raise ValueError("k must have no negative variance on its diagonal: check the covariance function.")
         return cls(covariance, means)
 
+    def check(self) -> None:
+        _ = self.roots
+
     @property
     def array(self) -> Array:
         """The array that solvers are given, which is the covariance."""
         return self.k
+
+    def for_solver(self, by_rows: bool) -> "tuple[Array, type[DensePrior]]":
+        """The array that a solver takes, and the prior that is made of it; see `NormalsPrior`."""
+        return self.array, DensePrior
+
+    @property
+    def function_mean(self) -> Array:
+        """Mean of the latent functions, (c, n)."""
+        return self.mean
 
     @property
     def variances(self) -> Array:

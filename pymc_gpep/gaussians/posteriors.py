@@ -7,12 +7,14 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RowPosterior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
+from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 
-__all__ = ["make_posterior", "posterior_class", "posterior_of"]
+__all__ = ["make_posterior", "posterior_class", "posterior_of", "whitening_of", "whitens"]
 
 
 _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
@@ -24,6 +26,10 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
     (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
 }
+
+
+_SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
+"""Forms of sites that have a number π for each function of a point."""
 
 
 def posterior_class(prior: type[Prior], form: SiteForm) -> type[DensePosterior]:
@@ -56,3 +62,19 @@ def posterior_of(prior: DensePrior, sites: Sites) -> DensePosterior:
         If a matrix has no Cholesky factor to working precision.
     """
     return posterior_class(type(prior), sites.form).of(prior, sites)
+
+
+def whitens(prior: type[Sampled], form: SiteForm) -> bool:
+    """Whether sites of some form have a map from standard normals to what is sampled."""
+    return posterior_class(DensePrior, form).whitens if prior is not NormalsPrior else form in _SCALAR
+
+
+def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
+    """The map from standard normals under which prior times sites are standard normal.
+
+    Raises
+    ------
+    NotPositiveDefiniteError
+        If a matrix has no Cholesky factor to working precision.
+    """
+    return NormalsWhitening(prior, sites) if isinstance(prior, NormalsPrior) else posterior_of(prior, sites).whitening()

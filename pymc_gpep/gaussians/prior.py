@@ -23,7 +23,7 @@ class NotPositiveDefiniteError(np.linalg.LinAlgError):
 
 
 class Prior(ABC):
-    """p(f) = N(m, K) of c latent functions at n points, independent of each other.
+    """p(x) = N(m, K) of what is sampled: c latent functions at n points, or standard normals that these are made of.
 
     Attributes
     ----------
@@ -32,6 +32,17 @@ class Prior(ABC):
     """
 
     mean: Array
+
+    def check(self) -> None:  # noqa: B027  there may be nothing to check
+        """Raise a NotPositiveDefiniteError where there is no such Gaussian."""
+
+    def functions(self, x: Array) -> Array:
+        """Latent values (..., c, n) of what is sampled, x itself where that is latent values."""
+        return x
+
+    def pulled(self, slope: Array) -> Array:
+        """The derivative with respect to x of what has the derivative `slope` (c, n) with respect to latent values."""
+        return slope
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
@@ -65,6 +66,19 @@ class Sites(ABC):
             μ and b.
         """
         return cls(precision, weights + cls(precision, weights).product(mean))
+
+    def at(self, points: NDArray[np.intp]) -> Self:
+        """The sites of some of the points.
+
+        Raises
+        ------
+        TypeError
+            If they are not of points.
+        """
+        if not self.pointwise:
+            raise TypeError(f"Sites of the form {self.form} are not of points.")
+        own = self.precision[:, points] if self.precision.ndim == 2 else self.precision[points]
+        return type(self)(own, self.location[:, points])
 
     @abstractmethod
     def product(self, f: Array) -> Array:

@@ -11,29 +11,38 @@ normal whatever θ is. Without sites this is the usual whitening by the prior. D
 from abc import ABC, abstractmethod
 
 import numpy as np
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.kernels.gaussians.whitening import colour, colour_transposed, whiten
 
-__all__ = ["CoupledWhitening", "IndependentWhitening", "PriorWhitening", "Whitening"]
+__all__ = ["CoupledWhitening", "IndependentWhitening", "NormalsWhitening", "PriorWhitening", "Sampled", "Whitening"]
+
+Sampled = DensePrior | NormalsPrior
+"""Priors of what samplers move: latent values, or the standard normals that they are made of."""
+
+_NO_POSTERIOR = "The posterior covariance under the sites is not positive definite."
 
 
 class Whitening(ABC):
     """The map between z and f at one point of the hyperparameters.
 
+    Where latent functions are made of few standard normals x, these take the place of f, (1, q).
+
     Attributes
     ----------
-    prior : DensePrior
+    prior : DensePrior or NormalsPrior
     log_evidence : float
         log Z̃, 0 without sites.
     centre : array (c, n)
         f at z = 0.
     """
 
-    prior: DensePrior
+    prior: Sampled
     log_evidence: float
     centre: Array
 
@@ -62,7 +71,7 @@ class Whitening(ABC):
 class PriorWhitening(Whitening):
     """f_k = m_k + L_k z_k, with the Cholesky factors of the prior covariance."""
 
-    def __init__(self, prior: DensePrior) -> None:
+    def __init__(self, prior: Sampled) -> None:
         self.prior = prior
         self.log_evidence = 0.0
         self.centre = prior.mean
@@ -89,7 +98,7 @@ class SiteWhitening(Whitening):
 
     Parameters
     ----------
-    prior : DensePrior
+    prior : DensePrior or NormalsPrior
     sites : Sites
     mean : array (c, n)
         Of the posterior.
@@ -102,9 +111,9 @@ class SiteWhitening(Whitening):
         If there is no normaliser.
     """
 
-    def __init__(self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float) -> None:
+    def __init__(self, prior: Sampled, sites: Sites, mean: Array, log_normaliser: float) -> None:
         if not np.isfinite(log_normaliser):
-            raise NotPositiveDefiniteError("The posterior covariance under the sites is not positive definite.")
+            raise NotPositiveDefiniteError(_NO_POSTERIOR)
         self.prior = prior
         self.sites = sites
         self.centre = mean
@@ -124,6 +133,8 @@ class CoupledWhitening(SiteWhitening):
     inverses, p : array (c, n, n), (n, n)
         A_k⁻¹ and the Cholesky factor of P, of `pymc_gpep.kernels.gaussians.coupled`, in their lower triangles.
     """
+
+    prior: DensePrior
 
     def __init__(
         self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float, inverses: Array, p: Array
@@ -169,6 +180,8 @@ class IndependentWhitening(SiteWhitening):
         A_k⁻¹, in full.
     """
 
+    prior: DensePrior
+
     def __init__(self, prior: DensePrior, sites: Sites, mean: Array, log_normaliser: float, inverses: Array) -> None:
         super().__init__(prior, sites, mean, log_normaliser)
         self._inverses = inverses
@@ -193,6 +206,48 @@ class IndependentWhitening(SiteWhitening):
         w, e = np.split(rng.standard_normal(self.shape), 2)
         missing = f - self.latent(np.concatenate([w, e]))
         return np.concatenate([w + self.prior.whitened_residual(missing), e - self._scale * missing])
+
+
+class NormalsWhitening(SiteWhitening):
+    """x = x̂ + L⁻ᵀ z with L Lᵀ = I + JᵀΠJ, of standard normals x that make f = m + J x.
+
+    Parameters
+    ----------
+    prior : NormalsPrior
+    sites : Sites
+    """
+
+    prior: NormalsPrior
+
+    def __init__(self, prior: NormalsPrior, sites: Sites) -> None:
+        try:
+            self._factor = cholesky(prior.precision(sites), lower=True, overwrite_a=True)
+        except (LinAlgError, ValueError):  # as of what is not finite
+            raise NotPositiveDefiniteError(_NO_POSTERIOR) from None
+        half = solve_triangular(self._factor, prior.pulled(sites.slope(prior.function_mean))[0], lower=True)
+        mean = self._coloured(half)[None]
+        log_normaliser = float(sites.log_density(prior.functions(mean))) - 0.5 * float(np.vdot(mean, mean))
+        super().__init__(prior, sites, mean, log_normaliser - float(np.log(self._factor.diagonal()).sum()))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.prior.shape
+
+    def _coloured(self, z: Array) -> Array:
+        return np.asarray(solve_triangular(self._factor, z, lower=True, trans=1, check_finite=False))
+
+    def latent(self, z: Array) -> Array:
+        return self.centre + self._coloured(z[0])
+
+    def slope(self, slope: Array) -> Array:
+        return np.asarray(solve_triangular(self._factor, slope[0], lower=True, check_finite=False))[None]
+
+    def whitened(self, f: Array, rng: np.random.Generator) -> Array:
+        return (f - self.centre) @ self._factor
+
+    def log_sites(self, f: Array) -> tuple[float, Array]:
+        value, slope = self.sites.value_and_slope(self.prior.functions(f))
+        return value, self.prior.pulled(slope)
 
 
 def _products(matrices: Array, x: Array) -> Array:

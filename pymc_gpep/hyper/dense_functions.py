@@ -13,7 +13,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.normals import posterior_of_normals
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
+from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, row_blocks
@@ -111,6 +111,29 @@ class DenseFunctions(LatentFunctions):
         for start in range(0, self.n_points, _ROWS):
             rows = slice(start, min(start + _ROWS, self.n_points))
             yield LeftOut(rows, mean[rows], cov[rows])
+
+    @cached_property
+    def _response(self) -> DensePosterior:
+        """The posterior that says how means follow what is left out."""
+        return self._approximator.response(self.solution)
+
+    def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
+        """See `LatentFunctions`."""
+        posterior = self._response
+        if not posterior.sites.pointwise:
+            raise NotImplementedError(
+                f"Sites of {self._approximator.name!r} are not of rows, so that none can be left out."
+            )
+        sites = posterior.sites.at(rows)
+        return GroupOfRows(self.solution.mean[:, rows], self._root(rows), sites, posterior.weights[:, rows])
+
+    def _root(self, rows: NDArray[np.intp]) -> Array:
+        """R (c, m, p), with the covariance R Rᵀ of latent values at some rows."""
+        k = self._response.prior.k
+        joint = self._response.joint_covariance(k[:, :, rows], k[:, rows][:, :, rows])
+        c, m = joint.shape[:2]
+        values, vectors = np.linalg.eigh(joint.reshape(c * m, c * m))
+        return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).reshape(c, m, c * m))
 
     def refitted(self, i: int) -> tuple[Array, Array, bool]:
         """See `LatentFunctions`."""

@@ -8,11 +8,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.sparse_contract import LeftOut
 
-__all__ = ["LatentFunctions", "NewRows", "Reach", "without_common"]
+__all__ = ["GroupOfRows", "LatentFunctions", "NewRows", "Reach", "without_common"]
 
 
 class NewRows(NamedTuple):
@@ -35,6 +36,19 @@ class Reach(NamedTuple):
     """Of the inputs, (q, m)."""
     own: Array
     """Of what the posterior is known by, (q, n)."""
+
+
+class GroupOfRows(NamedTuple):
+    """The posterior of latent values at m rows, N(μ, R Rᵀ), and the sites that stand for what was observed there."""
+
+    mean: Array
+    """μ, (c, m)."""
+    root: Array
+    """R, (c, m, p)."""
+    sites: Sites
+    """Sites of the rows."""
+    weights: Array
+    """The force ν − Πμ of the sites, (c, m)."""
 
 
 class LatentFunctions(ABC):
@@ -118,6 +132,16 @@ class LatentFunctions(ABC):
         NotImplementedError
             If sites leave the functions of a row independent, so that leave-one-out would be wrong.
         """
+
+    def group(self, rows: NDArray[np.intp]) -> GroupOfRows:
+        """Return the posterior of some of the rows that were fitted, with their sites.
+
+        Raises
+        ------
+        NotImplementedError
+            If there is no joint posterior of rows, or if sites are not of rows.
+        """
+        raise NotImplementedError("Groups of rows are left out of posteriors of all rows together, which this has not.")
 
     @abstractmethod
     def refitted(self, i: int) -> tuple[Array, Array, bool]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.row_posterior import RowPosterior
@@ -41,6 +42,10 @@ class RowFunctions(DenseFunctions):
         mean, cov = self._posterior.at_coefficients(rows, beside, prior_mean)
         known = rows.variances(np.eye(self.size)).reshape(beside.shape)
         return NewRows(mean, cov, Block(np.sqrt(known)[:, None], beside + known, prior_mean))
+
+    def _root(self, rows: NDArray[np.intp]) -> Array:
+        response = cast(RowPosterior, self._response)
+        return np.asarray(response.prior.at(rows) @ response.normals.root.T)
 
     def refitted(self, i: int) -> tuple[Array, Array, bool]:
         """See `LatentFunctions`."""

@@ -19,6 +19,7 @@ __all__ = [
     "Weighing",
     "importance_estimate",
     "smooth",
+    "smooth_each",
     "stand_for_posterior",
     "worth_keeping",
 ]
@@ -35,6 +36,8 @@ ALL_ALIKE = 0.99
 _NEGLIGIBLE = 1e-4  # weight of the draws, all together, that are not worth keeping
 _TAIL = 5  # draws at least that a tail can be fitted to
 _CONSTANT = 1e-8  # a spread of log weights that is rounding
+_GRID = 30  # shapes of a tail that are averaged over, at the least
+_ENTRIES = 2_000_000  # numbers that are held at a time
 
 
 class Estimate(NamedTuple):
@@ -101,6 +104,62 @@ def smooth(log_weights: Array) -> tuple[Array, float]:
     smoothed = smoothed + (log_weights[lowest] - smoothed[lowest])
     # Where most of the tail underflows beside the largest weight, nothing can be fitted to it.
     return smoothed, np.inf if np.isnan(pareto_k) else float(pareto_k)
+
+
+def smooth_each(log_weights: Array) -> tuple[Array, Array]:
+    """Smooth the log weights (draws, m) of m sets of draws, each as `smooth` does; and the Pareto k (m,).
+
+    The tail of each has a generalised Pareto distribution fitted by the estimate of Zhang and Stephens (2009).
+    """
+    count, m = log_weights.shape
+    tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))
+    if tail < _TAIL:
+        return log_weights, np.full(m, np.inf)
+    smoothed, pareto_k = log_weights.copy(), np.empty(m)
+    step = max(1, _ENTRIES // (tail * (_GRID + int(np.sqrt(tail)))))
+    with np.errstate(all="ignore"):  # what cannot be fitted has no finite k
+        for some in (slice(start, start + step) for start in range(0, m, step)):
+            smoothed[:, some], pareto_k[some] = _smoothed_tails(log_weights[:, some], tail)
+    return smoothed, pareto_k
+
+
+def _smoothed_tails(log_weights: Array, tail: int) -> tuple[Array, Array]:
+    """`smooth_each` of sets that are looked at together."""
+    top = log_weights.max(axis=0)
+    order = np.argsort(log_weights, axis=0)[-tail - 1 :]
+    largest = np.take_along_axis(log_weights, order, axis=0) - top
+    cutoff, weights = np.exp(largest[0]), np.exp(largest[1:])
+    k, sigma = _pareto_fits(weights - cutoff)
+    share = ((np.arange(tail) + 0.5) / tail)[:, None]
+    quantiles = cutoff + sigma * np.expm1(-k * np.log1p(-share)) / k
+    found = np.isfinite(k) & (sigma > 0.0)
+    there = np.where(found, np.minimum(np.log(quantiles), 0.0), largest[1:])
+    constant = np.ptp(largest[1:], axis=0) < _CONSTANT
+    smoothed = log_weights.copy()
+    np.put_along_axis(smoothed, order[1:], np.where(constant, largest[1:], there) + top, axis=0)
+    return smoothed, np.where(constant, -np.inf, np.where(found, k, np.inf))
+
+
+def _pareto_fits(x: Array) -> tuple[Array, Array]:
+    """Shape and scale (m,) of generalised Pareto distributions of samples (n, m) in ascending order.
+
+    The shape is shrunk towards one half as ten more observations would do.
+    """
+    n = len(x)
+    size = _GRID + int(np.sqrt(n))
+    quartile = x[int(n / 4 + 0.5) - 1]
+    grid = 1.0 - np.sqrt(size / (np.arange(1, size + 1) - 0.5))
+    b = grid[:, None] / (3.0 * quartile) + 1.0 / x[-1]
+    k = np.log1p(-b[:, None] * x).mean(axis=1)
+    log_profile = n * (np.log(-b / k) - k - 1.0)
+    weight = np.exp(log_profile - log_profile.max(axis=0))
+    weight /= weight.sum(axis=0)
+    weight[weight < 10.0 * np.finfo(float).eps] = 0.0
+    best = (b * weight).sum(axis=0) / weight.sum(axis=0)
+    shape = np.log1p(-best * x).mean(axis=0)
+    apart = quartile > x[0]  # else it is far from such a distribution
+    shrunk = (n * shape + 5.0) / (n + 10.0)
+    return np.where(apart, shrunk, np.nan), np.where(apart, -shape / best, np.nan)
 
 
 def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limit: float = USABLE) -> bool:

@@ -204,8 +204,12 @@ class Likelihood(ABC):
         """
 
     @abstractmethod
+    def log_densities(self, f: Array, observed: Observed) -> Array:
+        """Exact log p(y_i | f_i) (..., n) of each observation (n,), for latent values (..., c, n)."""
+
     def log_density(self, f: Array, observed: Observed) -> Array:
         """Exact log p(y | f) (...) of all observations (n,) together, for latent values (..., c, n)."""
+        return np.asarray(self.log_densities(f, observed).sum(axis=-1))
 
     @abstractmethod
     def probabilities(

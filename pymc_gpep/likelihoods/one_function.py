@@ -40,15 +40,14 @@ class OneFunction(Likelihood, ABC):
         self.check_functions(n_functions)
         return one_for_each_point(observed, n_points, name, classes=self.n_classes(1) > 0)
 
-    def log_density(self, f: Array, observed: Observed) -> Array:
+    def log_densities(self, f: Array, observed: Observed) -> Array:
         values = f[..., 0, :]
         repeats = values.size // values.shape[-1]
         out = np.empty((4, values.size))
         smooth = self.offers(ScalarDensity)
         kernel, *_ = self.computation(ScalarDensity) if smooth else self.computation(PlainDensity)
         kernel(values.ravel(), np.tile(observed, repeats), np.tile(self._rows(f), (1, repeats)), out)
-        log_p: Array = out[0].reshape(values.shape).sum(axis=-1)
-        return log_p
+        return out[0].reshape(values.shape)
 
     def probabilities(
         self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5

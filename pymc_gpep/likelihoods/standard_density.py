@@ -2,8 +2,8 @@
 
     log p(y | f) = ℓ(s f + o; shapes) + c
 
-An observation and its parameters say what scale s, offset o, shapes and constant c are; ℓ, its averages over a normal
-argument and its slopes in the shapes are kernels. All that methods ask for follows by the chain rule. Slopes of
+Scale s, offset o, shapes and constant c depend on the observation and its parameters. Kernels compute ℓ, its averages
+over a normal argument, and its slopes in the shapes. All that methods ask for follows by the chain rule. Slopes of
 averages in the scale are those in the variance of its argument, by the heat equation.
 """
 
@@ -57,7 +57,7 @@ ASYMMETRIC_LAPLACE = StandardDensity(
 
 
 class StandardForm(NamedTuple):
-    """What observations are in standard form, or the slopes of that in p parameters, with an axis for these in front.
+    """Observations in standard form, or the slopes of that form in p parameters, with an axis for these in front.
 
     Observations that cannot be have a constant of NaN.
     """

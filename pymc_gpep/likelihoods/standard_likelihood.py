@@ -18,7 +18,7 @@ __all__ = ["StandardLikelihood", "reading_of"]
 
 
 def reading_of(argument: TensorVariable, *rows: TensorVariable) -> Reading:
-    """What a variable is given, with each row of the parameters a number or (n,)."""
+    """The reading of a variable whose parameters have these rows, each a number or (n,)."""
     each = pt.broadcast_arrays(*(pt.atleast_1d(row.astype("float64")) for row in rows))
     return Reading(argument, pt.stack(each))
 

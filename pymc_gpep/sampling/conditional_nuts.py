@@ -36,7 +36,9 @@ class ConditionalDensity(NamedTuple):
     log_density: TensorVariable
     """Its logarithm up to a constant, an expression of value variables and of `given`."""
     given: TensorVariable
-    """What is held fixed, (c, n)."""
+    """The array that is held fixed."""
+    shape: tuple[int, int]
+    """Its shape."""
 
 
 def centred(latent_model: LatentModel) -> ConditionalDensity:
@@ -46,23 +48,23 @@ def centred(latent_model: LatentModel) -> ConditionalDensity:
     likelihood = latent_model.log_likelihood(f)
     if not set(latent_model.value_vars).isdisjoint(ancestors([likelihood])):
         log_density += likelihood
-    return ConditionalDensity(log_density, f)
+    return ConditionalDensity(log_density, f, latent_model.values.shape)
 
 
 def whitened(latent_model: LatentModel) -> ConditionalDensity:
-    """Hyperparameters given z = L⁻¹ (f − m)."""
+    """Hyperparameters given z = L⁻¹ (f − m), or the standard normals that latent functions are made of."""
     z = pt.matrix(_GIVEN)
-    k, columns = _by_covariance(latent_model.k, z)
-    offset = cholesky(k) @ columns
-    f = latent_model.mean + (offset.T if offset.ndim == 2 else offset[..., 0])
-    return ConditionalDensity(latent_model.log_prior + latent_model.log_likelihood(f), z)
+    return ConditionalDensity(
+        latent_model.log_prior + latent_model.log_likelihood_of_white(z), z, latent_model.values.shape
+    )
 
 
 def collapsed(latent_model: LatentModel) -> ConditionalDensity:
     """Hyperparameters given utilities v ~ N(f, I), on which the labels depend and nothing else does."""
     v = pt.matrix(_GIVEN)
     noisy = latent_model.k + pt.eye(latent_model.k.shape[-1])
-    return ConditionalDensity(latent_model.log_prior + _log_normal(v, latent_model.mean, noisy), v)
+    shape = latent_model.processes.n_functions, latent_model.processes.n_points
+    return ConditionalDensity(latent_model.log_prior + _log_normal(v, latent_model.mean, noisy), v, shape)
 
 
 def conditional_nuts(
@@ -91,8 +93,8 @@ def conditional_nuts(
     """
     model = latent_model.processes.model
     start = model.initial_point()
-    shape = (latent_model.processes.n_functions, latent_model.processes.n_points)
-    extra = {v: start[v.name] for v in latent_model.value_vars if v not in vars} | {density.given: np.zeros(shape)}
+    given = {density.given: np.zeros(density.shape)}
+    extra = {v: start[v.name] for v in latent_model.value_vars if v not in vars} | given
     function = ValueGradFunction(
         [density.log_density],
         vars,

@@ -7,13 +7,11 @@ sampler, it would move within the little that these leave open.
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.model import modelcontext
 from pymc.step_methods.compound import StepMethodState
@@ -23,18 +21,19 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations import APPROXIMATIONS, approximator
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.posteriors import posterior_class, posterior_of
+from pymc_gpep.gaussians.posteriors import whitening_of, whitens
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
-from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
+from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
 from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.step import LatentStep
-from pymc_gpep.structure import GPClassifier, StructureError, read_classifier, read_processes
+from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.memory import check_memory
+from pymc_gpep.structure.processes import processes_or
 
-__all__ = ["GuidedStep", "GuidedStepState"]
+__all__ = ["GuidedStep", "GuidedStepState", "guided"]
 
 _log = logging.getLogger("pymc")  # where pm.sample says what it does; what silences that silences this
 
@@ -49,6 +48,9 @@ class GuidedStepState(StepMethodState):
 
 class GuidedStep(LatentStep):
     """A step for latent values, and for hyperparameters by a random walk with the whitened latent values held.
+
+    Where latent functions are sums of effects, the step moves the standard normals that all effects are made of. Draws
+    are those of the variables that the model has.
 
     Parameters
     ----------
@@ -70,7 +72,8 @@ class GuidedStep(LatentStep):
     Raises
     ------
     StructureError
-        If the model has no Gaussian process priors, or if it is no classifier that the guide can approximate.
+        If the model has no latent values, of Gaussian processes or sums of effects, or if the guide cannot approximate
+        it.
     TypeError
         If `hyper_moves` is no whole number.
     ValueError
@@ -93,18 +96,16 @@ class GuidedStep(LatentStep):
     ) -> None:
         check_whole("hyper_moves", hyper_moves, 1)
         model = modelcontext(model)
-        classifier, guide = _guided_classifier(model, guide, likelihood)
-        super().__init__(vars, classifier or read_processes(model), rng, compile_kwargs)
+        processes, guide = guided(self.read, model, guide, likelihood)
+        super().__init__(vars, processes, rng, compile_kwargs)
         self.guide = guide
         self.hyper_moves = hyper_moves
         self.site_model: SiteModel | None = None
-        if classifier is not None and guide != "prior":
-            solver = approximator(guide, classifier.likelihood_model, {})
+        if isinstance(processes, GPClassifier) and guide != "prior":
+            solver = approximator(guide, processes.likelihood_model, {})
             _log.info(f"Fitting {solver.name} to guide {type(self).__name__}")
-            self.site_model = fit_sites(classifier, solver, compile_kwargs)
-        f = pt.dmatrix("f")
-        log_likelihood = self.latent_model.log_likelihood(f)
-        self._log_likelihood = self.latent_model.function([log_likelihood, pytensor.grad(log_likelihood, f)], f)
+            self.site_model = fit_sites(processes, solver, compile_kwargs)
+        self._log_likelihood = self.latent_model.likelihood()
         self._log_prior = self.latent_model.function([self.latent_model.log_prior])
         start = model.initial_point()
         self._moved = self.latent_model.theta(
@@ -116,26 +117,30 @@ class GuidedStep(LatentStep):
         )
         self._whitened: Whitening | None = None
 
-    def whitening(self, prior: DensePrior, point: PointType) -> Whitening | None:
+    def read(self, model: pm.Model, likelihood: str | None) -> GPClassifier:
+        """Read the model that there is to approximate."""
+        return read_classifier(model, likelihood)
+
+    def whitening(self, prior: Sampled, point: PointType) -> Whitening | None:
         """The map between whitened and latent values, None where a matrix is not positive definite."""
         if self._whitened is not None and self._whitened.prior is prior:
             return self._whitened
         if self.site_model is None:
             return PriorWhitening(prior)
         try:
-            return posterior_of(prior, self.sites(self.site_model, prior, point)).whitening()
+            return whitening_of(prior, self.sites(self.site_model, prior, point))
         except NotPositiveDefiniteError:
             return None
 
-    def sites(self, fitted: SiteModel, prior: DensePrior, point: PointType) -> Sites:
+    def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
         """The sites that guide at a point."""
         return fitted.at(self.latent_model.theta(point))
 
     def log_ratio(self, point: PointType, whitening: Whitening, f: Array) -> tuple[float, Array]:
         """Log likelihood less log sites, and its derivative with respect to f (c, n)."""
-        value, slope = self._log_likelihood(point, f)
+        value, slope = self._log_likelihood(point, f, whitening.prior)
         log_sites, sites_slope = whitening.log_sites(f)
-        return float(value) - log_sites, slope - sites_slope
+        return value - log_sites, slope - sites_slope
 
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
         prior, f = self.current(point)
@@ -205,26 +210,26 @@ class GuidedStep(LatentStep):
         self._whitened = None
 
 
-def _guided_classifier(model: pm.Model, guide: str | None, name: str | None) -> tuple[GPClassifier | None, str]:
-    """The classifier that is to be approximated, and by what; none where the prior is to guide."""
-    if guide == "prior":
-        return None, "prior"
+def guided(
+    read: Callable[[pm.Model, str | None], GPClassifier], model: pm.Model, guide: str | None, name: str | None
+) -> tuple[LatentPrior, str]:
+    """Return the prior that `read` finds in a model, and the name of its guide: "prior" where the prior is to guide."""
     try:
-        classifier = read_classifier(model, name)
-    except StructureError:
-        if guide is None and name is None:
-            return None, "prior"
+        classifier = read(model, name)
+    except StructureError as error:
+        if guide == "prior" or (guide is None and name is None):
+            return processes_or(error, model), "prior"
         raise
-    check_memory(classifier, "The guide of a sampler")
     likelihood = classifier.likelihood_model
     guide = guide or likelihood.guide
     if guide == "prior":
-        return None, "prior"
+        return classifier, "prior"
+    check_memory(classifier, "The guide of a sampler", prior_type=next(iter(classifier.arrays)))
+    prior_type = classifier.sampled_type
     guides = [
         kind.name
         for kind in APPROXIMATIONS
-        if kind.approximates(likelihood)
-        and posterior_class(DensePrior, approximator(kind.name, likelihood, {}).site_form).whitens
+        if kind.approximates(likelihood) and whitens(prior_type, approximator(kind.name, likelihood, {}).site_form)
     ]
     if guide not in guides:
         raise ValueError(

@@ -1,14 +1,16 @@
 """A model as samplers see it, a function of the point that PyMC hands from step to step.
 
 A point is a dict: name of a value variable → its value, unconstrained. Latent values are in it either as they are or
-rotated (`reparameterize=True`); samplers see an array f (c, n) in both cases.
+rotated (`reparameterize=True`), or as the effects that they are sums of. Samplers see one array x in all cases.
 """
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.replace import graph_replace
@@ -16,19 +18,24 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.structure import LatentGP, StructureError
+from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.memory import check_memory
+from pymc_gpep.structure.prior_functions import frozen_data
+from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["LatentModel"]
+__all__ = ["LatentModel", "LikelihoodAt"]
 
 
 class LatentModel:
     """The three factors of the joint density: hyperparameters, latent values given them, all else given both.
+
+    Samplers move an array x. It is latent values f (c, n), or standard normals (1, q) that make them where they have no
+    density.
 
     Parameters
     ----------
@@ -38,15 +45,13 @@ class LatentModel:
 
     Attributes
     ----------
+    values : SampledValues
+        The kind of array that x is.
     value_vars : list of TensorVariable
         Of the hyperparameters, in the order of the model.
-    k : TensorVariable, shape (1 or c, n, n)
-        Prior covariance of the latent values; like all expressions here, one of value variables.
-    mean : TensorVariable, shape (c, n)
-        Prior mean.
     log_prior : TensorVariable
         Log density of all that does not depend on latent values: priors of hyperparameters with the Jacobians of their
-        transforms, and any other terms of the model.
+        transforms, and any other terms of the model. Like all expressions here, it is one of value variables.
 
     Raises
     ------
@@ -57,14 +62,15 @@ class LatentModel:
     """
 
     def __init__(self, processes: LatentPrior, compile_kwargs: dict[str, Any] | None = None) -> None:
-        check_memory(processes, "The prior of all latent values")
+        check_memory(processes, "The prior of all latent values", prior_type=next(iter(processes.arrays)))
         self.processes = processes
         self._compile_kwargs = compile_kwargs or {}
         check_installed(self._compile_kwargs)
         model = processes.model
+        self.values = processes.sampled(frozen_data(model))
         self.value_vars = [model.rvs_to_values[rv] for rv in processes.hyperparameters]
-        self.k, self.mean = model.replace_rvs_by_values([processes.covariances(), processes.mean().astype("float64")])
-        free = {latent.free for latent in processes.latents}
+        self._moments = model.replace_rvs_by_values(self.values.moments)
+        free = set(processes.integrated)
         terms = [*(rv for rv in model.basic_RVs if rv not in free), *model.potentials]
         self._dependent = [term for term in terms if not free.isdisjoint(ancestors([term]))]
         if hierarchical := [term.name for term in self._dependent if term in model.free_RVs]:
@@ -73,32 +79,59 @@ class LatentModel:
                 "variables and potentials may."
             )
         independent = [term for term in terms if term not in set(self._dependent)]
-        self.log_prior = model.logp(vars=independent) if independent else pt.constant(0.0)
+        log_prior = model.logp(vars=independent) if independent else pt.constant(0.0)
+        if (supported := processes.supported()) is not None:
+            log_prior = pt.switch(*model.replace_rvs_by_values([supported]), log_prior, -np.inf)
+        self.log_prior = log_prior
 
-    def log_likelihood(self, f: TensorVariable) -> TensorVariable:
-        """Log density of what depends on latent values (c, n), as an expression of them and of value variables."""
-        model = self.processes.model
+    @cached_property
+    def k(self) -> TensorVariable:
+        """Prior covariance of the latent values, (1 or c, n, n)."""
+        return self.processes.model.replace_rvs_by_values([self.processes.covariances()])[0]
+
+    @cached_property
+    def mean(self) -> TensorVariable:
+        """Prior mean of the latent values, (c, n)."""
+        return self.processes.model.replace_rvs_by_values([self.processes.mean().astype("float64")])[0]
+
+    def _by_variables(self) -> TensorVariable:
+        """Log density of what depends on latent values, in terms of the random variables of the model."""
+        values = self.processes.model.rvs_to_values
         by_term = [
-            _log_probability(term, model.rvs_to_values[term]).sum() if term in model.basic_RVs else term.sum()
+            _log_probability(term, values[term]).sum() if term in self.processes.model.basic_RVs else term.sum()
             for term in self._dependent
         ]
-        given = {latent.f: f[latent.rows] for latent in self.processes.latents}
-        expression = graph_replace(pt.add(*by_term) if len(by_term) > 1 else by_term[0], given, strict=False)
-        for latent in self.processes.latents:
-            if latent.rotated and latent.free in ancestors([expression]):
-                raise StructureError(
-                    f"{latent.free.name!r} is used besides {latent.f.name!r}. Use the latent values themselves."
-                )
-        (expression,) = model.replace_rvs_by_values([expression])
-        return expression
+        return pt.add(*by_term) if len(by_term) > 1 else by_term[0]
+
+    def log_likelihood(self, *parts: TensorVariable) -> TensorVariable:
+        """Log density of what depends on latent values, as an expression of the parts of x and of value variables."""
+        found = self.values.in_parts([self._by_variables()], parts)
+        return self.processes.model.replace_rvs_by_values(found)[0]
+
+    def log_likelihood_of_white(self, z: TensorVariable) -> TensorVariable:
+        """The same of whitened values z, in the shape of x."""
+        found = self.values.by_white([self._by_variables()], z)
+        return self.processes.model.replace_rvs_by_values(found)[0]
+
+    def likelihood(self, slope: bool = True) -> "LikelihoodAt":
+        """The log likelihood as a function of a point and x, with its derivative with respect to x if wanted."""
+        parts = self.values.parts()
+        value = self.log_likelihood(*parts)
+        slopes = pytensor.grad(value, parts, disconnected_inputs="ignore") if slope else []
+        return LikelihoodAt(self.values, self.function([value, *slopes], *parts))
+
+    def prior_function(self) -> Callable[[PointType], Sampled]:
+        """The prior of x, as a function of a point."""
+        return _PriorAt(self.values, self.function(self._moments))
 
     def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable) -> Callable[..., list[Any]]:
         """Compile expressions into a function of a point and of the values of further inputs."""
         names = [v.name for v in self.value_vars]
+        data = dict(self.values.data)
         compiled = graph_function(
             self.processes.model,
             [*self.value_vars, *inputs],
-            list(outputs),
+            graph_replace(list(outputs), data, strict=False) if data else list(outputs),
             trust_input=True,
             **self._compile_kwargs,
         )
@@ -117,31 +150,9 @@ class LatentModel:
             begin += size
         return {**point, **values}
 
-    def latent_values(self, point: PointType, prior: DensePrior) -> Array:
-        """Latent values f (c, n) that a point stands for, given their prior there."""
-        mean, roots = prior.mean, prior.roots
-        f = np.empty_like(mean)
-        for latent in self.processes.latents:
-            value = point[self._name(latent)].reshape(len(latent.classes), -1)
-            for k, own in zip(latent.classes, value, strict=True):
-                f[k] = mean[k] + roots[k % len(roots)] @ own if latent.rotated else own
-        return f
-
-    def point_values(self, f: Array, prior: DensePrior) -> PointType:
-        """The inverse of `latent_values`: what to put into a point, by name."""
-        values: dict[str, Array] = {}
-        white = prior.whitened(f) if any(latent.rotated for latent in self.processes.latents) else f
-        for latent in self.processes.latents:
-            value = (white if latent.rotated else f)[list(latent.classes)]
-            values[self._name(latent)] = value if latent.f.ndim == 2 else value[0]
-        return values
-
     def latent_value_vars(self) -> list[TensorVariable]:
-        """Value variables of the latent values."""
-        return [self.processes.model.rvs_to_values[latent.free] for latent in self.processes.latents]
-
-    def _name(self, latent: LatentGP) -> str:
-        return str(self.processes.model.rvs_to_values[latent.free].name)
+        """Value variables of what is integrated."""
+        return [self.processes.model.rvs_to_values[rv] for rv in self.processes.integrated]
 
 
 def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
@@ -151,6 +162,30 @@ def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorV
         if reading is not None and (stable := likelihood.log_probability(value, reading)) is not None:
             return stable
     return pm.logp(variable, value)
+
+
+class LikelihoodAt:
+    """The log likelihood at a point, and its derivative with respect to x; a class, so that it can be pickled."""
+
+    def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
+        self._values = values
+        self._function = function
+
+    def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
+        """The value, and the derivative in the shape of x, which is x itself where it is not wanted."""
+        value, *slopes = self._function(point, *self._values.parts_of(x, prior))
+        return float(value), self._values.slope_of(slopes, prior) if slopes else x
+
+
+class _PriorAt:
+    """A prior at a point; a class, so that it can be pickled."""
+
+    def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
+        self._values = values
+        self._function = function
+
+    def __call__(self, point: PointType) -> Sampled:
+        return self._values.prior(*self._function(point))
 
 
 class _AtPoint:

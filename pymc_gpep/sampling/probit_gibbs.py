@@ -16,7 +16,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.kernels.sampling.probit_gibbs import draw_latent_values, utility_precisions
+from pymc_gpep.gaussians.given_utilities import GivenUtilities, given_utilities
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.sampling.conditional_nuts import (
@@ -45,7 +46,9 @@ class ProbitGibbsState(StepMethodState):
 
 
 class ProbitGibbs(LatentStep):
-    r"""Exact Gibbs sampling of Gaussian process classifiers with a multinomial probit, or a probit of one function.
+    r"""Exact Gibbs sampling of models with a multinomial probit, or a probit of one function.
+
+    Latent functions are Gaussian processes, or sums of effects, whose standard normals are then drawn in their place.
 
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or says whether
     its only one is positive (Albert and Chib 1993). Utilities given latent values and latent values given utilities are
@@ -60,7 +63,8 @@ class ProbitGibbs(LatentStep):
         left out are for other steps, such as NUTS, which `pm.sample` adds by itself.
     hyper : {"whitened", "collapsed", "centred"}
         What is held fixed while hyperparameters move: the latent values as the prior's Cholesky factor makes them from
-        white noise; the utilities, with latent values integrated out; or the latent values. Any is exact.
+        white noise; the utilities, with latent values integrated out; or the latent values, where these are Gaussian
+        processes. Any is exact.
     sweeps : int
         Sweeps of utilities and latent values in each draw.
     likelihood : str, optional
@@ -76,7 +80,7 @@ class ProbitGibbs(LatentStep):
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier.
+        If the model has no such latent functions.
     TypeError
         If `sweeps` is no whole number.
     ValueError
@@ -124,13 +128,18 @@ class ProbitGibbs(LatentStep):
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
             )
+        if hyper == "centred" and classifier.sampled_type is not DensePrior:
+            raise ValueError(
+                "hyper='centred' holds latent values, which have no density where they are sums of effects. Use "
+                "'whitened' or 'collapsed'."
+            )
         super().__init__(vars, classifier, rng, compile_kwargs)
         self._likelihood = classifier.likelihood_model
         self.hyper = hyper
         self.sweeps = int(sweeps)
         self.blocked = blocked
         self._labels = self.latent_model.function([classifier.labels.astype("int64")])
-        self._factors: tuple[DensePrior, Array, Array] | None = None
+        self._given: GivenUtilities | None = None
         self.nuts: NUTS | None = None
         if self.hyperparameters:
             density = _DENSITIES[hyper](self.latent_model)
@@ -145,7 +154,7 @@ class ProbitGibbs(LatentStep):
         (labels,) = self._labels(point)
         prior, f = self.current(point)
         for _ in range(self.sweeps):
-            self._draw_latent_values(prior, f, self._utilities(labels, f))
+            f = self._draw_latent_values(prior, self._utilities(labels, prior.functions(f)))
         stats: StatsDict = {}
         # After the sweeps: hyperparameters given the latent values that a model starts with can go far astray.
         if self.nuts is not None:
@@ -155,8 +164,8 @@ class ProbitGibbs(LatentStep):
         return self.moved(point, f, prior), stats
 
     def _move_hyperparameters(
-        self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: DensePrior, f: Array
-    ) -> tuple[PointType, DensePrior, Array, StatsDict]:
+        self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: Sampled, f: Array
+    ) -> tuple[PointType, Sampled, Array, StatsDict]:
         """Move hyperparameters, and latent values with them; where the prior is none there, nothing moves."""
         match self.hyper:
             case "centred":
@@ -164,7 +173,7 @@ class ProbitGibbs(LatentStep):
             case "whitened":
                 given = prior.whitened(f)
             case _:
-                given = self._utilities(labels, f)
+                given = self._utilities(labels, prior.functions(f))
         moved, all_stats = move_hyperparameters(nuts, point, given)
         stats = {name: value for name, value in all_stats.items() if name in self.stats_dtypes_shapes}
         new = self.prior(moved)
@@ -174,7 +183,7 @@ class ProbitGibbs(LatentStep):
             case "whitened":
                 f = new.latent(given)
             case "collapsed":
-                self._draw_latent_values(new, f, given)
+                f = self._draw_latent_values(new, given)
         return moved, new, f, stats
 
     def _utilities(self, labels: NDArray[np.int64], f: Array) -> Array:
@@ -183,22 +192,15 @@ class ProbitGibbs(LatentStep):
         self._likelihood.computation(Utilities).draw(self.rng, f, labels, v)
         return v
 
-    def _draw_latent_values(self, prior: DensePrior, f: Array, v: Array) -> None:
-        """Put a draw of the latent values given utilities into `f`."""
-        shifted = not self._likelihood.sees_common
-        draw_latent_values(self.rng, prior.mean, prior.roots, *self._precisions(prior), shifted, f, v)
-
-    def _precisions(self, prior: DensePrior) -> tuple[Array, Array]:
-        """What sweeps need of a prior; kept until the prior is another."""
-        if self._factors is None or self._factors[0] is not prior:
-            precisions, total = np.empty_like(prior.k), np.empty(prior.k.shape[1:])
-            utility_precisions(prior.k, precisions, total)
-            self._factors = prior, precisions, total
-        return self._factors[1:]
+    def _draw_latent_values(self, prior: Sampled, v: Array) -> Array:
+        """A draw of the latent values, or of what else is sampled, given utilities."""
+        if self._given is None or self._given.prior is not prior:
+            self._given = given_utilities(prior, not self._likelihood.sees_common)
+        return self._given.draw(self.rng, v)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         super().setup_chain(rng, tune, draws)
-        self._factors = None
+        self._given = None
         if self.nuts is not None:
             self.nuts.setup_chain(self.rng.spawn(1)[0], tune, draws)
 

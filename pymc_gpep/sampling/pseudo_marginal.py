@@ -23,18 +23,17 @@ from pymc.model import modelcontext
 from pymc.step_methods.state import dataclass_state
 from scipy.special import logsumexp, softmax
 
-from pymc_gpep.approximations import approximator
+from pymc_gpep.approximations import Solution, approximator
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.sites import Sites
-from pymc_gpep.gaussians.whitening import Whitening
+from pymc_gpep.gaussians.whitening import Sampled, Whitening
 from pymc_gpep.graph.marginal_model import MarginalModel
 from pymc_gpep.sampling.elliptical_slice import EllipticalSlice
 from pymc_gpep.sampling.guided import GuidedStepState
 from pymc_gpep.sampling.guiding_sites import SiteModel, solution_sites
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.prior_functions import prior_moments
+from pymc_gpep.structure.prior_functions import observed
 
 __all__ = ["EvidenceEstimate", "PseudoMarginal"]
 
@@ -104,7 +103,8 @@ class PseudoMarginal(EllipticalSlice):
     Raises
     ------
     StructureError
-        If the model has no Gaussian process priors, or if it is no classifier that the guide can approximate.
+        If the model has no latent values, of Gaussian processes or sums of effects, or if the guide cannot approximate
+        it.
     TypeError
         If `particles` is no whole number.
     ValueError
@@ -155,18 +155,17 @@ class PseudoMarginal(EllipticalSlice):
         if not 0 <= correlation <= 1:
             raise ValueError(f"correlation must be between 0 and 1, but is {correlation}.")
         model = modelcontext(model)
-        marginal = isinstance(model, MarginalModel)
-        if marginal:
-            classifier = model.classifier
-            model, likelihood = classifier.model, classifier.response
+        self._marginal = model.classifier if isinstance(model, MarginalModel) else None
+        if (marginal := self._marginal) is not None:
+            model = marginal.model
             if vars is not None:
                 given = [vars] if not isinstance(vars, list | tuple) else vars
-                vars = [*given, *(latent.f for latent in classifier.latents)]
+                vars = [*given, *marginal.integrated]
         super().__init__(vars, hyper_moves=hyper_moves, likelihood=likelihood, model=model, **options)
         self.particles = particles
         self.correlation = correlation
         self._initial_latent: dict[str, Array] = {}
-        if marginal:
+        if marginal is not None:
             start = model.initial_point()
             self._initial_latent = {v.name: start[v.name] for v in self.latent_model.latent_value_vars()}
             self.vars = self.hyperparameters
@@ -179,17 +178,24 @@ class PseudoMarginal(EllipticalSlice):
         self.latent = self._initial_latent
         if isinstance(self.processes, GPClassifier) and self.site_model is not None:
             self.approximator = approximator(self.guide, self.processes.likelihood_model, {})
-            self._moments_at = prior_moments(self.processes)
+            self._observed = observed(self.processes, self.latent_model.values.data)
             centre = self.latent_model.with_theta(model.initial_point(), self.site_model.centre)
-            k, mean, self._labels, self._likelihood = self._moments_at(centre)
-            self._start = self.approximator.solve(k, mean, self._labels, likelihood=self._likelihood).start
+            self._start = self._solved(self._prior_at(centre), centre, None).start
 
-    def sites(self, fitted: SiteModel, prior: DensePrior, point: PointType) -> Sites:
+    def read(self, model: pm.Model, likelihood: str | None) -> GPClassifier:
+        return super().read(model, likelihood) if self._marginal is None else self._marginal
+
+    def sites(self, fitted: SiteModel, prior: Sampled, point: PointType) -> Sites:
         # From the same sites every time, so that the estimate is a function of hyperparameters and normals.
-        likelihood = self._moments_at(point).likelihood if self._likelihood.has_parameters else self._likelihood
-        solution = self.approximator.solve(prior.k, prior.mean, self._labels, self._start, likelihood=likelihood)
-        solved = solution_sites(solution)
+        solved = solution_sites(self._solved(prior, point, self._start))
         return super().sites(fitted, prior, point) if solved is None else solved
+
+    def _solved(self, prior: Sampled, point: PointType, start: Array | None) -> Solution:
+        labels, likelihood = self._observed(point)
+        array, prior_type = prior.for_solver(self.approximator.by_rows)
+        return self.approximator.solve(
+            array, prior.function_mean, labels, start, likelihood=likelihood, prior_type=prior_type
+        )
 
     def estimate(self, point: PointType, whitening: Whitening, z: Array) -> EvidenceEstimate:
         """The estimate at a point that standard normals z make, an array of the whitening's shape for each particle."""

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -108,8 +107,7 @@ class ScaledMetropolis(LatentStep):
                 f"vars names {names}, but ScaledMetropolis moves latent values only. Leave out the hyperparameters: "
                 "pm.sample gives them to NUTS, or to the step methods of yours that stand beside this one."
             )
-        f = pt.dmatrix("f")
-        self._log_likelihood = self.latent_model.function([self.latent_model.log_likelihood(f)], f)
+        self._log_likelihood = self.latent_model.likelihood(slope=False)
         self.updates = updates
         self.target_accept = target_accept
         self._initial_scale = float(scale)
@@ -120,14 +118,14 @@ class ScaledMetropolis(LatentStep):
         prior, f = self.current(point)
         x = f - prior.mean
         noise = self.rng.standard_normal((self.updates, *x.shape))
-        steps = self.scale * np.matmul(prior.roots, noise.transpose(1, 2, 0)).transpose(2, 0, 1)
+        steps = self.scale * (prior.latent(noise) - prior.mean)
         levels = -self.rng.standard_exponential(self.updates)
         shrink = np.sqrt(1.0 - self.scale**2)
-        height = self._log_likelihood(point, f)[0]
+        height = self._log_likelihood(point, f, prior)[0]
         accepted = 0
         for step, level in zip(steps, levels, strict=True):
             proposal = shrink * x + step
-            proposed = self._log_likelihood(point, prior.mean + proposal)[0]
+            proposed = self._log_likelihood(point, prior.mean + proposal, prior)[0]
             if proposed > height + level:  # never where it is NaN
                 x, height = proposal, proposed
                 accepted += 1

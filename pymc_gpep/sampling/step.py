@@ -14,8 +14,8 @@ from rich.progress import TextColumn
 from rich.table import Column
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure.latent_prior import LatentPrior
@@ -65,15 +65,15 @@ class LatentStep(BlockedStep):
     ) -> None:
         self.processes = processes
         self.latent_model = LatentModel(processes, compile_kwargs)
-        self.hyperparameters = _chosen(vars, processes)
+        self.hyperparameters = _chosen(vars, self.latent_model)
         """Value variables of the hyperparameters that this step moves."""
         self.vars = [*self.latent_model.latent_value_vars(), *self.hyperparameters]
         self.rng = get_random_generator(rng)
         self.tune = True
-        self._moments = self.latent_model.function([self.latent_model.k, self.latent_model.mean])
-        self._at: tuple[list[Array], DensePrior] | None = None
+        self._prior_at = self.latent_model.prior_function()
+        self._at: tuple[list[Array], Sampled] | None = None
 
-    def prior(self, point: PointType) -> DensePrior | None:
+    def prior(self, point: PointType) -> Sampled | None:
         """Moments of the latent values at a point, None where their covariance is not positive definite.
 
         Those of the last point are kept, so that steps that leave the hyperparameters alone compute nothing twice.
@@ -81,20 +81,20 @@ class LatentStep(BlockedStep):
         values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
         if self._at is not None and all(map(np.array_equal, values, self._at[0])):
             return self._at[1]
-        prior = DensePrior(*self._moments(point))
+        prior = self._prior_at(point)
         try:
-            _ = prior.roots
+            prior.check()
         except NotPositiveDefiniteError:
             return None
         self.remember(point, prior)
         return prior
 
-    def remember(self, point: PointType, prior: DensePrior) -> None:
+    def remember(self, point: PointType, prior: Sampled) -> None:
         """Keep the prior at a point for the next call of `prior`."""
         self._at = [np.array(point[v.name]) for v in self.latent_model.value_vars], prior
 
-    def current(self, point: PointType) -> tuple[DensePrior, Array]:
-        """The prior and the latent values (c, n) at the current point of a chain.
+    def current(self, point: PointType) -> tuple[Sampled, Array]:
+        """The prior and the latent values (c, n), or what else is sampled, at the current point of a chain.
 
         Raises
         ------
@@ -105,11 +105,11 @@ class LatentStep(BlockedStep):
         if prior is None:
             at = {v.name: point[v.name] for v in self.latent_model.value_vars}
             raise NotPositiveDefiniteError.of("The prior covariance of the latent values", f" at {at}")
-        return prior, self.latent_model.latent_values(point, prior)
+        return prior, self.latent_model.values.from_point(point, prior, self.rng)
 
-    def moved(self, point: PointType, f: Array, prior: DensePrior) -> PointType:
+    def moved(self, point: PointType, f: Array, prior: Sampled) -> PointType:
         """The point with other latent values."""
-        return {**point, **self.latent_model.point_values(f, prior)}
+        return {**point, **self.latent_model.values.to_point(point, f, prior)}
 
     @abstractmethod
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
@@ -142,8 +142,9 @@ class LatentStep(BlockedStep):
         return Competence.INCOMPATIBLE
 
 
-def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: LatentPrior) -> list[TensorVariable]:
+def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model: LatentModel) -> list[TensorVariable]:
     """Value variables of the hyperparameters among `vars`; refuses what is neither these nor latent values."""
+    processes, holders = latent_model.processes, latent_model.values.names
     model = processes.model
     value_of = {rv: model.rvs_to_values[rv] for rv in processes.hyperparameters}
     if vars is None:
@@ -151,17 +152,15 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, processes: L
     given = list(vars) if isinstance(vars, Sequence) and not isinstance(vars, str) else [vars]
     if names := [v for v in given if isinstance(v, str)]:
         raise ValueError(f"vars wants variables, not names: model[{names[0]!r}] in place of {names[0]!r}.")
-    holders = {
-        v: latent.f for latent in processes.latents for v in (latent.f, latent.free, model.rvs_to_values[latent.free])
-    }
     left = [v for v in given if v not in holders]
-    wanted = [latent.f for latent in processes.latents if latent.f not in {holders.get(v) for v in given}]
+    known_names = dict.fromkeys(holders.values())
+    wanted = [v for v in known_names if v not in {holders.get(each) for each in given}]
     chosen = [value for rv, value in value_of.items() if any(v is rv or v is value for v in left)]
     known = {*value_of, *value_of.values()}
     if unknown := [v for v in left if v not in known]:
         raise ValueError(
             f"vars names {', '.join(repr(v.name) for v in unknown)}, which are no free variables of this model. It has "
-            f"{', '.join(repr(rv.name) for rv in (*[lt.f for lt in processes.latents], *value_of))} of its own."
+            f"{', '.join(repr(rv.name) for rv in (*known_names, *value_of))} of its own."
         )
     if wanted:
         raise ValueError(

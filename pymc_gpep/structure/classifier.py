@@ -16,6 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Observed
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
@@ -32,6 +33,7 @@ from pymc_gpep.structure.missing_responses import MissingResponses, missing_resp
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.recipes import why_no_recipes
 from pymc_gpep.structure.row_parts import RowParts
+from pymc_gpep.structure.sampled_values import SampledValues
 from pymc_gpep.structure.sum_reading import read_sum
 
 __all__ = ["GPClassifier", "read_classifier"]
@@ -201,6 +203,15 @@ class GPClassifier(LatentPrior):
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """See `LatentPrior`."""
         return self.prior.variables(data)
+
+    @property
+    def sampled_type(self) -> type[Sampled]:
+        """See `LatentPrior`."""
+        return self.prior.sampled_type
+
+    def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
+        """See `LatentPrior`."""
+        return self.prior.sampled(data)
 
     @property
     def n_classes(self) -> int:

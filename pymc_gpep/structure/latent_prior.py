@@ -14,11 +14,13 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.row_parts import RowParts
+from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals"]
 
@@ -195,6 +197,15 @@ class LatentPrior(ABC):
     @abstractmethod
     def variables(self, data: Mapping[Variable, Variable]) -> IntegratedVariables:
         """Return how integrated variables are made of latent functions, with data of the model as given."""
+
+    @property
+    def sampled_type(self) -> type[Sampled]:
+        """The type of the prior of what samplers move."""
+        return DensePrior
+
+    @abstractmethod
+    def sampled(self, data: Mapping[Variable, Variable]) -> SampledValues:
+        """Return what samplers move of the integrated variables, with data of the model as given."""
 
     @abstractmethod
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> Elsewhere:

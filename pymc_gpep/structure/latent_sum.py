@@ -20,7 +20,9 @@ from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
 from pymc_gpep.structure.cross_covariance import CrossCovariance, functions_of
@@ -35,6 +37,7 @@ from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.row_parts import PartsElsewhere, RowParts, row_parts
 from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
+from pymc_gpep.structure.sum_values import SumValues
 
 __all__ = ["LatentSum"]
 
@@ -155,6 +158,11 @@ class LatentSum(LatentPrior):
     def singular(self) -> bool:
         """See `LatentPrior`."""
         return not self.alone
+
+    @property
+    def sampled_type(self) -> type[Sampled]:
+        """See `LatentPrior`."""
+        return NormalsPrior
 
     @property
     def described(self) -> str:
@@ -339,6 +347,10 @@ class LatentSum(LatentPrior):
     def variables(self, data: Mapping[Variable, Variable]) -> SumVariables:
         """See `LatentPrior`."""
         return SumVariables(self, data)
+
+    def sampled(self, data: Mapping[Variable, Variable]) -> SumValues:
+        """See `LatentPrior`."""
+        return SumValues(self, data)
 
     def variables_there(
         self, names: Sequence[str], data: Mapping[Variable, Variable], x: ArrayLike | None, new: Mapping[str, ArrayLike]

@@ -20,7 +20,16 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
-__all__ = ["Moments", "check_moments", "frozen_data", "prior_array_of", "prior_moments", "prior_roots", "prior_type_of"]
+__all__ = [
+    "Moments",
+    "check_moments",
+    "frozen_data",
+    "observed",
+    "prior_array_of",
+    "prior_moments",
+    "prior_roots",
+    "prior_type_of",
+]
 
 
 def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
@@ -79,6 +88,22 @@ def prior_moments(
     def at(point: PointType) -> Moments:
         k, mean, parameters, labels = function(*(point[v.name] for v in value_vars))
         return Moments(k, mean, labels, classifier.likelihood_model.given(parameters))
+
+    return at
+
+
+def observed(
+    classifier: GPClassifier, data: Mapping[Variable, Variable]
+) -> Callable[[PointType], tuple[Observed, Likelihood]]:
+    """Observations, and the likelihood with its parameters, as a function of a point of the model."""
+    model = classifier.model
+    outputs = [*model.replace_rvs_by_values([classifier.parameters]), classifier.labels]
+    value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
+    function = graph_function(model, value_vars, graph_replace(outputs, dict(data), strict=False))
+
+    def at(point: PointType) -> tuple[Observed, Likelihood]:
+        parameters, labels = function(*(point[v.name] for v in value_vars))
+        return labels, classifier.likelihood_model.given(parameters)
 
     return at
 

@@ -17,9 +17,10 @@ from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
 from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.process_values import ProcessValues
 from pymc_gpep.structure.process_variables import ProcessVariables
 
-__all__ = ["GPModel", "check_priors", "read_processes", "refuse_what_was_made", "with_functions"]
+__all__ = ["GPModel", "check_priors", "processes_or", "read_processes", "refuse_what_was_made", "with_functions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +70,10 @@ class GPModel(LatentPrior):
     def variables(self, data: Mapping[Variable, Variable]) -> ProcessVariables:
         """See `LatentPrior`."""
         return ProcessVariables(self.latents, (self.n_functions, self.n_points))
+
+    def sampled(self, data: Mapping[Variable, Variable]) -> ProcessValues:
+        """See `LatentPrior`."""
+        return ProcessValues(self)
 
     def elsewhere(self, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]) -> CrossCovariance:
         """See `LatentPrior`."""
@@ -158,6 +163,20 @@ def read_processes(model: pm.Model) -> GPModel:
         ),
         n_points=int(shapes[0][-1]),
     )
+
+
+def processes_or(error: StructureError, model: pm.Model) -> GPModel:
+    """Read the latent values of Gaussian processes of a model that cannot be read in another way, as an error says.
+
+    Raises
+    ------
+    StructureError
+        The given one, if there is no such process, since it knows of sums as well.
+    """
+    try:
+        return read_processes(model)
+    except StructureError:
+        raise error from None
 
 
 def check_priors(latents: Sequence[LatentGP], model: pm.Model) -> None:

@@ -201,3 +201,23 @@ def test_wine():
     assert abs(plain.evidence - results["nested_ep"].log_evidence) < 4 * error < 0.4
     # Nested EP neglects less: 0.3 for all 178 points.
     assert abs(nested_ep.log_evidence - results["nested_ep"].log_evidence) < 0.5
+
+
+@pytest.mark.parametrize("start", ["prior", "ep"])
+def test_sums_of_effects_by_quadrature(start):
+    """Two effects with the variances 1 and s², in four rows, whose evidence is an integral over a plane."""
+    x, y, s = np.array([-1.0, 0.4, 1.1, 2.0]), np.array([0, 1, 0, 1]), 1.7
+    with pm.Model() as model:
+        scale = pm.HalfNormal("s", 1)
+        level, slope = pm.Normal("level", 0.2, 1), pm.Normal("slope", 0, scale)
+        pm.Bernoulli("y", logit_p=level + slope * x, observed=y)
+    root = np.array([[1.0, 0.0], [0.0, s]])
+    signs = 2.0 * y - 1.0
+
+    def likelihood(effects):
+        return np.prod(1.0 / (1.0 + np.exp(-signs * (effects[:, :1] + effects[:, 1:] * x))), axis=1)
+
+    exact = float(np.log(small.integrate(likelihood, np.array([0.2, 0.0]), root @ root.T)))
+    result = estimate(model, {"s": s}, start=start, runs=100, temperatures=15)
+    assert abs(result.log_evidence - exact) < 4 * result.standard_error < 0.3
+    assert abs(result.thermodynamic - exact) < 4 * result.thermodynamic_error < 0.3

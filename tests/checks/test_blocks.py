@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from pymc_gpep.checks import blocks
 from pymc_gpep.checks.blocks import block_check
 
 
@@ -24,3 +25,14 @@ def test_points_that_move_oppositely_are_near_as_well(signs):
     expected = np.exp(0.045) * (np.exp(0.09 * correlation[0]) - 1.0)
     assert check.shift[0] == pytest.approx(expected, abs=4.0 * check.standard_error[0])
     assert abs(check.shift[0]) > 6.0 * check.standard_error[0]
+
+
+def test_neighbours_of_a_few_points_at_a_time_are_those_of_all(monkeypatch):
+    rng = np.random.default_rng(1)
+    x = np.einsum("scm,mn->scn", rng.standard_normal((300, 2, 5)), rng.standard_normal((5, 40)))
+    correlation = sum(np.corrcoef(x[:, k].T) ** 2 for k in range(2))
+    np.fill_diagonal(correlation, np.inf)
+    expected = np.argsort(-correlation, axis=1)[:, :16]
+    for entries in (1, 300, 10_000):
+        monkeypatch.setattr(blocks, "_ENTRIES", entries)
+        np.testing.assert_array_equal(blocks._near(x, 16), expected)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.hyper.weights import smooth, stand_for_posterior
+from pymc_gpep.hyper.weights import smooth, smooth_each, stand_for_posterior
 
 
 @pytest.mark.parametrize(
@@ -21,3 +21,17 @@ def test_a_tail_of_few_draws_says_nothing(draws):
     assert np.isfinite(smoothed).all()
     assert np.isfinite(pareto_k) == (draws == 30)
     assert np.array_equal(smoothed, log_weights) == (draws != 30)
+
+
+@pytest.mark.parametrize("draws", [20, 30, 100, 1000])
+def test_many_tails_are_smoothed_as_each_alone(draws):
+    """Of one ArviZ smooths the tail."""
+    rng = np.random.default_rng(draws)
+    spread = np.geomspace(1e-12, 30.0, 12)
+    log_weights = np.column_stack([scale * rng.standard_normal(draws) for scale in spread])
+    log_weights[:, 5] = 0.0
+    smoothed, pareto_k = smooth_each(log_weights)
+    for column, own, k in zip(log_weights.T, smoothed.T, pareto_k, strict=True):
+        expected, expected_k = smooth(column)
+        assert k == pytest.approx(expected_k, rel=1e-8)
+        np.testing.assert_allclose(own, expected, rtol=1e-8, atol=1e-10)

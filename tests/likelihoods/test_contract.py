@@ -88,7 +88,9 @@ def test_density_sums_to_one_over_the_classes(likelihood):
 def test_density_of_all_points_is_the_product(likelihood):
     f = np.random.default_rng(1).normal(size=(2, 5, n_functions(likelihood), N))
     labels = observed(likelihood)
-    each = sum(likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(N))
+    each = [likelihood.log_density(f[..., [i]], labels[[i]]) for i in range(N)]
+    assert_allclose(likelihood.log_densities(f, labels), np.stack(each, axis=-1), rtol=1e-12)
+    each = sum(each)
     assert_allclose(likelihood.log_density(f, labels), each, rtol=1e-12)
 
 

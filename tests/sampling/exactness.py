@@ -97,8 +97,12 @@ def found(idata: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
     f = posterior["f"].values.reshape(chains, draws, -1)
     logs = np.log(np.stack([posterior["eta"].values, posterior["ls"].values], axis=-1))
     values = np.concatenate([logs, f, f**2], axis=-1)
-    errors = np.array([float(az.mcse(values[..., j])) for j in range(values.shape[-1])])
-    return values.mean(axis=(0, 1)), errors
+    return values.mean(axis=(0, 1)), standard_errors(values)
+
+
+def standard_errors(values: np.ndarray) -> np.ndarray:
+    """Monte Carlo errors of the means of draws (chains, draws, columns)."""
+    return np.array([float(az.mcse(values[..., j])) for j in range(values.shape[-1])])
 
 
 def assert_exact(idata: xr.DataTree, problem: Problem, least_effective: float = 100.0) -> None:

@@ -73,7 +73,7 @@ def test_centred_and_whitened_as_the_joint_density(latent_model):
     roots = np.linalg.cholesky(k)
     f = mean + (roots @ z[..., None])[..., 0]
     model = latent_model.processes.model
-    joint = model.compile_logp()({**point, **latent_model.point_values(f, DensePrior(k, mean))})
+    joint = model.compile_logp()({**point, **latent_model.values.to_point(point, f, DensePrior(k, mean))})
     of_rotated = sum(-0.5 * (z[a] ** 2 + np.log(2 * np.pi)).sum() for a in range(len(z)))
     of_latent = log_normal(f, mean, k)
     for latent in latent_model.processes.latents:

@@ -8,7 +8,8 @@ import pymc as pm
 import pytest
 
 import pymc_gpep as gpep
-from pymc_gpep.sampling.guided import _guided_classifier
+from pymc_gpep.sampling.guided import guided
+from pymc_gpep.structure import read_classifier
 from tests import models
 from tests.sampling import small
 from tests.sampling.exactness import PROBLEMS, build
@@ -177,7 +178,7 @@ def test_no_hyperparameters_to_move(model):
 
 def test_guide_is_chosen_by_the_likelihood():
     for name, guide in (("probit", "nested_ep"), ("softmax", "laplace"), ("bernoulli", "ep")):
-        _, chosen = _guided_classifier(build(PROBLEMS[name]), None, None)
+        _, chosen = guided(read_classifier, build(PROBLEMS[name]), None, None)
         assert chosen == guide
     model, _ = models.fixed()
     with model:
@@ -242,7 +243,7 @@ def test_a_guide_needs_a_classifier():
 def test_a_model_without_processes_is_refused():
     with pm.Model():
         pm.Normal("x")
-        with pytest.raises(gpep.StructureError, match=r"pm\.gp\.Latent priors alone, of which the model has none"):
+        with pytest.raises(gpep.StructureError, match=r"The model has no likelihood to read"):
             gpep.GuidedHMC()
 
 

@@ -3,7 +3,7 @@
 The row of `shapes` (1, n) is κ > 0. At 0 the derivative jumps: `derivatives` are one-sided, with no curvature, and of
 no use to Newton's method. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 
-E exp ℓ is eᴬ + eᴮ of two normal tails: A = −κm + ½κ²v + log Φ(m/√v − κ√v), and B the same of −m and 1/κ.
+E exp ℓ is eᴬ + eᴮ, two normal tails: A = −κm + ½κ²v + log Φ(m/√v − κ√v). B is the same for −m and 1/κ.
 """
 
 import math

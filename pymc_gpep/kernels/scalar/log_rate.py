@@ -1,8 +1,8 @@
 """ℓ(g) = w g − eᵍ, or log(1 − exp(−eᵍ)), and their averages over a normal g, the logarithm of a rate.
 
-Rows of `shapes` (2, n) are the weight w ≥ 0 and, where it is 1, that at least one event was seen and not how many;
-w then does not count. Times until an event are such: w is 1 for one that was seen, 0 for one not seen yet, and for a
-sum of times it is how many there are. Arrays as in `pymc_gpep.likelihoods.standard_density`.
+Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 where at least one event was seen, and nobody knows how many:
+that is the second ℓ, without w. A time until an event has the weight 1 if it was seen, and 0 if it was not yet. A sum of
+times has as many as it is made of. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 """
 
 import math

@@ -2,10 +2,10 @@
 
     LOGISTIC: ℓ = a log σ(g) + b log σ(−g)         SOME: ℓ = log(1 − exp(−eᵍ))
 
-Both are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). It is summed by
-the trapezoid rule in τ with t = shift + scale · sinh τ, with twice the nodes until the digits agree: as they double
-with the nodes, the error left is about the square of the difference. Nodes are dense about the mode, or, where the
-normal density is so wide that nodes about its mode would pass over it, about the bend of ℓ.
+Both are concave. The integrand in t, from its mode g₀ on, is exp(ℓ(g₀ + t) − ℓ(g₀) − ℓ′(g₀) t − t²/2v). The
+trapezoid rule in τ sums it, t = shift + scale · sinh τ, with twice the nodes until the digits agree. As digits double
+with the nodes, the error left is about the square of the difference. Nodes are dense about the mode. Under a normal
+density so wide that they would pass over the bend of ℓ, they are dense about the bend.
 """
 
 import math
@@ -47,7 +47,7 @@ def _log_logistics(g):
 def _some(g):
     """log(1 − exp(−r)), r = eᵍ, and four derivatives in g.
 
-    The first is r / (eʳ − 1) = 1 − r/2 + r²/12 − ..., whose series has the digits of the others where r is small.
+    The first is r / (eʳ − 1) = 1 − r/2 + r²/12 − .... This series keeps the digits of all where r is small.
     """
     r = math.exp(g)
     if r < _SERIES:
@@ -206,7 +206,7 @@ def _terms(pull, v, measure, count, every, room, out):
 
     They are written into `out` (6,), and after them what cumulants are powers of, for their rounding. `pull` is
     (g₀ − m)/v, `measure` what is between nodes. The derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′)
-    and so on, or cumulants of g where N is wide: those cancel where it is narrow.
+    and so on. Where N is wide they are cumulants of g, which cancel where it is narrow.
     """
     total = 0.0
     average = 0.0
@@ -274,7 +274,7 @@ def _powers(mode, count, room):
 def log_unimodal_normal(kind, a, b, mean, v, room):
     """The logarithm, its first four derivatives in the mean, and those in a and b, with a `room` of `ROOM`.
 
-    NaN where the rules do not agree, or where a number is none that they are for.
+    NaN where the rules do not agree, and for powers or moments that are negative or not finite.
     """
     missing = math.nan
     if not (0.0 <= v < math.inf and math.isfinite(mean) and 0.0 <= a < math.inf and 0.0 <= b < math.inf):

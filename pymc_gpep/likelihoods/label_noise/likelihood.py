@@ -48,9 +48,8 @@ class LabelNoise(OneFunctionPerClass, ABC):
         latent, epsilon = variable.owner.op.dist_params(variable.owner)
         return Reading(cast(TensorVariable, latent), pt.atleast_2d(epsilon))
 
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        noisy: Array = self._with_noise(self.log_density_without(f, observed), f.shape[-2]).sum(axis=-1)
-        return noisy
+    def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        return self._with_noise(self.log_density_without(f, observed), f.shape[-2])
 
     def probabilities(
         self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5

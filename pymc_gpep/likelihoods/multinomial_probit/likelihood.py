@@ -90,9 +90,8 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
     def averaged(self, name: str, mean: TensorVariable, variance: TensorVariable, **kwargs: Any) -> Variable:
         return UnequalNoiseProbit(name, mean, variance, **kwargs)
 
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        log_p: Array = log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0].sum(axis=-1)
-        return log_p
+    def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        return log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0]
 
     def probabilities(
         self, mean: Array, cov: Array, *, how: str | None = None, tolerance: float = 5e-5

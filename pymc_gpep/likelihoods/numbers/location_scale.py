@@ -38,7 +38,7 @@ __all__ = ["LogNormalLikelihood", "LogisticLikelihood", "NormalLikelihood"]
 
 
 def _normal_shapes(side: Array) -> Array:
-    """Of g = (y − f)/σ: the density, and Φ(−g) for what is above a bound, Φ(g) for what is below one."""
+    """The side of Φ for g = (y − f)/σ: Φ(−g) above a bound, Φ(g) below one, and 0 for the density."""
     return -side[None]
 
 
@@ -110,7 +110,7 @@ class LocationScale(StandardLikelihood, ABC):
 
     @abstractmethod
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """Those of numbers, whether or not they would be censored."""
+        """Moments of numbers, whether or not they would be censored."""
 
 
 @dataclass(frozen=True)

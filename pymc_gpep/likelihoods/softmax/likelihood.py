@@ -78,8 +78,8 @@ class SoftmaxLikelihood(OneFunctionPerClass):
             f"function pm.Bernoulli({name!r}, logit_p=f)."
         )
 
-    def log_density(self, f: Array, observed: NDArray[np.int64]) -> Array:
-        log_p: Array = log_softmax(f, axis=-2)[..., observed, np.arange(len(observed))].sum(axis=-1)
+    def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
+        log_p: Array = log_softmax(f, axis=-2)[..., observed, np.arange(len(observed))]
         return log_p
 
     def probabilities(

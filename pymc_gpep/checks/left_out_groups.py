@@ -1,0 +1,162 @@
+"""Leave-one-group-out cross-validation from one fit: the predictive density of all labels of a group given the others.
+
+Latent values of the rows of a group have the posterior N(μ, R Rᵀ). It is their posterior given the labels of all other
+groups, times the sites of the rows, exp(νᵀf − ½ fᵀΠf), normalised. With b = ν − Πμ, E = I − RᵀΠR and f = μ + R ε,
+
+    p(y_I | y_-I) = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb) ⟨∏ p(y_i | f_i) exp(−bᵀR ε + ½ εᵀRᵀΠR ε)⟩,
+
+an average over standard normals ε of what hardly varies where sites resemble the likelihood.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.special import logsumexp, softmax
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.checks.leave_one_out import harmonic
+from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions
+from pymc_gpep.hyper.weights import ALL_ALIKE, importance_estimate, smooth
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.log_predictive import log_predictive
+from pymc_gpep.progress import RowProgress
+from pymc_gpep.structure import GPClassifier
+
+if TYPE_CHECKING:
+    from pymc_gpep.checks.left_out import CavityELPD
+
+__all__ = ["Groups", "LeftOutGroup", "leave_groups_out", "left_out_group"]
+
+_SEED = 20_161_018  # the same fit has the same answer
+
+
+class Groups(NamedTuple):
+    """Groups of rows."""
+
+    name: str
+    """The name of the axis over groups."""
+    labels: NDArray[np.generic]
+    """Names of the groups, (g,)."""
+    rows: Sequence[NDArray[np.intp]]
+    """Rows of each."""
+
+
+class LeftOutGroup(NamedTuple):
+    """Log densities of all labels of a group together."""
+
+    without: float
+    """Given the labels of all other groups; NaN where there is no posterior without the group's sites."""
+    within: float
+    """Under the whole posterior."""
+    error: float
+    """Standard error of `without`, 0 where it is not sampled."""
+    pareto_k: float
+    """Pareto k of the weights of draws; −inf where these are all but alike, or nothing is sampled."""
+
+
+def left_out_group(
+    group: GroupOfRows, likelihood: Likelihood, labels: NDArray[np.int64], draws: int, tolerance: float
+) -> LeftOutGroup:
+    """Leave one group out.
+
+    Parameters
+    ----------
+    group : GroupOfRows
+        The posterior of its m rows, and their sites.
+    likelihood : Likelihood
+        At these rows.
+    labels : array (m,)
+        Observations there.
+    draws : int
+        Number of draws of latent values, where there is more than one row.
+    tolerance : float
+        See `Fit.loo`.
+    """
+    c, m, p = group.root.shape
+    if p > c * m:  # as many normals as there are latent values will do
+        p = c * m
+        group = group._replace(root=np.linalg.qr(group.root.reshape(p, -1).T, mode="r").T.reshape(c, m, p))
+    pulls = group.sites.product(group.root.transpose(2, 0, 1))
+    curvature = np.tensordot(pulls, group.root, axes=((1, 2), (0, 1)))
+    force = np.tensordot(group.weights, group.root, axes=2)
+    try:
+        factor = cholesky(np.eye(p) - curvature, lower=True)
+    except (LinAlgError, ValueError):  # as of what is not finite
+        return LeftOutGroup(np.nan, np.nan, np.nan, np.nan)
+    solved = cho_solve((factor, True), force)
+    if m == 1:
+        half, mean = group.root[:, 0], group.mean.T
+        wide = half @ cho_solve((factor, True), half.T)
+        without, within = (
+            float(log_predictive(likelihood, centre, cov[None], labels, tolerance=tolerance)[0])
+            for centre, cov in ((mean - half @ solved, wide), (mean, half @ half.T))
+        )
+        return LeftOutGroup(without, within, 0.0, -np.inf)
+    rng = np.random.default_rng(_SEED)
+    noise = rng.standard_normal((-(-draws // 2), p))
+    noise = np.concatenate([noise, -noise])
+    x = (noise @ group.root.reshape(c * m, p).T).reshape(-1, c, m)
+    log_p = likelihood.log_density(group.mean + x, labels)
+    log_sites = noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True)
+    log_weights, pareto_k = smooth(log_p - log_sites)
+    average, effective = importance_estimate(log_weights)
+    if effective > ALL_ALIKE * len(noise):
+        pareto_k = -np.inf
+    normaliser = float(np.log(factor.diagonal()).sum()) - 0.5 * float(force @ solved)
+    within = float(logsumexp(log_p)) - float(np.log(len(log_p)))
+    return LeftOutGroup(normaliser + average.value, within, average.error, pareto_k)
+
+
+def leave_groups_out(
+    classifier: GPClassifier,
+    method: str,
+    nodes: Callable[[], Iterable[LatentFunctions]],
+    weights: Array,
+    groups: Groups,
+    *,
+    converged: bool,
+    draws: int,
+    tolerance: float = 5e-5,
+    progressbar: bool = True,
+) -> "CavityELPD":
+    """Compute what `Fit.loo` returns for groups.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    method : str
+        Name of the approximation.
+    nodes : callable
+        Makes the latent functions at each node in turn.
+    weights : array (s,)
+        Weights of the nodes; they sum to 1.
+    groups : Groups
+    converged : bool
+        Whether the fit did.
+    draws : int
+        Number of draws of the latent values of each group.
+    tolerance : float
+    progressbar : bool
+    """
+    from pymc_gpep.checks.left_out import groups_summed_up  # with it comes ArviZ
+
+    found = np.empty((len(LeftOutGroup._fields), len(weights), len(groups.rows)))
+    n_rows = sum(map(len, groups.rows))
+    with RowProgress("Leaving out", len(weights) * n_rows, progressbar) as progress:
+        for s, functions in enumerate(nodes()):
+            for g, rows in enumerate(groups.rows):
+                likelihood, labels = functions.likelihood.at(rows), functions.labels[rows]
+                found[:, s, g] = left_out_group(functions.group(rows), likelihood, labels, draws, tolerance)
+                progress.advance(len(rows))
+    without, within, error, pareto_k = found
+    log_weights = np.log(weights)[:, None]
+    elpd = harmonic(log_weights, without)
+    lpd = logsumexp(log_weights + within, axis=0)
+    # The errors of nodes, which share draws, count as the densities of their labels do.
+    share = softmax(log_weights - without, axis=0)
+    sampled = (share * error).sum(axis=0), pareto_k.max(axis=0)
+    converged = converged and bool(np.isfinite(elpd).all())
+    return groups_summed_up(classifier, method, groups.name, groups.labels, lpd, elpd, sampled, converged, draws)

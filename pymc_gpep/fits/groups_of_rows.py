@@ -1,0 +1,56 @@
+"""Groups of rows as a user names them."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pytensor.graph.basic import Constant, Variable
+
+from pymc_gpep.checks.left_out_groups import Groups
+from pymc_gpep.structure import GPClassifier
+
+__all__ = ["groups_of_rows"]
+
+
+def groups_of_rows(classifier: GPClassifier, groups: ArrayLike | str, data: Mapping[Variable, Variable]) -> Groups:
+    """Return the rows of each group, of those that were fitted.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+    groups : array_like (n,), or str
+        A label for each row, or the name of data of the model that are such labels.
+    data : mapping
+        Data of the model → constants, as they were fitted.
+
+    Raises
+    ------
+    ValueError
+        If there is no label for a row, if all rows have the same one, or if the model has no data of that name.
+    """
+    name, labels = (groups, _labels_of(classifier, groups, data)) if isinstance(groups, str) else ("group", groups)
+    given = np.asarray(labels)
+    n, rows = classifier.n_points, classifier.n_rows
+    if given.shape not in ((n,), (rows,)):
+        raise ValueError(f"groups must be a label for each of {rows} rows, ({rows},), but has the shape {given.shape}.")
+    if classifier.missing is not None and given.shape == (rows,):
+        given = given[classifier.missing.fitted]
+    if unknown := [i for i, label in enumerate(given.tolist()) if label is None or label != label]:  # NaN
+        raise ValueError(f"groups has no label for {len(unknown)} rows, the first of which is {unknown[0]}.")
+    found, place = np.unique(given, return_inverse=True)
+    if len(found) < 2:
+        raise ValueError("groups has one label for all rows. There must be another group to predict one from.")
+    order = np.argsort(place, kind="stable")
+    return Groups(name, found, np.split(order, np.cumsum(np.bincount(place))[:-1]))
+
+
+def _labels_of(classifier: GPClassifier, name: str, data: Mapping[Variable, Variable]) -> ArrayLike:
+    by_name = {str(v.name): value.data for v, value in data.items() if isinstance(value, Constant)}
+    own = [v.name for v in classifier.model.data_vars]
+    if name not in own or name not in by_name:
+        raise ValueError(
+            f"groups is {name!r}, but the data of the model are {', '.join(map(repr, own)) or 'none'}. Give an array "
+            "of labels, or put the index into the model as pm.Data."
+        )
+    values: ArrayLike = by_name[name]
+    return values

@@ -1,0 +1,88 @@
+"""Samplers on sums of effects, against draws from the prior that are weighted."""
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+from tests.sampling.samplers import SAMPLERS
+from tests.sampling.sum_problems import SUM_PROBLEMS, assert_exact, build
+
+FEW = {
+    ("guided_hmc", "crossed"),
+    ("guided_hmc", "mixed"),
+    ("elliptical_slice", "classes"),
+    ("probit_gibbs-whitened", "classes"),
+    ("probit_gibbs-collapsed", "mixed"),
+    ("pseudo_marginal", "crossed"),
+}
+ALL = [
+    (name, problem)
+    for name, sampler in SAMPLERS.items()
+    for problem, each in SUM_PROBLEMS.items()
+    if each.kind in sampler.kinds and name not in ("probit_gibbs-centred", "scaled_metropolis")
+]
+
+
+@pytest.mark.parametrize(
+    ("sampler", "problem", "draws"),
+    [
+        *(pytest.param(*each, 250, marks=pytest.mark.slow) for each in ALL if each in FEW),
+        *(pytest.param(*each, 1500, marks=pytest.mark.calibration) for each in ALL),
+    ],
+)
+def test_sampler_is_exact(sampler, problem, draws):
+    with build(problem):
+        idata = pm.sample(
+            draws, tune=draws // 2, chains=2, cores=1, step=SAMPLERS[sampler].make(), random_seed=4, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert_exact(problem, idata, least_effective=0.1 * draws)
+
+
+@pytest.mark.parametrize("step", [gpep.GuidedHMC, gpep.EllipticalSlice, gpep.PseudoMarginal, gpep.ProbitGibbs])
+def test_draws_are_of_the_variables_of_the_model(step):
+    with build("mixed") as model:
+        given = step(guide="prior") if step is gpep.EllipticalSlice else step()
+        assert {v.name for v in given.vars} == {"z", "beta", "g", "s_log__", "eta_log__"}
+        idata = pm.sample(6, tune=20, chains=1, step=given, random_seed=1, progressbar=False,
+                          compute_convergence_checks=False)  # fmt: skip
+    posterior = idata["posterior"]
+    assert {"z", "beta", "g", "s", "eta", "u"} <= set(posterior)
+    scaled = posterior["s"].values[..., None] * posterior["z"].values
+    np.testing.assert_allclose(posterior["u"].values, scaled, rtol=1e-12)
+    for name in model.named_vars.keys() - {"y"}:
+        assert float(posterior[name].std()) > 0
+
+
+@pytest.mark.slow
+def test_other_steps_may_move_the_scales():
+    """Normals are those of the variables at the scales that another step has left."""
+    with build("crossed") as model:
+        step = gpep.EllipticalSlice([model["level"], model["ability"], model["difficulty"]])
+        idata = pm.sample(200, tune=100, chains=2, cores=1, step=[step, pm.Slice([model["s"]])], random_seed=2,
+                          progressbar=False, compute_convergence_checks=False)  # fmt: skip
+    assert_exact("crossed", idata, least_effective=15)
+    assert float(abs(idata["posterior"]["difficulty"].sum("difficulty_dim_0")).max()) < 1e-12
+
+
+def test_variables_that_are_left_out_are_named():
+    with build("mixed") as model, pytest.raises(ValueError, match="vars leaves out latent values, 'z', 'g'"):
+        gpep.EllipticalSlice([model["beta"]])
+
+
+def test_latent_values_of_sums_are_not_held():
+    with build("mixed"), pytest.raises(ValueError, match="hyper='centred' holds latent values, which have no density"):
+        gpep.ProbitGibbs(hyper="centred")
+
+
+def test_marginal_model():
+    """Its hyperparameters have the posterior of the model; effects are kept for the step alone."""
+    model = build("crossed")
+    marginal = gpep.marginalize(model)
+    with marginal:
+        step = gpep.PseudoMarginal()
+        idata = pm.sample(5, tune=2, chains=1, step=step, random_seed=1, progressbar=False,
+                          compute_convergence_checks=False)  # fmt: skip
+    assert set(idata["posterior"]) == {"s"}
+    assert float(idata["posterior"]["s"].std()) > 0
