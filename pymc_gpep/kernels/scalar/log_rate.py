@@ -1,7 +1,7 @@
 """ℓ(g) = w g − eᵍ, or log(1 − exp(−eᵍ)), and their averages over a normal g, the logarithm of a rate.
 
-Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 where at least one event was seen, and nobody knows how many:
-that is the second ℓ, without w. A time until an event has the weight 1 if it was seen, and 0 if it was not yet. A sum of
+Row 0 of `shapes` (2, n) is the weight w ≥ 0. Row 1 is 1 where at least one event was seen, and not how many: that is
+the second ℓ, without w. A time until an event has the weight 1 if it was seen, and 0 if it was not yet. A sum of
 times has as many as it is made of. Arrays as in `pymc_gpep.likelihoods.standard_density`.
 """
 
