@@ -13,6 +13,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dtrtri
+from scipy.special import log_expit, log_ndtr
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import Approximator, Solution
@@ -31,7 +32,10 @@ from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 Array = np.ndarray
 
-LINKS: dict[str, TwoClasses] = {each.name: each for each in LIKELIHOODS if isinstance(each, TwoClasses)}
+_LOGARITHMS = {"probit": log_ndtr, "logit": log_expit}
+LINKS: dict[str, TwoClasses] = {
+    each.name: each for each in LIKELIHOODS if isinstance(each, TwoClasses) and each.name in _LOGARITHMS
+}
 """The likelihoods: probit and logit."""
 METHODS: dict[str, Approximator] = {
     "LA": gpep.ScalarLaplace(),
@@ -97,6 +101,12 @@ AUTHORS: dict[str, Approximator] = {"LR, code": AuthorsLabelRegression(), "TAPna
 EVERY = METHODS | AUTHORS
 
 
+def log_link(likelihood: TwoClasses, f: Array) -> Array:
+    """log p(y = 1 | f), right far into the tail."""
+    log_p: Array = _LOGARITHMS[likelihood.name](f)
+    return log_p
+
+
 def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
     """What section 7.2 prints, and the code computes, for the bound of the factorial method; it is none.
 
@@ -108,7 +118,7 @@ def printed_bound(solution: Solution, likelihood: TwoClasses) -> float:
     root = prior.roots[0]
     width = 1.0 / (dtrtri(root.T)[0] ** 2).sum(1)
     sign, mean, weights = 2.0 * solution.labels - 1.0, solution.mean[0], solution.posterior.weights[0]
-    fit = float(likelihood.log_link(sign * mean / np.sqrt(width)).sum())
+    fit = float(log_link(likelihood, sign * mean / np.sqrt(width)).sum())
     pull = float(weights @ mean - weights**2 @ width)
     return fit - 0.5 * pull - float(np.log(root.diagonal()).sum()) + 0.5 * float(np.log(width).sum())
 

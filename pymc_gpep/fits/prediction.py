@@ -95,7 +95,7 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
     )
 
 
-_ENTRIES = 4_000  # that a row counts for at least, so that an interrupt is soon heeded
+_ENTRIES = 500  # that a row counts for at least, so that an interrupt is soon heeded
 
 
 def process_and_inputs(
