@@ -78,7 +78,7 @@ def _inla(name: str) -> dict[str, Any]:
     observed = data.rvs_to_values[data["y"]].eval()
     rng = np.random.default_rng(1)
     group, x = np.repeat(np.arange(40), 3), rng.normal(size=120)
-    with pm.Model():
+    with pm.Model(model=None):
         level, beta, s = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1), pm.HalfNormal("s", 1.5)
         precision = np.eye(40) / s**2
         u = pm.MvNormal("u", mu=np.zeros(40), tau=precision)

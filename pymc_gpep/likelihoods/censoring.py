@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["UNBOUNDED", "Observable", "censored_side", "observable_of"]
+__all__ = ["UNBOUNDED", "Observable", "censored_side", "no_bounds", "observable_of"]
 
 UNBOUNDED = 1e300
 """What stands for an infinite bound: solvers take no parameters that are not finite."""
@@ -31,10 +31,15 @@ class Observable(NamedTuple):
     """Bounds, numbers or (n,); ∓ `UNBOUNDED` where there are none."""
 
 
+def no_bounds() -> tuple[TensorVariable, TensorVariable]:
+    """The bounds of what is not censored."""
+    lower, upper = (pt.constant(end, dtype="float64") for end in (-UNBOUNDED, UNBOUNDED))
+    return lower, upper
+
+
 def observable_of(variable: TensorVariable) -> Observable | None:
     """The distribution behind a random variable, and its bounds; None where these are random themselves."""
-    ends = [pt.constant(end, dtype="float64") for end in (-UNBOUNDED, UNBOUNDED)]
-    lower, upper = ends
+    lower, upper = ends = no_bounds()
     if isinstance(variable.owner.op, CensoredRV):
         variable, lower, upper = variable.owner.inputs[:3]
         if any(isinstance(v.owner and v.owner.op, RandomVariable) for v in ancestors([lower, upper])):

@@ -24,6 +24,8 @@ class Reading(NamedTuple):
     """Latent values (n, c), or (n,) where there is no axis for functions."""
     parameters: TensorVariable | None = None
     """What else, at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None for nothing."""
+    unbounded: TensorVariable | None = None
+    """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
     everywhere: "Reading | None" = None
     """The same at all rows of the data, where the responses of some are missing."""
 

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.censoring import no_bounds
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
@@ -17,10 +18,17 @@ from pymc_gpep.likelihoods.one_function import OneFunction
 __all__ = ["StandardLikelihood", "reading_of"]
 
 
-def reading_of(argument: TensorVariable, *rows: TensorVariable) -> Reading:
-    """The reading of a variable whose parameters have these rows, each a number or (n,)."""
-    each = pt.broadcast_arrays(*(pt.atleast_1d(row.astype("float64")) for row in rows))
-    return Reading(argument, pt.stack(each))
+def reading_of(
+    argument: TensorVariable, *rows: TensorVariable, bounds: tuple[TensorVariable, TensorVariable] | None = None
+) -> Reading:
+    """The reading of a variable whose parameters have these rows, each a number or (n,), and bounds after them."""
+
+    def stacked(*each: TensorVariable) -> TensorVariable:
+        return pt.stack(pt.broadcast_arrays(*(pt.atleast_1d(row.astype("float64")) for row in each)))
+
+    if bounds is None:
+        return Reading(argument, stacked(*rows))
+    return Reading(argument, stacked(*rows, *bounds), unbounded=stacked(*rows, *no_bounds()))
 
 
 @dataclass(frozen=True)

@@ -75,6 +75,7 @@ class GPClassifier(LatentPrior):
     labels: TensorVariable
     parameters: TensorVariable
     given: TensorVariable | None
+    unbounded: TensorVariable | None
     class_dim: str | None
     point_dim: str | None
     class_labels: tuple[object, ...] | None
@@ -288,6 +289,7 @@ def read_classifier(
         labels=labels,
         parameters=parameters,
         given=(reading.everywhere or reading).parameters,
+        unbounded=(reading.everywhere or reading).unbounded,
         class_dim=dims.class_dim,
         point_dim=point_dim,
         class_labels=dims.class_labels,

@@ -1,6 +1,6 @@
 """The likelihood of a model at new points: what exposures, cutpoints and the like are there."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,8 @@ class LikelihoodElsewhere:
             variable = known[name]
             (fitted,) = evaluate([data.get(variable, variable)])
             each_point = fitted.shape[:1] == (classifier.n_rows,)
-            checked = _checked(variable, value, n_points if each_point else None)
+            rows = n_points if each_point else None
+            checked = _checked(variable, value, rows, finite=classifier.unbounded is None)
             short = (self._rows or 0) - n_points if each_point else 0
             self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
             there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
@@ -85,9 +86,14 @@ class LikelihoodElsewhere:
             return
         value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
         self._names = [variable.name for variable in value_vars]
-        self._function = graph_function(
-            model, [*value_vars, *there.values()], graph_replace(expressions, {**data, **there}, strict=False)
-        )
+
+        def function(outputs: list[Variable]) -> Callable[..., Any]:
+            replaced = graph_replace(outputs, {**data, **there}, strict=False)
+            return graph_function(model, [*value_vars, *there.values()], replaced)
+
+        self._function = function(expressions)
+        bounded = classifier.unbounded is not None
+        self._unbounded = function(model.replace_rvs_by_values([classifier.unbounded])) if bounded else None
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
         """The likelihood at the new points, given values of the value variables.
@@ -101,15 +107,12 @@ class LikelihoodElsewhere:
         if not self._likelihood.has_parameters:
             return self._likelihood
         try:
-            (parameters,) = self._function(*(point[name] for name in self._names), *self._values)
-        except (ValueError, IndexError) as error:
-            raise ValueError(self._refusal) from error
-        if self._positions is not None:
-            parameters = np.broadcast_to(parameters, (len(parameters), self._n_rows))[:, self._positions]
-        elif self._rows is None and (parameters == parameters[:, :1]).all():
-            parameters = parameters[:, :1]
-        if self._positions is None and parameters.shape[1] not in (1, self._rows):
-            raise ValueError(self._refusal)
+            parameters = self._parameters(self._function, point)
+        except ValueError:
+            # Bounds say nothing of an observation that nobody has seen.
+            if self._unbounded is None or observed is not None:
+                raise
+            parameters = self._parameters(self._unbounded, point)
         at_each: Array = np.broadcast_to(parameters, (len(parameters), max(self._n_points, parameters.shape[1])))
         likelihood = self._likelihood.given(at_each[:, : self._n_points])
         likelihood.check_parameters(observed, f"{self._name!r} at new points")
@@ -118,6 +121,20 @@ class LikelihoodElsewhere:
                 f"At new points, values that {self._name!r} is given besides latent values are not finite."
             )
         return likelihood
+
+    def _parameters(self, function: Callable[..., Any], point: PointType) -> Array:
+        """Parameters at the new points (p, m), or as many as one row more, or (p, 1)."""
+        try:
+            (parameters,) = function(*(point[name] for name in self._names), *self._values)
+        except (ValueError, IndexError) as error:
+            raise ValueError(self._refusal) from error
+        if self._positions is not None:
+            parameters = np.broadcast_to(parameters, (len(parameters), self._n_rows))[:, self._positions]
+        elif self._rows is None and (parameters == parameters[:, :1]).all():
+            parameters = parameters[:, :1]
+        if self._positions is None and parameters.shape[1] not in (1, self._rows):
+            raise ValueError(self._refusal)
+        return np.asarray(parameters)
 
     @property
     def _refusal(self) -> str:
@@ -130,7 +147,7 @@ class LikelihoodElsewhere:
         )
 
 
-def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> NDArray[Any]:
+def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None, finite: bool) -> NDArray[Any]:
     """Other values of data of a model, in their type; with so many rows if they are of points."""
     given = np.asarray(value)
     if rows is not None and given.ndim == 0:
@@ -138,7 +155,8 @@ def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> ND
     shape = (given.shape[:1] if rows is None else (rows,)) + given.shape[1:]
     fits = given.dtype.kind in "biuf" and given.ndim == variable.ndim and given.shape == shape
     converted = given.astype(variable.dtype) if fits else np.empty(0)
-    if not fits or not np.isfinite(converted).all() or not np.allclose(converted, given, rtol=1e-6):
+    legal = np.isfinite if finite else lambda values: ~np.isnan(values)
+    if not fits or not legal(converted).all() or not np.allclose(converted, given, rtol=1e-6):
         points = "" if rows is None else f", the first with a row for each of the {rows} points of Xnew"
         raise ValueError(
             f"data[{variable.name!r}] must be finite numbers that fit {variable.dtype}, with {variable.ndim} axes"

@@ -97,7 +97,7 @@ class LocationScale(StandardLikelihood, ABC):
         mu, sigma = found.inputs
         if set(latents).isdisjoint(ancestors([mu])):
             return None
-        return reading_of(mu, sigma, found.lower, found.upper)
+        return reading_of(mu, sigma, bounds=(found.lower, found.upper))
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Array:
         given = self.checked_shape(observed, n_functions, n_points, name)

@@ -79,7 +79,7 @@ class WeibullLikelihood(StandardLikelihood):
         if reading is None or reading.parameters is None:
             return None
         shape = alpha[0] if alpha else pt.constant(1.0)
-        return reading_of(reading.argument, reading.parameters[0], shape, found.lower, found.upper)
+        return reading_of(reading.argument, reading.parameters[0], shape, bounds=(found.lower, found.upper))
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         name = repr(variable.name)
