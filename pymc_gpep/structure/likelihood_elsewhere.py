@@ -137,11 +137,13 @@ def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> ND
         given = np.full((rows, *[1] * (variable.ndim - 1)), given)
     shape = (given.shape[:1] if rows is None else (rows,)) + given.shape[1:]
     fits = given.dtype.kind in "biuf" and given.ndim == variable.ndim and given.shape == shape
-    converted = given.astype(variable.dtype) if fits else np.empty(0)
-    if not fits or not np.isfinite(converted).all() or not np.allclose(converted, given, rtol=1e-6):
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = given.astype(variable.dtype) if fits else np.empty(0)
+    # Bounds may be infinite. Where that makes parameters infinite, these are refused.
+    if not fits or not np.allclose(converted, given, rtol=1e-6):
         points = "" if rows is None else f", the first with a row for each of the {rows} points of Xnew"
         raise ValueError(
-            f"data[{variable.name!r}] must be finite numbers that fit {variable.dtype}, with {variable.ndim} axes"
+            f"data[{variable.name!r}] must be numbers that fit {variable.dtype}, with {variable.ndim} axes"
             f"{points}, but has type {given.dtype} and shape {given.shape}."
         )
     return converted
