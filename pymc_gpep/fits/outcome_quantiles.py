@@ -56,8 +56,11 @@ def outcome_quantiles(parts: Sequence[Part], levels: Array) -> Array:
     centre, square = moments
     with np.errstate(invalid="ignore", over="ignore"):
         spread = np.sqrt(np.maximum(square - centre**2, 0.0))
-    bad = ~(np.isfinite(centre) & np.isfinite(spread) & (spread > 0.0))
-    centre, spread = np.where(bad, 1.0, centre), np.where(bad, 1.0, spread)
+    usable = np.isfinite(centre) & (centre > first.least)
+    centre = np.where(usable, centre, 1.0)
+    # Where the spread is lost in the square of the centre, it is at most about so large.
+    lost = np.where(usable & (centre != 0.0), 1e-8 * np.abs(centre), 1.0)
+    spread = np.where(usable & np.isfinite(spread) & (spread > 0.0), spread, lost)
 
     def distribution(y: Array, rows: Any) -> Array:
         each = (part.weight * part.likelihood.at(rows).cumulative(y, part.mean[rows], part.cov[rows]) for part in parts)
@@ -76,25 +79,31 @@ def _smallest_count(distribution: _Distribution, level: float, centre: Array, sp
         if not short.any():
             break
         low, high = np.where(short, high, low), np.where(short, 2.0 * high, high)
-    while ((high - low) > 1.0).any():
-        middle = np.floor(0.5 * (low + high))
+    while True:
+        middle = np.floor(0.5 * low + 0.5 * high)
+        if not ((middle > low) & (middle < high)).any():  # beyond 2⁵³ neighbours differ by more than one
+            return high
         enough = distribution(middle, every) >= level
         low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    return high
 
 
 def _root(distribution: _Distribution, level: float, centre: Array, spread: Array, least: float) -> Array:
-    """By a search in the number itself, or its logarithm where numbers are positive."""
+    """By a search in the number, in units of the spread, or in its logarithm where numbers are positive."""
     positive = least == 0.0
-    start, step = (np.log(centre), np.ones(len(centre))) if positive else (centre, spread)
+    start, unit = (np.log(centre), np.ones(len(centre))) if positive else (centre, spread)
 
-    def excess(x: Array, rows: Array) -> Array:
+    def number(x: Array, rows: Any) -> Array:
+        y = start[rows] + unit[rows] * x
         with np.errstate(over="ignore"):
-            y = np.exp(x) if positive else x
-        return distribution(y.ravel(), rows.ravel().astype(np.int64)).reshape(x.shape) - level
+            return np.asarray(np.exp(y) if positive else y)
+
+    def excess(x: Array, given: Array) -> Array:
+        rows = given.astype(np.int64)
+        return distribution(number(x, rows).ravel(), rows.ravel()).reshape(x.shape) - level
 
     every = np.arange(len(centre), dtype=np.float64)  # rows, which the search leaves out where it is done
-    low, high = start - step, start + step
+    step = np.ones(len(centre))
+    low, high = -step, step.copy()
     for _ in range(_LONGEST):
         above, below = excess(low, every) > 0.0, excess(high, every) < 0.0
         if not (above.any() or below.any()):
@@ -102,4 +111,4 @@ def _root(distribution: _Distribution, level: float, centre: Array, spread: Arra
         step = 2.0 * step
         low, high = np.where(above, low - step, low), np.where(below, high + step, high)
     found = find_root(excess, (low, high), args=(every,), tolerances={"xrtol": 1e-10, "xatol": 1e-12}).x
-    return np.asarray(np.exp(found) if positive else found)
+    return number(found, slice(None))

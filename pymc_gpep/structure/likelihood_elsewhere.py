@@ -77,8 +77,7 @@ class LikelihoodElsewhere:
             variable = known[name]
             (fitted,) = evaluate([data.get(variable, variable)])
             each_point = fitted.shape[:1] == (classifier.n_rows,)
-            rows = n_points if each_point else None
-            checked = _checked(variable, value, rows, finite=classifier.unbounded is None)
+            checked = _checked(variable, value, n_points if each_point else None)
             short = (self._rows or 0) - n_points if each_point else 0
             self._values.append(np.concatenate([checked, checked[-1:]]) if short else checked)
             there[variable] = pt.tensor(name, dtype=variable.dtype, shape=(None,) * variable.ndim)
@@ -147,19 +146,20 @@ class LikelihoodElsewhere:
         )
 
 
-def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None, finite: bool) -> NDArray[Any]:
+def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> NDArray[Any]:
     """Other values of data of a model, in their type; with so many rows if they are of points."""
     given = np.asarray(value)
     if rows is not None and given.ndim == 0:
         given = np.full((rows, *[1] * (variable.ndim - 1)), given)
     shape = (given.shape[:1] if rows is None else (rows,)) + given.shape[1:]
     fits = given.dtype.kind in "biuf" and given.ndim == variable.ndim and given.shape == shape
-    converted = given.astype(variable.dtype) if fits else np.empty(0)
-    legal = np.isfinite if finite else lambda values: ~np.isnan(values)
-    if not fits or not legal(converted).all() or not np.allclose(converted, given, rtol=1e-6):
+    with np.errstate(invalid="ignore", over="ignore"):
+        converted = given.astype(variable.dtype) if fits else np.empty(0)
+    # Bounds may be infinite. Where that makes parameters infinite, these are refused.
+    if not fits or not np.allclose(converted, given, rtol=1e-6):
         points = "" if rows is None else f", the first with a row for each of the {rows} points of Xnew"
         raise ValueError(
-            f"data[{variable.name!r}] must be finite numbers that fit {variable.dtype}, with {variable.ndim} axes"
+            f"data[{variable.name!r}] must be numbers that fit {variable.dtype}, with {variable.ndim} axes"
             f"{points}, but has type {given.dtype} and shape {given.shape}."
         )
     return converted

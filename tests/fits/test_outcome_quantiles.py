@@ -60,6 +60,25 @@ def test_the_distribution_function_reaches_the_level_at_the_quantile(name):
         assert_allclose(at, np.tile(LEVELS, (3, 1)), rtol=1e-6)
 
 
+def test_quantiles_of_counts_beyond_all_integers_end():
+    mean = np.array([[40.0], [100.0]])
+    # With a dispersion of 1 counts are geometric, and exponential where they are so large.
+    likelihood = BY_NAME["negative_binomial"].given(np.array([[0.0, 0.0], [1.0, 1.0]]))
+    found = outcome_quantiles([Part(1.0, likelihood, mean, np.ones((2, 1, 1)))], LEVELS)
+    for (centre,), counts in zip(mean, found, strict=True):
+        reached = [normal_average(partial(lambda f, y: -np.expm1(-y * np.exp(-f)), y=y), centre, 1.0) for y in counts]
+        assert_allclose(reached, LEVELS, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("mean", "scale"), [(0.0, 1e-15), (0.0, 1e12), (1e8, 1.0), (1e-4, 1e-13)])
+@pytest.mark.parametrize("name", ["normal", "logistic"])
+def test_quantiles_have_as_many_digits_in_any_unit(name, mean, scale):
+    likelihood = BY_NAME[name].given(np.array([[scale], [-1e300], [1e300]]))
+    (found,) = outcome_quantiles([Part(1.0, likelihood, np.array([[mean]]), np.zeros((1, 1, 1)))], LEVELS)
+    expected = {"normal": stats.norm, "logistic": stats.logistic}[name].ppf(LEVELS)
+    assert_allclose((found - mean) / scale, expected, rtol=0.0, atol=1e-6)
+
+
 def test_every_likelihood_without_classes_has_quantiles():
     assert set(DISTRIBUTIONS) == {each.name for each in LIKELIHOODS if not each.function_axis and not each.n_classes(1)}
 
