@@ -129,6 +129,11 @@ def bernoulli_logit() -> tuple[pm.Model, pm.gp.Latent]:
     return _two_classes(lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y, dims="flower"))
 
 
+def bernoulli_complementary() -> tuple[pm.Model, pm.gp.Latent]:
+    """The same by the rate of an event."""
+    return _two_classes(lambda f, y: pm.Bernoulli("y", p=1 - pm.math.exp(-pm.math.exp(f)), observed=y, dims="flower"))
+
+
 def at_hyperparameters(fitted: Fitted, expression: Any) -> np.ndarray:
     """The value of an expression of the model's random variables at the hyperparameters of a fit."""
     values = fitted.fit.hyperparameters

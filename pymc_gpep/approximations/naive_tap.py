@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.array_types import Array
@@ -41,6 +43,11 @@ class NaiveTAP(Approximator):
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
     by_rows: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
+
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether sites have bounded precisions: others exceed what the prior variances in place of cavities allow."""
+        return super().approximates(likelihood) and bool(np.isfinite(likelihood.largest_precision))
 
     @property
     def site_form(self) -> SiteForm:

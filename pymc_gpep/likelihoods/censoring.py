@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
@@ -14,7 +15,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["UNBOUNDED", "Observable", "censored_side", "no_bounds", "observable_of"]
+__all__ = ["UNBOUNDED", "Observable", "censored_log_probability", "censored_side", "no_bounds", "observable_of"]
 
 UNBOUNDED = 1e300
 """What stands for an infinite bound: solvers take no parameters that are not finite."""
@@ -49,6 +50,21 @@ def observable_of(variable: TensorVariable) -> Observable | None:
     if not isinstance(op, RandomVariable | SymbolicRandomVariable):
         return None
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
+
+
+def censored_log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable | None:
+    """Log probability (n,) of a censored variable, in terms of the variables of its model; None for others.
+
+    That of PyMC copies these variables, so that nobody can tell them any more.
+    """
+    if not isinstance(variable.owner.op, CensoredRV):
+        return None
+    distribution, lower, upper = variable.owner.inputs[:3]
+    above, below = pt.ge(value, upper), pt.le(value, lower)
+    # Where nothing is censored, bounds may be infinite, which have no derivative.
+    beyond = pm.logccdf(distribution, pt.switch(above, upper, value))
+    short = pm.logcdf(distribution, pt.switch(below, lower, value))
+    return pt.switch(above, beyond, pt.switch(below, short, pm.logp(distribution, value)))
 
 
 def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:

@@ -20,6 +20,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.censoring import censored_log_probability
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.interpreted import graph_function
@@ -161,7 +162,8 @@ def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorV
         reading = likelihood.read(variable)
         if reading is not None and (stable := likelihood.log_probability(value, reading)) is not None:
             return stable
-    return pm.logp(variable, value)
+    censored = censored_log_probability(variable, value)
+    return pm.logp(variable, value) if censored is None else censored
 
 
 class LikelihoodAt:

@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 
-__all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_one_function", "with_one_of"]
+__all__ = ["EVERY", "Case", "approximations", "of_functions_per_class", "of_symmetric_links", "with_one_of"]
 
 VARIANTS = [QEP(full=True)]
 """Those whose options make other approximations of them."""
@@ -100,7 +100,7 @@ of_functions_per_class = pytest.mark.parametrize(
     "approximation", [case for case in EVERY if case.likelihood.function_axis], ids=str
 )
 """Those with a latent function for each class."""
-of_one_function = pytest.mark.parametrize(
-    "approximation", [case for case in EVERY if not case.likelihood.function_axis], ids=str
+of_symmetric_links = pytest.mark.parametrize(
+    "approximation", [case for case in EVERY if case.likelihood.name in ("probit", "logit")], ids=str
 )
-"""Those with one latent function."""
+"""Those of two classes whose link is the same from either side."""

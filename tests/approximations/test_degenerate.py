@@ -140,6 +140,11 @@ def test_covariance_may_be_indefinite_in_its_last_digits(approximation, scale):
     if approximation.needs_inverse:
         refuse_if_it_cannot(approximation, k, approximation.n_functions)
     mean, labels = given(approximation)
+    unbounded = not np.isfinite(approximation.likelihood.largest_precision)
+    if unbounded and scale > 1.0 and approximation.approximator.name == "kl":
+        # A rate averaged over so wide a normal overflows, and the solver says that it did not converge.
+        assert not approximation.solve(k, mean, labels).convergence.converged
+        return
     expected = solve(approximation, k, mean, labels, tolerance=1e-8)
     solution = solve(approximation, k - scale * 1e-12 * (np.eye(6) - 1 / 6), mean, labels, tolerance=1e-8)
     assert solution.evidence == pytest.approx(expected.evidence, abs=1e-7)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
-from tests.approximations.every import approximations, of_functions_per_class, of_one_function
+from tests.approximations.every import approximations, of_functions_per_class, of_symmetric_links
 from tests.reference.data import random_problem
 
 examples = settings(max_examples=8, deadline=None, derandomize=True)
@@ -44,7 +44,7 @@ def test_points_can_be_permuted(approximation, arguments):
     assert_allclose(second.cov, first.cov[order], atol=1e-6, rtol=1e-6)
 
 
-@of_one_function
+@of_symmetric_links
 @examples
 @given(problems)
 def test_classes_of_one_function_can_be_exchanged(approximation, arguments):

@@ -14,15 +14,11 @@ from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
 from pymc_gpep.solvers.row_form import RowForm
+from tests.likelihoods.with_parameters import EVERY as WITH
 
 N = 20
 RNG = np.random.default_rng(1)
-GIVEN = {
-    "ordered_probit": np.array([[-0.7], [0.6]]) * np.ones(N),
-    "ordered_logit": np.array([[-0.7], [0.6]]) * np.ones(N),
-    "poisson": RNG.normal(size=(1, N)),
-}
-LABELS = {"ordered_probit": 3, "ordered_logit": 3, "poisson": 4}
+AGAIN = np.arange(N) % 12
 CASES = [
     pytest.param(replace(method(), tolerance=1e-10), likelihood, id=f"{method.name}-{likelihood.name}")
     for likelihood in LIKELIHOODS
@@ -46,14 +42,14 @@ def coefficients(q, rank, rng=RNG):
 
 
 def bound(likelihood):
-    return likelihood.given(GIVEN[likelihood.name]) if likelihood.name in GIVEN else likelihood
+    return likelihood.given(WITH[likelihood.name].parameters[:, AGAIN]) if likelihood.has_parameters else likelihood
 
 
 @shapes
 @pytest.mark.parametrize(("method", "likelihood"), CASES)
 def test_a_solution_is_that_of_the_covariance(method, likelihood, q, rank):
     j, mean = coefficients(q, rank), 0.3 * RNG.normal(size=(1, N))
-    y = RNG.integers(0, LABELS.get(likelihood.name, 2), size=N)
+    y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else RNG.integers(0, 2, size=N)
     likelihood, cold = bound(likelihood), np.zeros(method.start_size(1, N))
     rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
     dense = method.run(j @ j.swapaxes(1, 2), mean, y, cold, True, likelihood=likelihood)

@@ -74,6 +74,14 @@ def _of_link(name: str) -> Match:
     return match
 
 
+def _complementary(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
+    f, weight = _points(mean, covariance, y, 100)
+    weight = weight * np.exp(_log_density("complementary_log_log", f, y))
+    weight /= weight.sum()
+    tilted_mean = weight @ f
+    return _from_moments(mean, covariance, tilted_mean, (weight @ (f - tilted_mean) ** 2)[:, None])
+
+
 def _utility(mean: Array, covariance: Array, y: int) -> tuple[Array, Array]:
     step = 1e-4 * np.eye(len(mean))
     higher, lower = (log_likelihood(mean + side * step, np.full(len(mean), y)) for side in (1.0, -1.0))
@@ -96,6 +104,7 @@ MATCHES: dict[tuple[str, str], Match] = {
     ("softmax", "coupled"): _softmax,
     ("probit", "independent"): _of_link("probit"),
     ("logit", "independent"): _of_link("logit"),
+    ("complementary_log_log", "independent"): _complementary,
 }
 """By likelihood and sites."""
 
@@ -115,6 +124,9 @@ def _log_density(likelihood: str, f: Array, y: int) -> Array:
         return log_likelihood(f, np.full(f.shape[:-1], y))
     if likelihood == "softmax":
         return np.asarray(f[..., y] - logsumexp(f, axis=-1))
+    if likelihood == "complementary_log_log":
+        rate = np.exp(f[..., 0])
+        return np.log(-np.expm1(-rate)) if y else -rate
     return LINKS[likelihood].log_sig((2.0 * y - 1.0) * f[..., 0])
 
 

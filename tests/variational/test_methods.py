@@ -18,6 +18,7 @@ MODELS = {
     "softmax": models.softmax,
     "probit": models.bernoulli_probit,
     "logit": models.bernoulli_logit,
+    "complementary_log_log": models.bernoulli_complementary,
 }
 
 
