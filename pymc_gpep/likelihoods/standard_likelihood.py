@@ -38,7 +38,6 @@ class StandardLikelihood(OneFunction, ABC):
     method: ClassVar[str] = "ep"
     guide: ClassVar[str] = "ep"
     has_parameters: ClassVar[bool] = True
-    fixes_scale: ClassVar[bool] = True
     largest_precision: ClassVar[float] = np.inf
     rows: ClassVar[tuple[str, ...]]
     """Names of the rows of the parameters."""
