@@ -95,7 +95,7 @@ def warn_of_far_rows(far: Array | None, among_fitted: Callable[[], Array], by: s
     )
 
 
-_ENTRIES = 500  # that a row counts for at least, so that an interrupt is soon heeded
+_ENTRIES = 4_000  # that a row counts for at least, so that an interrupt is soon heeded
 
 
 def process_and_inputs(
@@ -239,7 +239,8 @@ def blocks_of_rows(m: int, functions: int, size: int) -> Iterator[slice]:
 
     Posteriors of so many functions are known by `size` values of each.
     """
-    return row_blocks(max(m, 1), max(functions * max(size, functions), _ENTRIES))
+    least = _ENTRIES if functions > 1 else _ENTRIES // 8  # probabilities of several classes take long
+    return row_blocks(max(m, 1), max(functions * max(size, functions), least))
 
 
 def predict_given(
