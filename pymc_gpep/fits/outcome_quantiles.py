@@ -23,9 +23,9 @@ class Part(NamedTuple):
     weight: float
     likelihood: Likelihood
     mean: Array
-    """Of the latent values (m, c)."""
+    """Means of the latent values (m, c)."""
     cov: Array
-    """Of the latent values (m, c, c)."""
+    """Covariances of the latent values (m, c, c)."""
 
 
 def checked_levels(quantiles: float | Sequence[float], likelihood: Likelihood) -> Array:

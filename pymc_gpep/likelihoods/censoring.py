@@ -18,7 +18,7 @@ from pymc_gpep.array_types import Array
 __all__ = ["UNBOUNDED", "Observable", "censored_log_probability", "censored_side", "no_bounds", "observable_of"]
 
 UNBOUNDED = 1e300
-"""What stands for an infinite bound: solvers take no parameters that are not finite."""
+"""The number that stands for an infinite bound: solvers take no parameters that are not finite."""
 
 
 class Observable(NamedTuple):
@@ -26,10 +26,10 @@ class Observable(NamedTuple):
 
     op: Op
     inputs: list[TensorVariable]
-    """What its distribution is given."""
+    """The parameters of its distribution."""
     lower: TensorVariable
     upper: TensorVariable
-    """Bounds, numbers or (n,); ∓ `UNBOUNDED` where there are none."""
+    """Bounds, numbers or (n,); ∓ `UNBOUNDED` on a side without one."""
 
 
 def no_bounds() -> tuple[TensorVariable, TensorVariable]:

@@ -94,21 +94,19 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
             out *= scale ** np.arange(4)[:, None]
             out[0] += constant
 
-    def average(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
-        with np.errstate(all="ignore"):
-            scale, offset, shapes, constant = form(y, parameters)
-            density.average(scale * mean + offset, scale**2 * variance, shapes, out, np.empty(shapes.shape))
-            out *= scale ** np.arange(5)[:, None]
-            out[0] += constant
+    def averaged(kernel: Kernel, rows: int) -> Kernel:
+        """An average of the standard density as one of f, with as many rows of what the kernel writes."""
 
-    def average_log(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
-        with np.errstate(all="ignore"):
-            scale, offset, shapes, constant = form(y, parameters)
-            density.average_log(scale * mean + offset, scale**2 * variance, shapes, out, np.empty(shapes.shape))
-            out *= scale ** np.arange(3)[:, None]
-            out[0] += constant
+        def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+            with np.errstate(all="ignore"):
+                scale, offset, shapes, constant = form(y, parameters)
+                kernel(scale * mean + offset, scale**2 * variance, shapes, out, np.empty(shapes.shape))
+                out *= scale ** np.arange(rows)[:, None]
+                out[0] += constant
 
-    averages = GaussianAverage(average), AverageLogDensity(average_log)
+        return terms
+
+    averages = GaussianAverage(averaged(density.average, 5)), AverageLogDensity(averaged(density.average_log, 3))
     plain = (ScalarDensity(derivatives),) if density.smooth else (PlainDensity(derivatives),)
     if slopes is None:
         return (*plain, *averages)
@@ -126,23 +124,21 @@ def standard_computations(density: StandardDensity, form: _Form, slopes: _Form |
             out[:, 1] = of_scale * first + scale * (second * of_g + slope)
             out[:, 2] = 2.0 * scale * of_scale * second + scale**2 * (third * of_g + curvature)
 
-    def average_slopes(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
-        with np.errstate(all="ignore"):
-            scale, offset, shapes, _ = form(y, parameters)
-            of_scale, of_offset, of_shapes, of_constant = slopes(y, parameters)
-            values, by_shape = np.empty((5, len(mean))), np.empty(shapes.shape)
-            density.average(scale * mean + offset, scale**2 * variance, shapes, values, by_shape)
-            in_variance = 0.5 * (values[2] + values[1] ** 2)
-            out[:] = values[1] * (of_scale * mean + of_offset) + 2.0 * scale * of_scale * variance * in_variance
-            out += np.einsum("pkn,kn->pn", of_shapes, by_shape) + of_constant
+    def averaged_slopes(kernel: Kernel, rows: int, in_variance: Callable[[Array], Array]) -> Kernel:
+        """Slopes of such an average; `in_variance` computes the one in the variance from what the kernel writes."""
 
-    def average_log_slopes(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
-        with np.errstate(all="ignore"):
-            scale, offset, shapes, _ = form(y, parameters)
-            of_scale, of_offset, of_shapes, of_constant = slopes(y, parameters)
-            values, by_shape = np.empty((3, len(mean))), np.empty(shapes.shape)
-            density.average_log(scale * mean + offset, scale**2 * variance, shapes, values, by_shape)
-            out[:] = values[1] * (of_scale * mean + of_offset) + 2.0 * scale * of_scale * variance * values[2]
-            out += np.einsum("pkn,kn->pn", of_shapes, by_shape) + of_constant
+        def terms(mean: Array, variance: Array, y: NDArray[Any], parameters: Array, out: Array) -> None:
+            with np.errstate(all="ignore"):
+                scale, offset, shapes, _ = form(y, parameters)
+                of_scale, of_offset, of_shapes, of_constant = slopes(y, parameters)
+                values, by_shape = np.empty((rows, len(mean))), np.empty(shapes.shape)
+                kernel(scale * mean + offset, scale**2 * variance, shapes, values, by_shape)
+                of_variance = 2.0 * scale * of_scale * variance * in_variance(values)
+                out[:] = values[1] * (of_scale * mean + of_offset) + of_variance
+                out += np.einsum("pkn,kn->pn", of_shapes, by_shape) + of_constant
 
+        return terms
+
+    average_slopes = averaged_slopes(density.average, 5, lambda h: 0.5 * (h[2] + h[1] ** 2))
+    average_log_slopes = averaged_slopes(density.average_log, 3, lambda g: g[2])
     return (*plain, *averages, ParameterSlopes(derivative_slopes, average_slopes, average_log_slopes))

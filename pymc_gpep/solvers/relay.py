@@ -32,7 +32,7 @@ _doubles = types.CPointer(_double)
 def signature(observed_dtype: str) -> Any:
     """The type of such a function, for observations of a type.
 
-    Arrays are C-ordered. What is computed is written into the last five and the start; NaN unless it converged.
+    Arrays are C-ordered. The solver writes results into the last five and the start, NaN unless it converged.
     """
     observed = _ints if observed_dtype == "int64" else _doubles
     return types.void(

@@ -282,7 +282,7 @@ def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
 
 
 def _entries(cells: Sequence[NDArray[np.int64]], values: Sequence[Array], n: int) -> tuple[NDArray[np.int64], Array]:
-    """Return entries (n, k) of a function; one that is 0 where there are none."""
+    """Return entries (n, k) of a function; a single 0 where it has no entry."""
     if not cells:
         return np.zeros((n, 1), np.int64), np.zeros((n, 1))
     return np.stack(cells, axis=1), np.stack(values, axis=1)

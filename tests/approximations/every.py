@@ -103,4 +103,4 @@ of_functions_per_class = pytest.mark.parametrize(
 of_symmetric_links = pytest.mark.parametrize(
     "approximation", [case for case in EVERY if case.likelihood.name in ("probit", "logit")], ids=str
 )
-"""Those of two classes whose link is the same from either side."""
+"""Approximations of two classes whose link is the same from either side."""

@@ -21,7 +21,7 @@ from tests.likelihoods.with_parameters import COUNTS, CUTS, EXPOSURE, ORDERED, m
 from tests.models import interpreted_sampler
 from tests.reference.elliptical_slices import slices
 
-# Of each standard density one is enough.
+# One likelihood of each standard density is enough.
 LEFT_OUT = {"binomial", "normal", "log_normal", "logistic", "gamma"}
 ONE_FUNCTION = {each.name: each for each in LIKELIHOODS if not each.function_axis and each.name not in LEFT_OUT}
 
