@@ -85,7 +85,9 @@ def scores_at(
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)
         told = (
-            {"information": information(density, observed, solution.labels, n)} if (n := classifier.n_classes) else {}
+            {"information": information(density, observed, solution.labels, classifier.n_classes)}
+            if classifier.observes_classes
+            else {}
         )
         return {name: float(each.mean()) for name, each in scores.items()} | told
 

@@ -18,7 +18,7 @@ __all__ = ["off_symmetry", "warn_of_free_magnitude", "warn_of_jitter", "warn_of_
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
     """Warn where all labels (n,) are of one class; counts may be alike."""
-    if labels.size and (labels == labels[0]).all():
+    if classifier.observes_classes and labels.size and (labels == labels[0]).all():
         _warn(classifier, int(labels[0]), labels.size)
 
 
@@ -29,7 +29,7 @@ def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
 
 
 def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
-    if not classifier.n_classes:
+    if not classifier.observes_classes:
         return
     warn(
         f"All {rows} labels of {classifier.response!r} are of the class {classifier.class_names[label]!r}: "
