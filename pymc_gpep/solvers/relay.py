@@ -57,9 +57,7 @@ _made: dict[str, Any] = {}
 """Symbol → C function, which must live as long as code that calls it."""
 
 
-def external(
-    name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64", observed_axes: int = 1
-) -> Any:
+def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64", observed_axes: int = 1) -> Any:
     """What compiled code calls to run `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
 
     Parameters
@@ -75,7 +73,9 @@ def external(
     kind = signature(observed_dtype)
     symbol = f"pymc_gpep_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     if symbol not in _made:
-        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[each] for each in kind.args))(_on_pointers(solve, observed_axes))
+        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[each] for each in kind.args))(
+            _on_pointers(solve, observed_axes)
+        )
         llvmlite.binding.add_symbol(symbol, ctypes.cast(_made[symbol], ctypes.c_void_p).value)
     return types.ExternalFunction(symbol, kind)
 

@@ -103,8 +103,8 @@ def _contrast_variances(cov, weights, out):
 def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
     """A site of one point into `target` (2, c), with the precision that exp of `log_pi` (c,) makes.
 
-    `m` and `gradient` (c − 1,) are tilted means of differences to the class `label` and ∇ log Z in these; `sites` (2, c)
-    is the site so far, `cov` (c, c) the posterior covariance. Variances of contrasts are written into `scale` (c,).
+    `m` and `gradient` (c − 1,) are tilted means of differences to the class `label`, and ∇ log Z in these. `sites`
+    (2, c) is the site so far, `cov` (c, c) the posterior covariance. Variances of contrasts are written into `scale`.
     Returns the largest change of the site in units of its marginal.
     """
     c = log_pi.shape[0]

@@ -1,4 +1,4 @@
-"""Coupled sites of EP for votes under a softmax, by constrained projection as in `pymc_gpep.kernels.methods.softmax_qep`.
+"""Coupled sites of EP for votes under a softmax, as in `pymc_gpep.kernels.methods.softmax_qep` for single labels.
 
 The sum over classes of the π of a point with N votes is about N.
 """
