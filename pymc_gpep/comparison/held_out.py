@@ -88,8 +88,11 @@ class HeldOutScores:
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
         if self.inputs is None and not self.data:
-            otherwise = "; or give them: probabilities=..." if classes else ""
-            raise ValueError(f"Predictions of held-out points by {name!r} need Xnew, or data of sums{otherwise}.")
+            otherwise = "; or give them: probabilities=..." if self.classifier.observes_classes else ""
+            raise ValueError(
+                f"Predictions of held-out points by {name!r} need Xnew, or data of sums at "
+                f"these points, data={{...}}{otherwise}."
+            )
         given: dict[str, Any] = {"data": self.data} if self.data else {}
         if not self.classifier.observes_classes:
             given["observed"] = self.observed

@@ -79,7 +79,7 @@ class OneFunction(Likelihood, ABC):
             with np.errstate(all="ignore"):
                 return self.cumulative_given(y, location + sd * z)
 
-        first, last = (_fall(lambda z, edge=edge: given(z) >= edge, len(location)) for edge in (1.0 - _EDGE, _EDGE))
+        first, last = (_fall(given, edge, len(location)) for edge in (1.0 - _EDGE, _EDGE))
         half = 0.5 * (last - first)
         found = np.zeros(len(location))
         nodes = _FEWEST
@@ -107,12 +107,12 @@ class OneFunction(Likelihood, ABC):
         return self.parameters if self.has_parameters else np.empty((0, f.shape[-1]))
 
 
-def _fall(above: Callable[[Array], NDArray[np.bool_]], m: int) -> Array:
-    """Where each of m conditions (1, m) on numbers (1, m) ceases to hold, from the left, within the range of a rule."""
+def _fall(values: Callable[[Array], Array], edge: float, m: int) -> Array:
+    """Where each of m falling functions, (1, m) of numbers (1, m), goes below an edge, within the range of a rule."""
     low, high = np.full((1, m), -_RANGE), np.full((1, m), _RANGE)
     for _ in range(_STEPS):
         middle = 0.5 * (low + high)
-        holds = above(middle)
+        holds = values(middle) >= edge
         low, high = np.where(holds, middle, low), np.where(holds, high, middle)
     return np.asarray(low[0])
 
