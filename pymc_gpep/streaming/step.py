@@ -24,6 +24,7 @@ from pymc_gpep.streaming.features import batch_features, prior_blocks
 from pymc_gpep.streaming.memories.memory import Effect, Memory
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import refuse_draws
 
 __all__ = ["BatchProblem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
@@ -45,6 +46,8 @@ class BatchProblem(NamedTuple):
     batch_size: int
     rows: int
     """In all."""
+    blocks: InducingBlocks | None = None
+    """Prior moments of the model by blocks of rows; None where steps are to be graphs."""
 
 
 class StepGraph(NamedTuple):

@@ -33,7 +33,8 @@ from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import BatchProblem, make_step
+from pymc_gpep.streaming.step import BatchProblem
+from pymc_gpep.streaming.steps import step_of
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -203,8 +204,8 @@ class _Stepping(Search):
         before = begin.trace.left_off if begin is not None else self._given.left_off  # type: ignore[attr-defined]
         known = before or LeftOff({}, {}, np.empty(0), np.empty(0))
         known.check(settings, state.inducing_inputs())
-        run.stage("making the graph of a step")
-        step = make_step(problem, state, self._optimiser, self._kwargs)
+        run.stage("preparing steps")
+        step = step_of(problem, state, self._optimiser, self._kwargs)
         if before is not None:
             state.set_values(before.values)
         memory = self._given.approximator
@@ -303,6 +304,7 @@ class _Stepping(Search):
             batches.per_epoch,
             batches.size,
             rows.n_rows,
+            self._blocks,
         )
         return problem, state, batches
 
