@@ -48,6 +48,9 @@ class StepBlocks(Protocol):
     def at(self, theta: Array, z: Array) -> InducingMoments:
         """Fix them."""
 
+    def same_scales(self, theta: Array) -> Array | None:
+        """What all columns are multiplied by in distances (d,), where that is one number and known; else None."""
+
 
 class ScaleFunctions(Protocol):
     """What stationary covariances have of hyperparameters: scales s (d,), and the variance v φ(0)."""
@@ -75,6 +78,12 @@ class StationaryBlocks:
     def at(self, theta: Array, z: Array) -> "_StationaryMoments":
         """See `StepBlocks`."""
         return _StationaryMoments(self, theta, z)
+
+
+    def same_scales(self, theta: Array) -> Array | None:
+        """See `StepBlocks`."""
+        scales, _ = self.functions(theta)
+        return scales if (scales == scales[0]).all() else None
 
 
 class _StationaryMoments:

@@ -19,7 +19,6 @@ from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, aver
 from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.array_optimisers import array_optimiser
 from pymc_gpep.streaming.memories.memory import ArrayMarginals, ArrayMemory
-from pymc_gpep.streaming.model_blocks import model_blocks
 from pymc_gpep.streaming.rules.point_kernel import PointKernel
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
@@ -32,12 +31,11 @@ _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser) -> Step | None:
     """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks."""
-    blocks = problem.blocks
+    prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
     sets = state.inducing.type.shape[0]
-    if blocks is None or memory is None or kernel is None or sets > 1 or blocks.n_covariances > 1:
+    if prior is None or memory is None or kernel is None or sets > 1:
         return None
-    prior = model_blocks(problem.space, blocks)
     return _ArrayStep(problem, state, memory, kernel, prior, array_optimiser(optimiser, state))
 
 

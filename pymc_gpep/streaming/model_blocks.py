@@ -72,6 +72,9 @@ class _GraphBlocks:
     def at(self, theta: Array, z: Array) -> InducingMoments:
         return _GraphMoments(self._space, self._blocks, theta, z)
 
+    def same_scales(self, theta: Array) -> None:
+        return None
+
 
 class _GraphMoments:
     def __init__(self, space: Hyperparameters, blocks: InducingBlocks, theta: Array, z: Array) -> None:

@@ -19,12 +19,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.features import batch_features, prior_blocks
 from pymc_gpep.streaming.memories.memory import Effect, Memory
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.state import State
-from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.interpreted import refuse_draws
 
 __all__ = ["BatchProblem", "Step", "StepGraph", "Taken", "make_step", "step_graph"]
@@ -46,8 +46,8 @@ class BatchProblem(NamedTuple):
     batch_size: int
     rows: int
     """In all."""
-    blocks: InducingBlocks | None = None
-    """Prior moments of the model by blocks of rows; None where steps are to be graphs."""
+    prior: StepBlocks | None = None
+    """Prior moments on arrays, where all functions share their covariance."""
 
 
 class StepGraph(NamedTuple):
