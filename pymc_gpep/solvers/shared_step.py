@@ -10,16 +10,26 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import LinAlgError
-from scipy.linalg.blas import dsymv, dsyrk, dtrsm
-from scipy.linalg.lapack import dposv, dpotrf, dpotri
+from scipy.linalg.blas import dsymv, dsyrk, dtrsm, ssymv, ssyrk
+from scipy.linalg.lapack import dposv, dpotrf, dpotri, spotrf, spotri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.loops import feature_slopes, left_unsaid, mirror, scaled_rows, variances
+from pymc_gpep.kernels.sparse_step.loops import (
+    average,
+    feature_slopes,
+    left_unsaid,
+    mirror,
+    precisions,
+    scaled_rows,
+    variances,
+)
 from pymc_gpep.solvers.step_blocks import InducingMoments, RowMoments
 
 __all__ = ["Covered", "SharedFeatures", "SharedPosterior", "SharedWhitening", "average_sites"]
 
 _RIDGE = 1e-10
+_SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
+_LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number
 _LEAST = 1e-100  # where there is nothing to solve
 
 
@@ -105,7 +115,9 @@ class Covered(NamedTuple):
 class SharedPosterior:
     """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
 
-    The lower triangles of S are what is looked at.
+    The lower triangles of S are what is looked at. Where `single`, Σ has 32 bits a number, and is computed with these.
+    Its error, in directions of which data say nothing, is their rounding times the largest eigenvalue of I + β S: where
+    that may be too large a function has 64 bits.
 
     Raises
     ------
@@ -113,27 +125,25 @@ class SharedPosterior:
         If I + β S has no Cholesky factor.
     """
 
-    def __init__(self, precision: Array, location: Array, share: Array) -> None:
+    def __init__(self, precision: Array, location: Array, share: Array, single: bool = False) -> None:
         c, size, _ = precision.shape
-        self._precision, self._share = precision, share
-        whole = bool((share == 1.0).all())
+        self._precision, self._share, self._single = precision, share, single
+        self._averages = bool((share == 1.0).all())
         self.location = location.copy()
-        self.covariance = precision.copy() if whole else share[:, None, None] * precision
-        diagonal = np.arange(size)
-        self.covariance[:, diagonal, diagonal] += 1.0
-        self._half_log_dets = np.empty(c)
+        self.mean, self._half_log_dets = np.empty((c, size)), np.empty(c)
+        self.covariance = np.empty((c, size, size), np.float32 if single else np.float64)
+        traces = share * precision.trace(axis1=1, axis2=2) if single else np.zeros(c)
+        wide = np.empty((size, size)) if (traces > _LARGEST_TRACE).any() else None
         for k, own in enumerate(self.covariance):
-            upper, failed = dpotrf(own.T, lower=0, clean=0, overwrite_a=1)
-            if failed:
-                raise LinAlgError("the precision of q has no Cholesky factor")
-            self._half_log_dets[k] = np.log(upper.diagonal()).sum()
-            dpotri(upper, lower=0, overwrite_c=1)
+            if wide is not None and traces[k] > _LARGEST_TRACE:
+                self._half_log_dets[k] = _inverse(precision[k], share[k], wide)
+                self.mean[k] = dsymv(share[k], wide.T, self.location[k], lower=0)
+                own[:] = wide
+            else:
+                self._half_log_dets[k] = _inverse(precision[k], share[k], own)
+                multiply = ssymv if single else dsymv
+                self.mean[k] = multiply(share[k], own.T, self.location[k], lower=0)
         mirror(self.covariance)
-        self.mean = self._means()
-
-    def _means(self) -> Array:
-        found: Array = (self.covariance @ (self._share[:, None] * self.location)[:, :, None])[:, :, 0]
-        return found
 
     @property
     def log_normalisers(self) -> Array:
@@ -146,34 +156,49 @@ class SharedPosterior:
         """½ log |I + β S|, (c,)."""
         return self._half_log_dets
 
+    def whole_log_normalisers(self) -> Array:
+        """The same for β = 1, to first order in 1 − β, (c,); its derivative in β follows from Σ S = (I − Σ) / β."""
+        traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
+        squares = (self.mean * self.mean).sum(axis=1)
+        slopes = (self.location * self.mean).sum(axis=1) + (squares - self.mean.shape[1] + traces) / self._share
+        found: Array = self.log_normalisers + 0.5 * (1.0 - self._share) * slopes
+        return found
+
     def shift(self, common: Array) -> Array:
         """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
 
         See `pymc_gpep.streaming.common_shift`. With S Σ S = (S − (I − Σ) / β) / β the system there is the sum of
         (I − Σ_k) / β_k, and S μ is h − μ / β.
         """
-        c, size = self.location.shape
-        system = -(self.covariance / self._share[:, None, None]).sum(axis=0)
+        size = self.location.shape[1]
+        total = self.covariance.sum(axis=0, dtype=np.float64) if self._averages else self._over_shares()
+        system = -total
         diagonal = np.arange(size)
         system[diagonal, diagonal] += (1.0 / self._share).sum()
-        system[diagonal, diagonal] += _RIDGE * max(float(system.trace()), 0.0) / size + _LEAST
+        ridge = _SINGLE_RIDGE if self._single else _RIDGE
+        system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / size + _LEAST
         missing = (self.location - self.mean / self._share[:, None]).sum(axis=0) - common
         _, weights, failed = dposv(system, missing, lower=1, overwrite_a=1)
         if failed or not np.isfinite(weights.sum()):
             return common
         moved = np.array([_symmetric_product(own, weights) for own in self._precision])
         self.location += moved
-        self.mean += weights - self.covariance @ weights
+        self.mean += weights - self.covariance @ weights.astype(self.covariance.dtype)
         return common + moved.sum(axis=0)
+
+    def _over_shares(self) -> Array:
+        """The sum of Σ_k / β_k."""
+        found: Array = np.einsum("k,kij->ij", 1.0 / self._share, self.covariance)
+        return found
 
     def covered(self, features: SharedFeatures) -> Covered:
         """What q says of a batch."""
         c, size = self.mean.shape
-        w = features.w
+        w = features.w.astype(self.covariance.dtype, copy=False)
         covariances = w @ self.covariance.reshape(c * size, size).T
         variance = np.empty((len(w), c))
         variances(w, covariances, variance)
-        return Covered(w @ self.mean.T, variance, covariances)
+        return Covered(features.w @ self.mean.T, variance, covariances)
 
     def feature_slopes(
         self, features: SharedFeatures, covered: Covered, of_mean: Array, of_variance: Array, of_rest: Array
@@ -184,12 +209,33 @@ class SharedPosterior:
         return slopes
 
 
-def average_sites(precision: Array, w: Array, weights: Array, beta: float) -> None:
-    """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place and in the lower triangles, with weights t (B, c)."""
-    scaled = np.empty_like(w)
+def average_sites(precision: Array, w: Array, weights: Array, beta: float, single: bool = False) -> None:
+    """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place and in the lower triangles, with weights t (B, c).
+
+    Where `single` the sums have 32 bits a number, and S keeps its 64.
+    """
+    size = w.shape[1]
+    scaled = np.empty(w.shape, np.float32 if single else np.float64)
+    sums = np.empty((size, size), np.float32) if single else None
     for k, own in enumerate(precision):
         scaled_rows(w, weights, k, scaled)
-        dsyrk(beta, scaled.T, beta=1.0 - beta, c=own.T, lower=0, overwrite_c=1)
+        if sums is None:
+            dsyrk(beta, scaled.T, beta=1.0 - beta, c=own.T, lower=0, overwrite_c=1)
+        else:
+            ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
+            average(own, sums, beta)
+
+
+def _inverse(precision: Array, share: float, found: Array) -> float:
+    """Σ = (I + β S)⁻¹ in the lower triangle of `found`; returns ½ log |I + β S|."""
+    factorise, invert = (spotrf, spotri) if found.dtype == np.float32 else (dpotrf, dpotri)
+    precisions(precision, share, found)
+    upper, failed = factorise(found.T, lower=0, clean=0, overwrite_a=1)
+    if failed:
+        raise LinAlgError("the precision of q has no Cholesky factor")
+    half_log_det = float(np.log(upper.diagonal()).sum(dtype=np.float64))
+    invert(upper, lower=0, overwrite_c=1)
+    return half_log_det
 
 
 def _symmetric_product(lower: Array, x: Array) -> Array:

@@ -15,6 +15,9 @@ from pymc_gpep.solvers.profiles import Profile
 __all__ = ["InducingMoments", "RowMoments", "ScaleFunctions", "StationaryBlocks", "StepBlocks"]
 
 
+_FAR = 100.0  # squared distance from 0, in length scales, that leaves products of 32 bits enough digits
+
+
 class RowMoments(NamedTuple):
     """Of B rows."""
 
@@ -45,8 +48,8 @@ class InducingMoments(Protocol):
 class StepBlocks(Protocol):
     """A prior as a function of hyperparameters, flat and unconstrained, and inducing inputs (M, d)."""
 
-    def at(self, theta: Array, z: Array) -> InducingMoments:
-        """Fix them."""
+    def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
+        """Fix them; where `single`, products may have 32 bits a number."""
 
     def same_scales(self, theta: Array) -> Array | None:
         """What all columns are multiplied by in distances (d,), where that is one number and known; else None."""
@@ -75,9 +78,9 @@ class StationaryBlocks:
         self.profile = profile
         self.functions = functions
 
-    def at(self, theta: Array, z: Array) -> "_StationaryMoments":
-        """See `StepBlocks`."""
-        return _StationaryMoments(self, theta, z)
+    def at(self, theta: Array, z: Array, single: bool = False) -> "_StationaryMoments":
+        """See `StepBlocks`. Distances have 64 bits where points are many length scales from 0."""
+        return _StationaryMoments(self, theta, z, single)
 
 
     def same_scales(self, theta: Array) -> Array | None:
@@ -87,7 +90,8 @@ class StationaryBlocks:
 
 
 class _StationaryMoments:
-    def __init__(self, blocks: StationaryBlocks, theta: Array, z: Array) -> None:
+    def __init__(self, blocks: StationaryBlocks, theta: Array, z: Array, single: bool) -> None:
+        self._single = single
         self._blocks, self._theta, self._z = blocks, theta.copy(), z
         self._scales, self._variance = blocks.functions(theta)
         self._squares = self._scales**2
@@ -104,19 +108,27 @@ class _StationaryMoments:
     def rows(self, x: Array) -> RowMoments:
         norms = np.empty(len(x))
         squared_norms(x, self._squares, norms)
-        found = self._blocks.profile.between(x @ self._scaled.T, norms, self._norms, self._variance)
-        self._last = x, *found
+        narrow = x.astype(np.float32) if self._single else x
+        if self._single and max(norms.max(), self._norms.max()) < _FAR:
+            products = (narrow @ self._scaled.astype(np.float32).T).astype(np.float64)
+        else:
+            products = x @ self._scaled.T
+        found = self._blocks.profile.between(products, norms, self._norms, self._variance)
+        self._last = x, narrow, *found
         return RowMoments(found.values, np.full(len(x), self._variance), None)
 
     def pulled(self, covariance: Array, rows: RowMoments) -> tuple[Array, Array]:
-        x, cross, cross_slopes = self._last
+        x, narrow, cross, cross_slopes = self._last
         of_variance = float(np.vdot(rows.cross, cross)) + float(np.vdot(covariance, self.covariance))
         of_variance = of_variance / self._variance + float(rows.variance.sum())
         of_rows, of_inducing = rows.cross * cross_slopes, covariance * self._slopes
         slopes, of_squares = np.empty_like(self._z), np.zeros(len(self._scales))
+        kind = narrow.dtype
         input_slopes(
-            self._z, self._squares, of_rows.T @ x, of_inducing @ self._z, of_rows.sum(axis=0), of_inducing.sum(axis=0),
-            slopes, of_squares,
+            self._z, self._squares,
+            of_rows.astype(kind, copy=False).T @ narrow,
+            of_inducing.astype(kind, copy=False) @ self._z.astype(kind, copy=False),
+            of_rows.sum(axis=0), of_inducing.sum(axis=0), slopes, of_squares,
         )  # fmt: skip
         row_slopes(x, of_rows.sum(axis=1), of_squares)
         of_scales = 2.0 * self._scales * of_squares

@@ -26,17 +26,23 @@ from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["array_step"]
 
+_MANY = 100  # inducing inputs; with fewer of them products take little of the time
 _LEFT_OUT = Taken(np.nan, np.nan, False)
 
 
-def array_step(problem: BatchProblem, state: State, optimiser: Optimiser) -> Step | None:
-    """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks."""
+def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:
+    """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
+
+    Where `single`, products of matrices have 32 bits a number as far as that does no harm; with many inducing inputs if
+    it is not said.
+    """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
     sets = state.inducing.type.shape[0]
     if prior is None or memory is None or kernel is None or sets > 1:
         return None
-    return _ArrayStep(problem, state, memory, kernel, prior, array_optimiser(optimiser, state))
+    narrow = state.inducing.type.shape[1] >= _MANY if single is None else single
+    return _ArrayStep(problem, state, memory, kernel, prior, array_optimiser(optimiser, state), narrow)
 
 
 class _ArrayStep:
@@ -48,7 +54,9 @@ class _ArrayStep:
         kernel: PointKernel,
         prior: StepBlocks,
         optimiser: Callable[[list[Array]], None],
+        single: bool,
     ) -> None:
+        self._single = single
         self._problem, self._state = problem, state
         self._memory, self._kernel, self._prior, self._optimiser = memory, kernel, prior, optimiser
         self._log_prior = _LogPrior(problem.space)
@@ -72,7 +80,7 @@ class _ArrayStep:
         precision, location = (each.get_value(borrow=True) for each in (state.precision, state.location))
         whitening = self._whitening()
         features = whitening.features(inputs)
-        q = SharedPosterior(precision, location, self._share)
+        q = SharedPosterior(precision, location, self._share, self._single)
         common = None if self._common is None else q.shift(self._common.get_value(borrow=True))
         covered = q.covered(features)
 
@@ -91,8 +99,10 @@ class _ArrayStep:
         theta = state.theta.get_value(borrow=True)
         log_prior, of_prior = self._log_prior(theta)
 
-        def whole() -> SharedPosterior:
-            return SharedPosterior(precision, q.location, np.ones(len(location)))
+        def whole() -> Array:
+            if self._single:
+                return q.whole_log_normalisers()
+            return SharedPosterior(precision, q.location, np.ones(len(location))).log_normalisers
 
         value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
 
@@ -112,7 +122,7 @@ class _ArrayStep:
             slopes += [of_z[None] * state.units] * (state.inducing in state.learned)
         if not (np.isfinite(value + t.sum() + nu.sum()) and all(np.isfinite(each.sum()) for each in slopes)):
             return _LEFT_OUT
-        average_sites(precision, features.w, t, beta)
+        average_sites(precision, features.w, t, beta, self._single)
         mirror(precision)
         of_location = (features.w.T @ nu).T
         location[:] = q.location + beta * (of_location - q.location)
@@ -130,7 +140,7 @@ class _ArrayStep:
         jitter = float(state.jitter.get_value())
         known = self._known
         if known is None or known[2] != jitter or not all(map(np.array_equal, known[:2], (theta, inducing))):
-            moments = self._prior.at(theta, inducing[0] * state.units)
+            moments = self._prior.at(theta, inducing[0] * state.units, self._single)
             known = theta.copy(), inducing.copy(), jitter, SharedWhitening(moments, jitter)
             self._known = known
         return known[3]

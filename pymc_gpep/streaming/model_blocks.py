@@ -69,7 +69,7 @@ class _GraphBlocks:
     def __init__(self, space: Hyperparameters, blocks: InducingBlocks) -> None:
         self._space, self._blocks = space, blocks
 
-    def at(self, theta: Array, z: Array) -> InducingMoments:
+    def at(self, theta: Array, z: Array, single: bool = False) -> InducingMoments:
         return _GraphMoments(self._space, self._blocks, theta, z)
 
     def same_scales(self, theta: Array) -> None:

@@ -10,6 +10,7 @@ from pymc_gpep.kernels.compile import kernel, summing_kernel
 
 __all__ = [
     "at_sites",
+    "average",
     "by_function",
     "feature_slopes",
     "input_slopes",
@@ -17,6 +18,7 @@ __all__ = [
     "log_squared_exponential",
     "mirror",
     "move",
+    "precisions",
     "row_slopes",
     "scaled_inputs",
     "scaled_rows",
@@ -132,6 +134,23 @@ def scaled_rows(w, weights, k, scaled):
         root = math.sqrt(weights[b, k])
         for m in range(w.shape[1]):
             scaled[b, m] = root * w[b, m]
+
+
+@kernel
+def precisions(s, share, found):
+    """I + β S in the lower triangle of `found` (M, M), which may have fewer bits."""
+    for i in range(s.shape[0]):
+        for j in range(i):
+            found[i, j] = share * s[i, j]
+        found[i, i] = 1.0 + share * s[i, i]
+
+
+@kernel
+def average(s, found, beta):
+    """Replace the part β of S in its lower triangle by what is in that of `found` (M, M)."""
+    for i in range(s.shape[0]):
+        for j in range(i + 1):
+            s[i, j] += beta * (found[i, j] - s[i, j])
 
 
 @kernel

@@ -88,8 +88,11 @@ class ArrayMemory(Protocol):
     def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
         """Sites of a batch."""
 
-    def constant(self, seen: SharedPosterior, whole: Callable[[], SharedPosterior], counts: Array) -> float:
-        """What the objective is without any points, from the Gaussian that was seen; `whole` makes that of all of q."""
+    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+        """What the objective is without any points, from the Gaussian that was seen; `whole` is of all of q.
+
+        That function returns log normalisers (c,).
+        """
 
 
 @dataclass(frozen=True)

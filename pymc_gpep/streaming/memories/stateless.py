@@ -117,7 +117,7 @@ class _StatelessArrays:
         )  # fmt: skip
         return ArraySites(t, nu, values, found.in_mean, of_variance, found.in_variance, floored)
 
-    def constant(self, seen: SharedPosterior, whole: Callable[[], SharedPosterior], counts: Array) -> float:
+    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
         """See `ArrayMemory`."""
         return float(seen.log_normalisers.sum())
 

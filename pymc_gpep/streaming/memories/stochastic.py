@@ -79,7 +79,7 @@ class _StochasticArrays:
             t, nu, found.value, found.in_mean, found.in_variance, found.in_variance, np.zeros(len(found.value))
         )
 
-    def constant(self, seen: SharedPosterior, whole: Callable[[], SharedPosterior], counts: Array) -> float:
+    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
         """See `ArrayMemory`."""
-        of_all = whole().log_normalisers
+        of_all = whole()
         return float((of_all + counts * (seen.log_normalisers - of_all)).sum())
