@@ -44,16 +44,17 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 @inlined_kernel
 def log_cdf_and_hazard(z):
-    """log Φ(z), to 3e-9 or a relative 1e-7, and the hazard φ(z) / Φ(z), to a relative 3e-7; 0 for z ≥ 9.
+    """log Φ(z) and the hazard φ(z) / Φ(z), to 3e-9 or a relative 3e-7; both 0 for z ≥ 9.
 
     Either is the derivative of one of three columns of a table in the one before, so that cubics have values and slopes
-    at both ends of a cell. Below −9 a series in 1/z² takes their place.
+    at both ends of a cell. Below −9 a continued fraction takes their place.
     """
     if not z < _FURTHEST:
         return 0.0 * z, 0.0 * z
     if z < -_FURTHEST:
-        u = 1.0 / (z * z)
-        rate = -z * (1.0 + u * (1.0 - u * (2.0 - u * (10.0 - 74.0 * u))))
+        t = -z
+        rest = t + 5.0 / (t + 6.0 / (t + 7.0 / (t + 8.0 / (t + 9.0 / (t + 10.0 / (t + 1.0))))))
+        rate = t + 1.0 / (t + 2.0 / (t + 3.0 / (t + 4.0 / rest)))
         return -0.5 * z * z - _HALF_LOG_2PI - math.log(rate), rate
     place = (z + _FURTHEST) * _CELLS_OF_LOG
     i = np.uint32(place)
