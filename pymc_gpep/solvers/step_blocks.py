@@ -54,6 +54,9 @@ class StepBlocks(Protocol):
     def same_scales(self, theta: Array) -> Array | None:
         """What all columns are multiplied by in distances (d,), where that is one number and known; else None."""
 
+    def scale_functions(self) -> "ScaleFunctions | None":
+        """Scales and variance as functions of hyperparameters; None where a covariance is not made of these."""
+
 
 class ScaleFunctions(Protocol):
     """What stationary covariances have of hyperparameters: scales s (d,), and the variance v φ(0)."""
@@ -82,6 +85,10 @@ class StationaryBlocks:
         """See `StepBlocks`. Distances have 64 bits where points are many length scales from 0."""
         return _StationaryMoments(self, theta, z, single)
 
+
+    def scale_functions(self) -> ScaleFunctions:
+        """See `StepBlocks`."""
+        return self.functions
 
     def same_scales(self, theta: Array) -> Array | None:
         """See `StepBlocks`."""

@@ -7,13 +7,10 @@ It does what the graph of `pymc_gpep.streaming.step` does, in a fraction of the 
 from collections.abc import Callable
 
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.kernels.sparse_step.loops import at_sites, by_function, mirror
 from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, average_sites
 from pymc_gpep.solvers.step_blocks import StepBlocks
@@ -22,7 +19,6 @@ from pymc_gpep.streaming.memories.memory import ArrayMarginals, ArrayMemory
 from pymc_gpep.streaming.rules.point_kernel import PointKernel
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
-from pymc_gpep.structure.interpreted import graph_function
 
 __all__ = ["array_step"]
 
@@ -59,7 +55,7 @@ class _ArrayStep:
         self._single = single
         self._problem, self._state = problem, state
         self._memory, self._kernel, self._prior, self._optimiser = memory, kernel, prior, optimiser
-        self._log_prior = _LogPrior(problem.space)
+        self._prior_there: tuple[Array, tuple[float, Array]] | None = None
         self._functions = problem.rule.expresses()
         differences = not problem.space.classifier.likelihood_model.sees_common
         self._common = state.hold_common(own=False).variables[0] if differences else None
@@ -133,6 +129,14 @@ class _ArrayStep:
             self._optimiser(slopes)
         return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
 
+    def _log_prior(self, theta: Array) -> tuple[float, Array]:
+        """Log prior of hyperparameters and its derivatives, which may be as they were."""
+        known = self._prior_there
+        if known is None or not np.array_equal(known[0], theta):
+            known = theta.copy(), self._problem.space.log_prior_and_slope(theta)
+            self._prior_there = known
+        return known[1]
+
     def _whitening(self) -> SharedWhitening:
         """The whitening at hyperparameters and inducing inputs as they are, which may be as they were."""
         state = self._state
@@ -144,23 +148,3 @@ class _ArrayStep:
             known = theta.copy(), inducing.copy(), jitter, SharedWhitening(moments, jitter)
             self._known = known
         return known[3]
-
-
-class _LogPrior:
-    """Log priors of the hyperparameters, and their derivatives, of flat vectors; the last ones are kept."""
-
-    def __init__(self, space: Hyperparameters) -> None:
-        self._space = space
-        outputs = [space.prior]
-        if space.value_vars:
-            slopes = pytensor.grad(space.prior, space.value_vars, disconnected_inputs="ignore")
-            outputs.append(pt.concatenate([each.ravel() for each in slopes]))
-        self._function = graph_function(space.classifier.model, space.value_vars, outputs)
-        self._last: tuple[Array, tuple[float, Array]] | None = None
-
-    def __call__(self, theta: Array) -> tuple[float, Array]:
-        if self._last is None or not np.array_equal(self._last[0], theta):
-            point = self._space.point(theta)
-            value, *slopes = self._function(*(point[variable.name] for variable in self._space.value_vars))
-            self._last = theta.copy(), (float(value), slopes[0] if slopes else np.empty(0))
-        return self._last[1]

@@ -75,6 +75,9 @@ class _GraphBlocks:
     def same_scales(self, theta: Array) -> None:
         return None
 
+    def scale_functions(self) -> None:
+        return None
+
 
 class _GraphMoments:
     def __init__(self, space: Hyperparameters, blocks: InducingBlocks, theta: Array, z: Array) -> None:

@@ -23,9 +23,11 @@ from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.rows import Rows
+from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.batches import Batches as BatchOrder
 from pymc_gpep.streaming.falling import FallingAdam
+from pymc_gpep.streaming.first_scales import first_scales
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.streaming.memories.memory import Memory
 from pymc_gpep.streaming.methods import STREAMING_METHODS
@@ -304,6 +306,16 @@ class _Stepping(Search):
             "parameters": ", ".join(given.space.parameters),
         }
 
+    def _with_scales(self, prior: StepBlocks | None) -> Array:
+        """Where hyperparameters begin, with length scales from the data if nobody has said what they are at first."""
+        given, model = self._given, self._given.classifier.model
+        functions = None if prior is None else prior.scale_functions()
+        started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())
+        if functions is None or started:
+            return self._first
+        free = {each.name for each in given.classifier.hyperparameters if model.rvs_to_initial_values[each] is None}
+        return first_scales(given.space, functions, self._first, free, self._blocks.rows, given.seed)
+
     def _shares(self) -> bool:
         """Whether all functions have the same inducing inputs."""
         if self._plan.shared_inducing is not None:
@@ -318,6 +330,7 @@ class _Stepping(Search):
         deviations = column_deviations(rows)
         units = np.where(deviations > 0.0, deviations, 1.0)
         prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
+        self._first = self._with_scales(prior)
         scales = None if prior is None else prior.same_scales(self._first)
         inducing = initial_inducing(
             plan.inducing, rows, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
