@@ -4,8 +4,9 @@ import numpy as np
 from scipy.linalg.blas import dtrmm
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.sparse_step.loops import squared_rows
 
-__all__ = ["lower_product", "weighted_gram"]
+__all__ = ["lower_product", "squared_columns", "weighted_gram"]
 
 
 def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
@@ -14,11 +15,16 @@ def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
     return product
 
 
-def weighted_gram(w: Array, weights: Array) -> Array:
+def squared_columns(w: Array) -> Array:
+    """Squared norms (B,) of the columns of w (M, B), best in Fortran order."""
+    found = np.empty(w.shape[1])
+    squared_rows(np.ascontiguousarray(w.T), found)
+    return found
+
+
+def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
     """Σ_b weights_b w_b w_bᵀ, (M, M), of w (M, B)."""
     if (weights < 0.0).any():
-        full: Array = (w * weights) @ w.T
-        return full
+        return np.matmul(w * weights, w.T, out=out)
     scaled = w * np.sqrt(weights)
-    half: Array = scaled @ scaled.T  # numpy sees that this is symmetric
-    return half
+    return np.matmul(scaled, scaled.T, out=out)  # numpy sees that this is symmetric
