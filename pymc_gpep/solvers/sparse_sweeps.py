@@ -194,6 +194,8 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
 
     def _marginals(self, features: Features, posterior: WhitenedPosterior) -> tuple[Array, Array]:
         """Means and variances of the projections, (c, B)."""
+        if max(self._owner) == 0:
+            return posterior.shared_marginals(features.w[0])
         pairs = [posterior.marginals(k, features.w[own]) for k, own in enumerate(self._owner)]
         mean, variance = (np.array(each) for each in zip(*pairs, strict=True))
         return mean, variance

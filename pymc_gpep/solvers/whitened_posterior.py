@@ -52,6 +52,11 @@ class WhitenedPosterior(NamedTuple):
         half = lower_product(self.root[k], w)
         return self.mean[k] @ w, squared_columns(half)
 
+    def shared_marginals(self, w: Array) -> tuple[Array, Array]:
+        """Means and variances (c, B) of all functions, for features w (M, B) that they have in common."""
+        variance = np.array([squared_columns(lower_product(root, w)) for root in self.root])
+        return self.mean @ w, variance
+
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
         """Means (c, B) and covariances (B, c, c), which are diagonal; see `Whitened.moments`."""
         pairs = [self.marginals(k, own) for k, own in enumerate(w)]
