@@ -24,6 +24,7 @@ __all__ = [
     "scaled_rows",
     "squared_distances",
     "squared_norms",
+    "squared_rows",
     "variances",
 ]
 
@@ -98,6 +99,16 @@ def left_unsaid(variance, w, rest):
         for m in range(w.shape[1]):
             total += w[b, m] * w[b, m]
         rest[b] = max(variance[b] - total, 0.0)
+
+
+@summing_kernel
+def squared_rows(rows, found):
+    """Squared norms (B,) of rows (B, M)."""
+    for b in range(rows.shape[0]):
+        total = 0.0
+        for m in range(rows.shape[1]):
+            total += rows[b, m] * rows[b, m]
+        found[b] = total
 
 
 @summing_kernel

@@ -11,7 +11,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
-__all__ = ["mix_labels", "one_probit", "pairs", "whole_points"]
+__all__ = ["FLAT", "mix_labels", "tabulated_derivatives", "one_probit", "pairs", "whole_points"]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
@@ -19,7 +19,9 @@ _MOST_NODES = 5000  # dozens are wanted
 _CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
 
 
-_FLAT = 15.0  # κ of an integral for a Gauss-Hermite rule
+FLAT = 15.0
+"""κ of an integral for a Gauss-Hermite rule."""
+_FINE = math.log(1e-12)
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
 _RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
 
@@ -59,13 +61,14 @@ def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
 
 
 @kernel
-def whole_points(mean, variance, labels, noise, log_error, modes, value, in_mean, in_variance):
+def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, in_mean, in_variance):
     """log P that the utility of the label is the largest of d independent ones, latent values with normal noise.
 
     It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
-    is small a Gauss-Hermite rule of 16 nodes has it, with errors of 5e-5 at most and 1e-8 as a rule. Else the trapezoid
-    rule does with the step that has errors of exp(`log_error`): see `pymc_gpep.kernels.special.probit_product`. `modes`
-    (B,) is where Newton's method begins, and is overwritten by where it ends.
+    is less than `flat` a Gauss-Hermite rule of 16 nodes has it: for `FLAT` with errors of 5e-5 at most and 1e-8 as a
+    rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
+    `pymc_gpep.kernels.special.probit_product`. `modes` (B,) is where Newton's method begins, and is overwritten by where
+    it ends.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
@@ -98,7 +101,7 @@ def whole_points(mean, variance, labels, noise, log_error, modes, value, in_mean
             if not step * step * curvature > _CLOSE * _CLOSE:
                 break
         modes[b] = mode
-        hermite = steepest < _FLAT
+        hermite = steepest < flat
         if hermite:
             step = 1.0 / math.sqrt(curvature)
             most = _RULE.shape[1]
@@ -154,6 +157,18 @@ def whole_points(mean, variance, labels, noise, log_error, modes, value, in_mean
                 of_argument = slopes[k] * second_of[k] + offsets[k] * first_of[k]
                 in_mean[b, k] = -first_of[k] / total * scales[k]
                 in_variance[b, k] = -0.5 * of_argument / total * scales[k] * scales[k]
+
+
+@kernel
+def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
+    """Log normalisers of `whole_points` with unit noise, to some ten digits, for EP that is to converge.
+
+    `rho` and `gamma` (B, d) are the first derivatives and minus the second ones in the means.
+    """
+    whole_points(mean, variance, labels, 1.0, 0.0, _FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
+    for b in range(mean.shape[0]):
+        for k in range(mean.shape[1]):
+            gamma[b, k] = rho[b, k] * rho[b, k] - 2.0 * gamma[b, k]
 
 
 @kernel

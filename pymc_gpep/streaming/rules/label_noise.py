@@ -14,7 +14,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.point_terms import mix_labels, whole_points
+from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, whole_points
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.streaming.rules.point_kernel import PointKernel
@@ -64,7 +64,7 @@ class LabelNoiseNormaliser(Rule):
         noise = max(self.noise, _LEAST)
 
         def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
-            whole_points(mean, variance, labels, noise, LOG_ERROR, places, *found)
+            whole_points(mean, variance, labels, noise, FLAT, LOG_ERROR, places, *found)
             if self.epsilon:
                 mix_labels(self.epsilon, mean.shape[1], *found)
 

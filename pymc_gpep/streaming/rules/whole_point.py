@@ -8,7 +8,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
-from pymc_gpep.kernels.sparse_step.point_terms import whole_points
+from pymc_gpep.kernels.sparse_step.point_terms import FLAT, whole_points
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
@@ -45,7 +45,7 @@ class WholePointNormaliser(Rule):
     def kernel(self) -> PointKernel:
         return PointKernel(
             lambda mean, variance, labels, places, *found: whole_points(
-                mean, variance, labels, 1.0, LOG_ERROR, places, *found
+                mean, variance, labels, 1.0, FLAT, LOG_ERROR, places, *found
             )
         )
 
