@@ -304,7 +304,8 @@ def _megabytes() -> float:
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     each.__name__: each for each in (
-        ours, theirs, shared_ours, shared_theirs, all_rows, by_batches, from_files, active_rows, predictions, by_way, volume,
+        ours, theirs, shared_ours, shared_theirs, all_rows, by_batches, from_files, active_rows, predictions, by_way,
+        volume,
     )
 }  # fmt: skip
 

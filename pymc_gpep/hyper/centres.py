@@ -43,7 +43,7 @@ def class_centres(data: Rows, count: int, scales: Array, rng: np.random.Generato
     rng : Generator
     """
     labels = np.concatenate([data.labels(chunk) for chunk in chunks(data)])
-    kinds, places = np.unique(labels, return_inverse=True)
+    _, places = np.unique(labels, return_inverse=True)
     shares = in_turn(np.bincount(places), count)
     found = []
     for kind, share in enumerate(shares):

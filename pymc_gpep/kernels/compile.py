@@ -91,8 +91,8 @@ def kernel(
     Called from Python it lets go of the interpreter's lock. One that `reorders` may add numbers up in any order, which
     takes a quarter of the time of a long sum; numbers that are not finite stay so.
     """
-    options = {"fastmath": {"reassoc", "contract", "nsz"}} if reorders else {}
-    dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline, nogil=True, **options)(function)
+    fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
+    dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline, nogil=True, fastmath=fast)(function)
     cache = dispatcher._cache
     # A docstring moves the functions below it, so that a name on disk holds no line number.
     name = re.sub(r"-\d+(?=\.py\d)", "", cache._impl.filename_base)

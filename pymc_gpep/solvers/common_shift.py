@@ -55,7 +55,11 @@ def shared_features_shift(
     weights = -np.linalg.solve(pull + ridge * np.eye(size), posterior.mean.sum(axis=0))
     moved = location + precision @ weights
     # With Σ S = I − Σ the means move by a − Σ a, and ½ log |Σ| stays.
-    mean = posterior.mean + weights - np.array([posterior.covariances(k, weights[:, None])[:, 0] for k in range(len(moved))])
+    mean = (
+        posterior.mean
+        + weights
+        - np.array([posterior.covariances(k, weights[:, None])[:, 0] for k in range(len(moved))])
+    )
     number = posterior.log_normaliser + 0.5 * float((moved * mean).sum() - (location * posterior.mean).sum())
     return WhitenedPosterior(mean, posterior.root, number), lambda block: weights @ block.features.w[0]
 

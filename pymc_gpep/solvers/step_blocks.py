@@ -85,7 +85,6 @@ class StationaryBlocks:
         """See `StepBlocks`. Distances have 64 bits where points are many length scales from 0."""
         return _StationaryMoments(self, theta, z, single)
 
-
     def scale_functions(self) -> ScaleFunctions:
         """See `StepBlocks`."""
         return self.functions

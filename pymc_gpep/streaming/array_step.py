@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import LinAlgError
 
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.sparse_step.loops import at_sites, by_function, mirror
 from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, average_sites
@@ -56,14 +57,22 @@ class _ArrayStep:
         self._problem, self._state = problem, state
         self._memory, self._kernel, self._prior, self._optimiser = memory, kernel, prior, optimiser
         self._prior_there: tuple[Array, tuple[float, Array]] | None = None
-        self._functions = problem.rule.expresses()
+        sites = problem.rule.expresses()
+        assert isinstance(sites, ScalarSites)
+        self._functions = sites
         differences = not problem.space.classifier.likelihood_model.sees_common
         self._common = state.hold_common(own=False).variables[0] if differences else None
         self._share = memory.share(problem.counts)
         self._known: tuple[Array, Array, float, SharedWhitening] | None = None
 
     def __call__(
-        self, inputs: Array, labels: NDArray[np.int64], weights: Array, rows: NDArray[np.int64], beta: float, learns: bool
+        self,
+        inputs: Array,
+        labels: NDArray[np.int64],
+        weights: Array,
+        rows: NDArray[np.int64],
+        beta: float,
+        learns: bool,
     ) -> Taken:
         with np.errstate(all="ignore"):
             try:

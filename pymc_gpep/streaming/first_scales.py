@@ -49,7 +49,9 @@ def first_scales(
     for _ in range(_NEWTON):
         scales, _ = functions(at)
         used = scales > 0.0
-        slopes = np.array([functions.pulled(at, 1.0 * (np.arange(len(scales)) == d), 0.0) for d in np.flatnonzero(used)])
+        slopes = np.array(
+            [functions.pulled(at, 1.0 * (np.arange(len(scales)) == d), 0.0) for d in np.flatnonzero(used)]
+        )
         slopes = np.where(moves, slopes / scales[used][:, None], 0.0)
         if wanted is None:
             base = scales[used]

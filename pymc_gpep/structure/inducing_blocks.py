@@ -108,8 +108,9 @@ class InducingBlocks:
         if not self._shared:
             return None
         ((latent, functions),) = self._matched
-        model, z, x = self._classifier.model, *(
-            pt.tensor(name, dtype="float64", shape=(None, self._columns)) for name in ("inducing_inputs", "rows")
+        model, z, x = (
+            self._classifier.model,
+            *(pt.tensor(name, dtype="float64", shape=(None, self._columns)) for name in ("inducing_inputs", "rows")),
         )
         values = [model.rvs_to_values[rv] for rv in self._classifier.hyperparameters]
         return stationary(model, values, moment_graphs(model, latent, functions, self._data, z, x), z, x, points)

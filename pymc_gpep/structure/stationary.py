@@ -17,8 +17,8 @@ from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast, Mul
-from pytensor.tensor.math import Dot
 from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
@@ -90,7 +90,9 @@ def stationary(
         if np.any(mean_at != 0.0) or not np.allclose(own_at, v, rtol=_ALIKE, atol=0.0):
             return None
         squares = (((z_at[:, None] - x_at) * own_scales) ** 2).sum(axis=2)
-        possible = [each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_ALIKE * v)]
+        possible = [
+            each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_ALIKE * v)
+        ]
     return Stationary(possible[0], scales, variance[0]) if possible else None
 
 
@@ -115,7 +117,7 @@ def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> Tens
 def _columns_taken(scaled: Variable, z: Variable) -> Array | None:
     """Which columns of z a matrix has that is z, or some of its columns, times what does not depend on it."""
     if scaled is z:
-        return np.arange(z.type.shape[1])  # type: ignore[no-any-return]
+        return np.arange(z.type.shape[1])
     node: Any = scaled.owner
     if node is None:
         return None

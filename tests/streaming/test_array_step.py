@@ -95,7 +95,11 @@ def test_numbers_of_32_bits_lead_to_the_same():
 
 @pytest.mark.parametrize(
     ("build", "memory", "together"),
-    [(models.per_class, Stateless(), False), (models.shared, StoredMemory(), True), (models.shared, Variational(), True)],
+    [
+        (models.per_class, Stateless(), False),
+        (models.shared, StoredMemory(), True),
+        (models.shared, Variational(), True),
+    ],
     ids=["own covariances", "sites kept", "a bound"],
 )
 def test_other_steps_are_graphs(build, memory, together):

@@ -11,7 +11,7 @@ import numpy as np
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
 
-__all__ = ["FLAT", "mix_labels", "tabulated_derivatives", "one_probit", "pairs", "whole_points"]
+__all__ = ["FLAT", "mix_labels", "one_probit", "pairs", "tabulated_derivatives", "whole_points"]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 _NEWTON_STEPS = 30
@@ -67,8 +67,8 @@ def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, i
     It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
     is less than `flat` a Gauss-Hermite rule of 16 nodes has it: for `FLAT` with errors of 5e-5 at most and 1e-8 as a
     rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
-    `pymc_gpep.kernels.special.probit_product`. `modes` (B,) is where Newton's method begins, and is overwritten by where
-    it ends.
+    `pymc_gpep.kernels.special.probit_product`. Newton's method begins at `modes` (B,), which it overwrites by where it
+    ends.
     """
     rows, c = mean.shape
     slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)

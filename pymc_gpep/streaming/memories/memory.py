@@ -23,7 +23,16 @@ from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 
-__all__ = ["ArrayMarginals", "ArrayMemory", "ArraySites", "Effect", "Marginals", "Memory", "log_site_normalisers", "site_of"]
+__all__ = [
+    "ArrayMarginals",
+    "ArrayMemory",
+    "ArraySites",
+    "Effect",
+    "Marginals",
+    "Memory",
+    "log_site_normalisers",
+    "site_of",
+]
 
 
 class Marginals(NamedTuple):

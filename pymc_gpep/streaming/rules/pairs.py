@@ -53,9 +53,7 @@ class PairNormalisers(_OfPairs):
         return PointTerms(log_ndtr(z).sum(axis=1), *_of_both(rho, delta))
 
     def kernel(self) -> PointKernel:
-        return PointKernel(
-            lambda mean, variance, labels, places, *found: pairs(mean, variance, self.noise, *found)
-        )
+        return PointKernel(lambda mean, variance, labels, places, *found: pairs(mean, variance, self.noise, *found))
 
 
 class StepPairNormalisers(PairNormalisers):
