@@ -64,8 +64,8 @@ def predict_draws(
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
     data : dict of str to array, optional
-        Values at the new points of data that sums of effects are made of, or that the likelihood is given, an exposure
-        for example, as for `Fit.predict`.
+        Values at the new points of data that sums of effects are made of, as for `Fit.predict`. Data that the
+        likelihood is given, an exposure for example, are among them.
     observed : array (m,), optional
         What was observed at the new points, for `log_density`.
     model : pm.Model, optional

@@ -123,7 +123,7 @@ def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
     Raises
     ------
     ValueError
-        If there are none of a variable.
+        If a variable has no draws.
     """
     posterior = idata["posterior"].to_dataset()
     if missing := [name for name in names if name not in posterior]:

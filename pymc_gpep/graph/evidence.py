@@ -48,12 +48,12 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 class Evidence(Op):
     """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
-    Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels
-    (n,), or (n, c) where there is a number for each class. They are followed by a start, which is a vector, a factor on
-    the approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through start and
-    factor, since the fixed point does not depend on them. Without a start it is cold, where the shape of the mean is
-    known. With a factor other than 1, as on the way to a maximum, the prior covariance is taken to be one without a
-    look: that would be a factorisation more.
+    Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels.
+    Labels are (n,), or (n, c) where there is a number for each class. They are followed by a start, which is a vector,
+    a factor on the approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through
+    start and factor, since the fixed point does not depend on them. Without a start it is cold, where the shape of the
+    mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is taken to be one
+    without a look: that would be a factorisation more.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says

@@ -33,7 +33,7 @@ class DrawnSum:
 
     @property
     def variables(self) -> list[Variable]:
-        """What the argument is made of: free variables of the model, and values of Gaussian processes."""
+        """The variables behind the argument: free ones of the model, and values of Gaussian processes."""
         prior = self._prior
         own: set[Variable] = {latent.f for latent in prior.processes}
         behind = set(ancestors([prior.argument], blockers=own))

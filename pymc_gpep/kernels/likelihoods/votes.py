@@ -1,7 +1,7 @@
 """The softmax likelihood of votes, p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a), N = Σ_a y_a and π the softmax of f.
 
 Arrays are those of `pymc_gpep.kernels.likelihoods.softmax`, but for the votes `y` (n, c), and for `pi` (c, n), which
-holds N π: the curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
+holds N π. The curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
 """
 
 import math

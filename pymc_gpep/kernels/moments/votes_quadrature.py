@@ -1,11 +1,11 @@
 """Moments of N(f | μ, S) p(y | f) for votes y under a softmax, by the differences that it sees of c latent values.
 
-With P = I − 11ᵀ/c, f less its average is Pμ + R z, where R is the symmetric root of P S P and z ~ N(0, I); along 1
+With P = I − 11ᵀ/c, f less its average is Pμ + R z. R is the symmetric root of P S P, and z ~ N(0, I). Along 1
 there is nothing. N(z) p(y | z) is log-concave. Nodes z, which sum to zero, are centred and scaled twice, by mode and
 curvature, and by mean and covariance, as in `pymc_gpep.kernels.moments.softmax_quadrature`.
 
-With g = y − N π the gradient of log Z is E[g] and −∇∇ log Z = E[N (diag π − ππᵀ)] − Cov(g), under the tilted
-distribution.
+Let g = y − N π. Under the tilted distribution the gradient of log Z is E[g]. Minus the Hessian is
+E[N (diag π − ππᵀ)] − Cov(g).
 """
 
 import math

@@ -1,4 +1,4 @@
-"""What the class probabilities of a model are the softmax of."""
+"""The argument of a softmax in the graph of a model."""
 
 from typing import cast
 
