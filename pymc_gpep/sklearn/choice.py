@@ -65,7 +65,7 @@ def choose(method: str, response: Response, n: int, max_dense_rows: int) -> Choi
         if n > max_dense_rows:
             raise ValueError(
                 f"There are {n} rows, and max_dense_rows is {max_dense_rows}. Numbers and counts are fitted by all "
-                "rows together, in a time that grows with the cube of their number. Raise max_dense_rows, or fit fewer rows."
+                "rows together, in a time that grows with the cube of their number. Raise max_dense_rows, or fit fewer."
             )
         return Choice(response.dense, {})
     return _with_options(response.sparse, n)

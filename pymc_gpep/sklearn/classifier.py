@@ -27,7 +27,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     Parameters
     ----------
     kernel : {"rbf", "matern32", "matern52"} or function
-        Covariance function. A function is given the `Columns` of the training rows in the context of a model; it
+        Covariance function. A function is called in the context of a model with the `Columns` of the training rows. It
         declares priors there, and returns one of `pm.gp.cov` for `columns.X`.
     ard : bool
         Whether each column of numbers has a length scale of its own.

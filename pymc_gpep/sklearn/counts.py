@@ -9,19 +9,17 @@ from sklearn.utils.validation import check_array, column_or_1d
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
-from pymc_gpep.sklearn.response import Counts
+from pymc_gpep.sklearn.response import COUNTS, Counts
 
 __all__ = ["GaussianProcessCounts"]
-
-_KINDS = ("poisson", "negative_binomial")
 
 
 class GaussianProcessCounts(GaussianProcessEstimator):
     """Predict counts whose rate is the exponential of a Gaussian process.
 
     Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are standardised within.
-    Counts are whole numbers of at least 0. scikit-learn's regressors take any number, so that this is none of them for
-    its `is_regressor`.
+    Counts are whole numbers of at least 0. scikit-learn's regressors take any number, and so its `is_regressor` is
+    False for this estimator.
 
     Parameters
     ----------
@@ -107,11 +105,11 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         ValueError
             If `y` are no counts; if rows or parameters cannot be used.
         """
-        if self.likelihood not in _KINDS:
-            raise ValueError(f"likelihood must be {' or '.join(map(repr, _KINDS))}, but is {self.likelihood!r}.")
+        if self.likelihood not in COUNTS:
+            raise ValueError(f"likelihood must be {' or '.join(map(repr, COUNTS))}, but is {self.likelihood!r}.")
         table, y = self._read(X, y)
         # Half a count more keeps the level finite where all counts are 0.
-        response = Counts(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)  # type: ignore[arg-type]
+        response = Counts(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
         return self._fit(X, y, table, response, [])
 
     def _observations(self, y: Any) -> Observed:

@@ -1,4 +1,4 @@
-"""What the estimators share: tables, the model that is made of them, and the fit."""
+"""The base of the estimators: tables, the model that is made of them, and the fit."""
 
 from collections.abc import Mapping
 from typing import Any, Self

@@ -1,4 +1,4 @@
-"""What an estimator has learned: how its model is made, and the fit, also out of a pickle."""
+"""The result of an estimator: how its model is made, and the fit, also out of a pickle."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,9 @@
-"""What the observations of a row are given its latent values, and which methods fit that."""
+"""Likelihoods of the estimators' models, and the methods that fit each."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -11,7 +12,7 @@ from pymc_gpep.array_types import Observed
 from pymc_gpep.likelihoods.multinomial_probit.distribution import MultinomialProbit
 from pymc_gpep.likelihoods.probit.distribution import Probit
 
-__all__ = ["Classes", "Counts", "NoisyClasses", "Numbers", "Response", "TwoClasses"]
+__all__ = ["COUNTS", "Classes", "Counts", "NoisyClasses", "Numbers", "Response", "TwoClasses"]
 
 RESPONSE = "y"
 """Name of the observed variable."""
@@ -115,11 +116,12 @@ class Counts(Response):
     ----------
     level : float
         Prior mean of the latent function.
-    kind : {"poisson", "negative_binomial"}
+    kind : str
+        One of `COUNTS`.
     """
 
     level: float
-    kind: Literal["poisson", "negative_binomial"]
+    kind: str
     dense: ClassVar[str] = "ep"
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
@@ -130,8 +132,16 @@ class Counts(Response):
 
     def observe(self, f: Any, y: Observed) -> None:
         """See `Response`."""
-        rate = pt.exp(f)
-        if self.kind == "poisson":
-            pm.Poisson(RESPONSE, rate, observed=y, dims="row")
-        else:
-            pm.NegativeBinomial(RESPONSE, mu=rate, alpha=pm.LogNormal("size", 1.0, 1.0), observed=y, dims="row")
+        COUNTS[self.kind](pt.exp(f), observed=y, dims="row")
+
+
+def _poisson(rate: Any, **given: Any) -> None:
+    pm.Poisson(RESPONSE, rate, **given)
+
+
+def _negative_binomial(rate: Any, **given: Any) -> None:
+    pm.NegativeBinomial(RESPONSE, mu=rate, alpha=pm.LogNormal("size", 1.0, 1.0), **given)
+
+
+COUNTS: Mapping[str, Callable[..., None]] = {"poisson": _poisson, "negative_binomial": _negative_binomial}
+"""Distributions of counts by name, as functions that add the observations to the model of the context."""

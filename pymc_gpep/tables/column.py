@@ -1,4 +1,4 @@
-"""What training rows said of a column, by which new rows are encoded."""
+"""A column as training rows had it, by which new rows are encoded."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

@@ -31,13 +31,13 @@ _MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude
 class Columns:
     """Columns of a table, as `gpep.columns` reads them.
 
-    Numbers and booleans become one standardised input each. A category becomes inputs of zeros and ones, which have one
-    length scale: two rows of different categories are as far from each other as any other two.
+    Numbers and booleans become one standardised input each. A category becomes inputs of zeros and ones, which share
+    one length scale. Any two categories are as far from each other as any other two.
 
     Attributes
     ----------
     columns : tuple of Column
-        What each column was in the training rows.
+        The columns as training rows had them.
     X : array (n, d)
         Inputs at the training rows.
     """
@@ -66,8 +66,8 @@ class Columns:
         Parameters
         ----------
         table : DataFrame, dict of str to array, or array (m, columns)
-            Columns of a frame are taken by their names, in any order; others may be there besides. Those of an array
-            are taken by their places.
+            Columns of a frame are taken by their names, in any order; others may be there besides. Columns
+            of an array are taken by their places.
 
         Returns
         -------
@@ -110,7 +110,7 @@ class Columns:
         ard : bool
             Whether each column has a length scale of its own. It then has the dim `column`, if the model has that.
         names : (str, str)
-            Names of the length scale and of the magnitude. That of categories, without `ard`, ends in `_category`.
+            Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
         magnitude : (float, float)
             Mean and standard deviation of the log of the magnitude.
 
