@@ -8,6 +8,7 @@ from pymc_gpep.structure.memory import available_memory
 
 __all__ = ["Choice", "choose"]
 
+_DENSE: Mapping[str, Any] = {"starts": 2}  # one of two maxima is the better one on some data sets
 _INDUCING = 100  # inducing inputs
 _SWEPT = 100_000  # most rows that sweeps go over
 _BATCH = 500  # rows of a step, beyond
@@ -67,14 +68,14 @@ def choose(method: str, response: Response, n: int, max_dense_rows: int) -> Choi
                 f"There are {n} rows, and max_dense_rows is {max_dense_rows}. Numbers and counts are fitted by all "
                 "rows together, in a time that grows with the cube of their number. Raise max_dense_rows, or fit fewer."
             )
-        return Choice(response.dense, {})
+        return Choice(response.dense, dict(_DENSE))
     return _with_options(response.sparse, n)
 
 
 def _with_options(method: str, n: int) -> Choice:
     """Give a method with inducing inputs how many, and batches where there are many rows."""
     if method not in ("sparse_ep", "sparse_vi", "sparse_sep", "gfitc"):
-        return Choice(method, {})
+        return Choice(method, dict(_DENSE))
     options: dict[str, Any] = {"inducing": min(_INDUCING, n), "shared_inducing": True}
     if n <= _SWEPT or method == "gfitc":
         return Choice(method, options)

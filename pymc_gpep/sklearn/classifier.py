@@ -31,6 +31,8 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         declares priors there, and returns one of `pm.gp.cov` for `columns.X`.
     ard : bool
         Whether each column of numbers has a length scale of its own.
+    linear : bool
+        Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
     method : str
         `"auto"`: all rows up to `max_dense_rows`, as far as memory goes; then 100 inducing inputs; batches from 100 000
         rows on. Otherwise a method of `pm.fit`.
@@ -80,6 +82,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         kernel: Any = "rbf",
         *,
         ard: bool = False,
+        linear: bool = True,
         method: str = "auto",
         hyper: str | None = None,
         label_noise: float = 0.0,
@@ -91,6 +94,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     ) -> None:
         self.kernel = kernel
         self.ard = ard
+        self.linear = linear
         self.method = method
         self.hyper = hyper
         self.label_noise = label_noise

@@ -27,6 +27,8 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         Covariance function; see `GaussianProcessClassifier`.
     ard : bool
         Whether each column of numbers has a length scale of its own.
+    linear : bool
+        Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
     likelihood : {"poisson", "negative_binomial"}
         Distribution of a count given its rate. The second has more spread.
     method : str
@@ -67,6 +69,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         kernel: Any = "rbf",
         *,
         ard: bool = False,
+        linear: bool = True,
         likelihood: str = "poisson",
         method: str = "auto",
         hyper: str | None = None,
@@ -78,6 +81,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
     ) -> None:
         self.kernel = kernel
         self.ard = ard
+        self.linear = linear
         self.likelihood = likelihood
         self.method = method
         self.hyper = hyper

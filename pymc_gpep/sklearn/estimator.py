@@ -33,6 +33,7 @@ class GaussianProcessEstimator(BaseEstimator):
     # Annotations for what the constructors of the subclasses set.
     kernel: Any
     ard: bool
+    linear: bool
     method: str
     hyper: str | None
     max_dense_rows: int
@@ -53,7 +54,7 @@ class GaussianProcessEstimator(BaseEstimator):
         """Make a model of rows and fit it."""
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
-        recipe = Recipe(columns, y, response, self.kernel, self.ard, classes)
+        recipe = Recipe(columns, y, response, self.kernel, self.ard, self.linear, classes)
         choice = choose(self.method, response, len(y), self.max_dense_rows)
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
         options = {"hyper": self.hyper} | dict(choice.options) | dict(self.fit_options or {})
@@ -68,7 +69,7 @@ class GaussianProcessEstimator(BaseEstimator):
         if not callable(self.kernel) and self.kernel not in KERNELS:
             names = ", ".join(map(repr, KERNELS))
             raise ValueError(f"kernel must be {names} or a function of columns, but is {self.kernel!r}.")
-        check_switches(ard=self.ard)
+        check_switches(ard=self.ard, linear=self.linear)
         check_whole("max_dense_rows", self.max_dense_rows)
 
     def _read(self, X: Any, y: Any) -> tuple[list[Values], Any]:

@@ -31,7 +31,7 @@ class Recipe:
         Observations as the likelihood wants them.
     response : Response
     kernel : str or function of Columns
-    ard : bool
+    ard, linear : bool
     classes : list
         Names of the classes, for the coordinates of the model; empty where there is one latent function.
     """
@@ -41,6 +41,7 @@ class Recipe:
     response: Response
     kernel: Kernel
     ard: bool
+    linear: bool
     classes: list[Any]
 
     def build(self) -> pm.Model:
@@ -52,7 +53,9 @@ class Recipe:
             if callable(self.kernel):
                 covariance = self.kernel(self.columns)
             else:
-                covariance = self.columns.covariance(self.kernel, ard=self.ard, magnitude=self.response.magnitude)
+                covariance = self.columns.covariance(
+                    self.kernel, ard=self.ard, linear=self.linear, magnitude=self.response.magnitude
+                )
             mean = pm.gp.mean.Constant(self.response.offset) if self.response.offset else pm.gp.mean.Zero()
             gp = pm.gp.Latent(mean_func=mean, cov_func=covariance)
             functions = self.response.functions

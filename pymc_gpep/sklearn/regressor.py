@@ -26,6 +26,8 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         Covariance function; see `GaussianProcessClassifier`.
     ard : bool
         Whether each column of numbers has a length scale of its own.
+    linear : bool
+        Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
     method : str
         `"auto"`, or a method of `pm.fit`.
     hyper : str, optional
@@ -64,6 +66,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         kernel: Any = "rbf",
         *,
         ard: bool = False,
+        linear: bool = True,
         method: str = "auto",
         hyper: str | None = None,
         max_dense_rows: int = 3000,
@@ -74,6 +77,7 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
     ) -> None:
         self.kernel = kernel
         self.ard = ard
+        self.linear = linear
         self.method = method
         self.hyper = hyper
         self.max_dense_rows = max_dense_rows

@@ -95,6 +95,7 @@ class Columns:
         kernel: str = "rbf",
         *,
         ard: bool = False,
+        linear: bool = True,
         names: tuple[str, str] = ("ls", "eta"),
         magnitude: tuple[float, float] = _MAGNITUDE,
     ) -> Any:
@@ -102,17 +103,21 @@ class Columns:
 
         Numbers share one length scale, or each has its own with `ard`. A column of categories has its own always: with
         `"rbf"` its factor of the covariance is exp(−1/ls²) where categories differ. Length scales are log-normal with
-        the median √p, for p columns. The magnitude is log-normal too, with the median e.
+        the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear` a linear function
+        of the inputs is added; the deviation of its slopes has the name `slope`.
 
         Parameters
         ----------
         kernel : {"rbf", "matern32", "matern52"}
         ard : bool
             Whether each column has a length scale of its own. It then has the dim `column`, if the model has that.
+        linear : bool
+            Whether latent functions have a linear part, besides one of this kernel.
         names : (str, str)
             Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
         magnitude : (float, float)
-            Mean and standard deviation of the log of the magnitude.
+            Mean and standard deviation of the log of the magnitude, and of that of the linear part where all columns
+            of numbers are at one standard deviation from their mean.
 
         Returns
         -------
@@ -138,8 +143,13 @@ class Columns:
         if kernel not in KERNELS:
             raise ValueError(f"kernel must be {', '.join(map(repr, KERNELS))}, but is {kernel!r}.")
         scales = self._length_scales(names[0], ard)
-        eta = pm.LogNormal(names[1], *magnitude)
-        return eta**2 * KERNELS[kernel](self.X.shape[1], ls=scales[self.places] if scales.ndim else scales)
+        eta, d = pm.LogNormal(names[1], *magnitude), self.X.shape[1]
+        covariance = eta**2 * KERNELS[kernel](d, ls=scales[self.places] if scales.ndim else scales)
+        if not linear:
+            return covariance
+        mean, deviation = magnitude
+        slope = pm.LogNormal("slope", mean - np.log(len(self.columns)) / 2, deviation)
+        return covariance + slope**2 * pm.gp.cov.Linear(d, c=np.zeros(d))
 
     def _length_scales(self, name: str, ard: bool) -> Any:
         """Length scale of each column, (p,), or one of all."""
