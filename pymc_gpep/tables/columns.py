@@ -103,8 +103,8 @@ class Columns:
 
         Numbers share one length scale, or each has its own with `ard`. A column of categories has its own always: with
         `"rbf"` its factor of the covariance is exp(−1/ls²) where categories differ. Length scales are log-normal with
-        the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear` a linear function
-        of the inputs is added; the deviation of its slopes has the name `slope`.
+        the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear` a linear
+        function of the inputs is added; the deviation of its slopes has the name `slope`.
 
         Parameters
         ----------

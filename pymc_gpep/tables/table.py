@@ -55,16 +55,23 @@ def read_table(table: Any) -> list[Values]:
     TypeError
         If a column has values that are neither numbers nor strings.
     ValueError
-        If an array does not have two axes, or columns differ in length.
+        If an array does not have two axes, or two columns have the same name.
     """
     if isinstance(table, Mapping):
         table = pd.DataFrame(dict(table))
     if is_frame(table):
+        _refuse_repeated([str(name) for name in table.columns])
         return [_of_series(str(name), table[name]) for name in table.columns]
     array = np.asarray(table)
     if array.ndim != 2:
         raise ValueError(f"A table must be (rows, columns), but has shape {array.shape}.")
     return [_of_array(f"x{j}", array[:, j]) for j in range(array.shape[1])]
+
+
+def _refuse_repeated(names: list[str]) -> None:
+    repeated = [name for k, name in enumerate(names) if name in names[:k]]
+    if repeated:
+        raise ValueError(f"The table has two columns of the name {repeated[0]!r}.")
 
 
 def _of_series(name: str, series: Any) -> Values:
