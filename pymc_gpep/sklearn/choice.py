@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pymc_gpep.sklearn.response import Response
 from pymc_gpep.structure.memory import available_memory
 
@@ -31,11 +33,17 @@ class Choice(NamedTuple):
     options: Mapping[str, Any]
     steps: int | None = None
 
+    def given(self, options: Mapping[str, Any]) -> "Choice":
+        """Return the same choice with options of the user's in place of its own."""
+        others = {name: value for name, value in options.items() if name != "n"}
+        return Choice(self.method, dict(self.options) | others, options.get("n", self.steps))
+
     def __str__(self) -> str:
         """Name of the method, and what it takes besides."""
         told = [self.method]
         if "inducing" in self.options:
-            told.append(f"{self.options['inducing']} inducing inputs")
+            inducing = self.options["inducing"]
+            told.append(f"{inducing if np.ndim(inducing) == 0 else np.shape(inducing)[-2]} inducing inputs")
         if "batch_size" in self.options:
             told.append(f"{self.steps} steps of {self.options['batch_size']} rows")
         return ", ".join(told)

@@ -55,9 +55,9 @@ class GaussianProcessEstimator(BaseEstimator):
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         recipe = Recipe(columns, y, response, self.kernel, self.ard, self.linear, classes)
-        choice = choose(self.method, response, len(y), self.max_dense_rows)
+        choice = choose(self.method, response, len(y), self.max_dense_rows).given(self.fit_options or {})
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-        options = {"hyper": self.hyper} | dict(choice.options) | dict(self.fit_options or {})
+        options = {"hyper": self.hyper} | dict(choice.options)
         steps = {} if choice.steps is None else {"n": choice.steps}
         fit = pm.fit(model=recipe.build(), method=choice.method, random_seed=seed, progressbar=False, **steps | options)
         self._fitted = Fitted(recipe, fit)

@@ -49,7 +49,9 @@ def test_arrays_have_columns_by_their_places():
     array = np.arange(8.0).reshape(4, 2)
     table = gpep.columns(array)
     assert table.names == ["x0", "x1"]
-    np.testing.assert_allclose(table.encode(array[1:] + 2.0), (array[1:] + 2.0 - array.mean(axis=0)) / array.std(axis=0))
+    np.testing.assert_allclose(
+        table.encode(array[1:] + 2.0), (array[1:] + 2.0 - array.mean(axis=0)) / array.std(axis=0)
+    )
 
 
 def test_a_column_that_does_not_vary_is_the_same_everywhere():
