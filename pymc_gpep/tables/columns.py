@@ -116,8 +116,8 @@ class Columns:
         names : (str, str)
             Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
         magnitude : (float, float)
-            Mean and standard deviation of the log of the magnitude, and of that of the linear part where all columns
-            of numbers are at one standard deviation from their mean.
+            Mean and standard deviation of the log of the magnitude. The linear part has the same prior where all
+            numbers are one standard deviation from their mean.
 
         Returns
         -------
