@@ -35,6 +35,17 @@ def test_some_thousand_rows_are_swept_over():
     assert "5000 rows and 3 latent functions" in reason
 
 
+def test_a_user_may_say_what_few_rows_are():
+    assert choose_method(classifier(900, 3), {}, 500).method == "sparse_ep"
+    assert choose_method(classifier(4000, 3), {}, 5000).method == "nested_ep"
+
+
+def test_a_choice_is_told_in_few_words():
+    assert str(choose_method(classifier(100, 3), {})) == "nested_ep"
+    assert str(choose_method(classifier(5000, 3), {})) == "sparse_ep, 100 inducing inputs"
+    assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
+
+
 @pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])
 def test_many_rows_are_taken_by_batches(rows, steps):
     assert choose_method(classifier(rows, 10), {})[:3] == ("sparse_ep", {"batch_size": 200}, steps)
@@ -69,5 +80,5 @@ def test_a_model_is_fitted_by_the_method_chosen_and_the_reason_is_said(caplog):
         found = pm.fit(method="auto", progressbar=False)
         same = pm.fit(method="nested_ep", progressbar=False)
     assert found.log_evidence == same.log_evidence
-    assert "method='auto' takes method='nested_ep': " in caplog.text
+    assert "method='auto' takes nested_ep: " in caplog.text
     assert "few enough" in caplog.text
