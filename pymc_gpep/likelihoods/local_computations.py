@@ -40,7 +40,7 @@ type Kernel = Callable[..., Any]
 
 
 class CoupledCurvature(NamedTuple):
-    """Log-concave density with a curvature of the form diag(π) − ππᵀ, 1ᵀπ = 1."""
+    """Log-concave density with a curvature of the form diag(π) − ππᵀ / 1ᵀπ."""
 
     log_density: Kernel
     """`(f, y, pi, gradient)`: Σ log p(y_i | f_i), returned; π and the gradient, written (c, n)."""
@@ -55,6 +55,8 @@ class CoupledQuadrature(NamedTuple):
 
     update: Kernel
     """New coupled sites, see `pymc_gpep.kernels.methods.softmax_qep.softmax_qep_update`."""
+    conditioned: int = 1
+    """How many of the c classes the nodes of the quadrature leave out, since an integral is in closed form."""
 
 
 class BlockCurvature(NamedTuple):
