@@ -76,7 +76,7 @@ def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: N
         return False
     weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)
     drawn = functions.pulled(theta, weights, 0.0)
-    of_all = functions.pulled(theta, 1.0 * used, 0.0)
+    of_all = functions.pulled(theta, used.astype(np.float64), 0.0)
     return bool(np.allclose(drawn, of_all * weights.sum() / used.sum(), rtol=1e-8, atol=1e-12))
 
 
