@@ -10,7 +10,7 @@ from pymc_gpep.structure.memory import available_memory
 
 __all__ = ["Choice", "choose"]
 
-_DENSE: Mapping[str, Any] = {"starts": 2}  # one of two maxima is the better one on some data sets
+_AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 _INDUCING = 100  # inducing inputs
 _SWEPT = 100_000  # most rows that sweeps go over
 _BATCH = 500  # rows of a step, beyond
@@ -68,7 +68,7 @@ def choose(method: str, response: Response, n: int, max_dense_rows: int) -> Choi
         If there are more rows than `max_dense_rows`, and no method with inducing inputs.
     """
     if method != "auto":
-        return _with_options(method, n)
+        return _of_name(method, n)
     dense = n <= max_dense_rows and 8.0 * _MATRICES * (response.functions + 1) * n * n < available_memory()
     if response.dense and (dense or not response.sparse):
         if n > max_dense_rows:
@@ -76,14 +76,14 @@ def choose(method: str, response: Response, n: int, max_dense_rows: int) -> Choi
                 f"There are {n} rows, and max_dense_rows is {max_dense_rows}. Numbers and counts are fitted by all "
                 "rows together, in a time that grows with the cube of their number. Raise max_dense_rows, or fit fewer."
             )
-        return Choice(response.dense, dict(_DENSE))
-    return _with_options(response.sparse, n)
+        return _of_name(response.dense, n)
+    return _of_name(response.sparse, n)
 
 
-def _with_options(method: str, n: int) -> Choice:
-    """Give a method with inducing inputs how many, and batches where there are many rows."""
+def _of_name(method: str, n: int) -> Choice:
+    """Make the choice of a method: starts, or inducing inputs and batches where there are many rows."""
     if method not in ("sparse_ep", "sparse_vi", "sparse_sep", "gfitc"):
-        return Choice(method, dict(_DENSE))
+        return Choice(method, {"starts": 2} if n <= _AGAIN else {})
     options: dict[str, Any] = {"inducing": min(_INDUCING, n), "shared_inducing": True}
     if n <= _SWEPT or method == "gfitc":
         return Choice(method, options)

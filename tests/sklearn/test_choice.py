@@ -24,6 +24,11 @@ def test_rows_and_functions_decide(response, rows, told):
     assert str(choose("auto", response, rows, 1000)) == told
 
 
+def test_few_rows_have_two_starts():
+    assert choose("auto", TwoClasses(), 300, 1000).options == {"starts": 2}
+    assert choose("auto", TwoClasses(), 301, 1000).options == {}
+
+
 def test_memory_decides(monkeypatch):
     monkeypatch.setattr(choice, "available_memory", lambda: 1e8)
     assert choose("auto", Classes(3), 900, 1000).method == "sparse_ep"
