@@ -19,7 +19,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import pymc_gpep as gpep
-from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor
+from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, choice
 from pymc_gpep.sklearn.probability_draws import probability_draws
 from tests.sklearn.data import frame, ratio
 
@@ -57,7 +57,8 @@ def test_regressor_is_exact():
     y = 50 + 7 * np.sin(X[:, 0]) + X[:, 1] / 50 + np.random.default_rng(1).standard_normal(25)
     ours = GaussianProcessRegressor().fit(X, y)
     eta, ls, slope, noise = (float(ours.fit_.hyperparameters[name]) for name in ("eta", "ls", "slope", "noise"))
-    kernel = ConstantKernel(eta**2) * Matern(ls, nu=2.5) + ConstantKernel(slope**2) * DotProduct(0.0) + WhiteKernel(noise**2)
+    linear = ConstantKernel(slope**2) * DotProduct(0.0)
+    kernel = ConstantKernel(eta**2) * Matern(ls, nu=2.5) + linear + WhiteKernel(noise**2)
     exact = ExactRegressor(kernel, optimizer=None)
     with np.errstate(divide="ignore"):  # it takes the logarithm of what DotProduct has for 0
         exact.fit((X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std())
@@ -152,6 +153,18 @@ def test_more_rows_are_fitted_by_inducing_inputs():
     assert fitted.fit_method_ == "sparse_ep, 15 inducing inputs"
     assert fitted.fit_.inducing_inputs.shape[1] == 15
     assert fitted.score(X, y) > 0.8
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
+
+
+def test_many_rows_are_fitted_by_batches(monkeypatch):
+    for name, value in {"_SWEPT": 30, "_BATCH": 10, "_STEPS": 20}.items():
+        monkeypatch.setattr(choice, name, value)
+    X, y, _ = frame()
+    fitted = GaussianProcessClassifier(max_dense_rows=0, linear=False, fit_options={"inducing": 8}, random_state=0)
+    fitted.fit(X, y)
+    assert fitted.fit_method_ == "sparse_ep, 8 inducing inputs, 20 steps of 10 rows"
+    assert len(fitted.fit_.hist) == 20
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
 
