@@ -59,8 +59,9 @@ class QEPSoftmax(AcceleratedEP):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
-        settings["nodes"] = class_nodes(len(problem.mean) - 1, settings["nodes"])
-        return softmax_qep(problem, start, history, update=likelihood.computation(CoupledQuadrature).update, **settings)
+        update, conditioned = likelihood.computation(CoupledQuadrature)
+        settings["nodes"] = class_nodes(len(problem.mean) - conditioned, settings["nodes"])
+        return softmax_qep(problem, start, history, update=update, **settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: π and ν."""

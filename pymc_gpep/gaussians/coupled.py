@@ -59,8 +59,13 @@ class CoupledPosterior(DensePosterior):
         return np.stack([scaled_symmetric(own, root) for own, root in zip(inverses, roots, strict=True)]), p
 
     def smoothing(self) -> tuple[Array, Array]:
+        return self._factors[0], self._shared
+
+    @cached_property
+    def _shared(self) -> Array:
+        """T_k = B_k P⁻ᵀ (c, n, n)."""
         b, p = self._factors
-        return b, np.stack([solve_triangular(p, own, lower=True, check_finite=False).T for own in b])
+        return np.stack([solve_triangular(p, own, lower=True, check_finite=False).T for own in b])
 
     @property
     def log_determinant(self) -> float:
@@ -85,6 +90,25 @@ class CoupledPosterior(DensePosterior):
         return CoupledWhitening(self.prior, self.sites, self.mean, self.log_normaliser, inverses, p)
 
     def _covariance_at(self, k_cross: Array, k_new: Array) -> Array:
+        c, m = k_new.shape
+        if c * m < self.weights.shape[1]:
+            return self._covariance_at_few(k_cross, k_new)
+        _, p, _ = self._factorised
+        # K_*BKᵀ_* is Z Yᵀ, Z = K_*T and Y = K_*P. Where functions share K_*, their Z sum to Y, since Σ B_k = P Pᵀ.
+        y = k_cross @ p
+        z = np.empty((c, m, p.shape[0]))
+        own = c - 1 if len(k_cross) == 1 else c
+        np.matmul(k_cross, self._shared[:own], out=z[:own])
+        if own < c:
+            np.subtract(y[0], z[:own].sum(axis=0), out=z[own])
+        variance = k_new - np.einsum("kmn,kmn->km", z, np.broadcast_to(y, z.shape))
+        by_point = z.transpose(1, 0, 2)
+        cov = by_point @ by_point.swapaxes(1, 2)
+        cov[:, range(c), range(c)] += np.maximum(variance, 0.0).T
+        return np.asarray(cov)
+
+    def _covariance_at_few(self, k_cross: Array, k_new: Array) -> Array:
+        """Without the products of matrices that many points share."""
         inverses, p, _ = self._factorised
         roots = np.sqrt(self.precision)
         c, m = k_new.shape

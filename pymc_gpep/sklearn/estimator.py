@@ -10,18 +10,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 
+from pymc_gpep.approximations import METHODS
 from pymc_gpep.argument_types import check_number, check_switches, check_whole
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.fit import Fit
-from pymc_gpep.sklearn.choice import choose
 from pymc_gpep.sklearn.fitted import Fitted, Recipe
 from pymc_gpep.sklearn.response import Response
+from pymc_gpep.structure import read_classifier
 from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, read_table
+from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
 
 __all__ = ["GaussianProcessEstimator", "quantile_levels"]
 
 _LARGEST_SEED = 2**31 - 1
+_AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 
 
 class GaussianProcessEstimator(BaseEstimator):
@@ -55,14 +58,28 @@ class GaussianProcessEstimator(BaseEstimator):
         self._check_parameters()
         columns = read_columns(table, self.missing, self.unseen)
         recipe = Recipe(columns, y, response, self.kernel, self.ard, self.linear, classes)
-        choice = choose(self.method, response, len(y), self.max_dense_rows).given(self.fit_options or {})
+        model, given = recipe.build(), dict(self.fit_options or {})
+        choice = self._choice(model, given, len(y))
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
-        options = {"hyper": self.hyper} | dict(choice.options)
-        steps = {} if choice.steps is None else {"n": choice.steps}
-        fit = pm.fit(model=recipe.build(), method=choice.method, random_seed=seed, progressbar=False, **steps | options)
+        options = {"hyper": self.hyper, **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
+        fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
         self._fitted = Fitted(recipe, fit)
-        self.fit_method_ = str(choice)
+        self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
         return self
+
+    def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
+        """Return the method, and what it takes where the user does not say it."""
+        choice = MethodChoice(self.method, {}, None, "it was asked for.")
+        if self.method == AUTO:
+            choice = choose_method(read_classifier(model), given, self.max_dense_rows)
+            if choice.method in METHODS and rows > self.max_dense_rows:
+                raise ValueError(
+                    f"There are {rows} rows, and max_dense_rows is {self.max_dense_rows}. Numbers and "
+                    "counts are fitted by all rows together, in a time that grows with the cube of their number. Raise "
+                    "max_dense_rows, or fit fewer."
+                )
+        starts = {"starts": 2} if choice.method in METHODS and rows <= _AGAIN else {}
+        return choice._replace(options={**starts, **choice.options})
 
     def _check_parameters(self) -> None:
         """Refuse parameters of a wrong type or value before any work."""

@@ -1,4 +1,4 @@
-"""Likelihoods of the estimators' models, and the methods that fit each."""
+"""Likelihoods of the estimators' models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -22,10 +22,6 @@ RESPONSE = "y"
 class Response(ABC):
     """A likelihood of a model that an estimator makes."""
 
-    dense: ClassVar[str]
-    """Method on all rows; empty where there is none."""
-    sparse: ClassVar[str] = ""
-    """Method with inducing inputs; empty where there is none."""
     magnitude: ClassVar[tuple[float, float]] = (1.0, 1.5)
     """Mean and standard deviation of the log of the magnitude of latent functions."""
 
@@ -48,9 +44,6 @@ class Response(ABC):
 class TwoClasses(Response):
     """Two classes by one latent function and a probit."""
 
-    dense: ClassVar[str] = "ep"
-    sparse: ClassVar[str] = "sparse_ep"
-
     def observe(self, f: Any, y: Observed) -> None:
         """See `Response`."""
         Probit(RESPONSE, f, observed=y, dims="row")
@@ -66,8 +59,6 @@ class Classes(Response):
     """
 
     n_classes: int
-    dense: ClassVar[str] = "nested_ep"
-    sparse: ClassVar[str] = "sparse_ep"
 
     @property
     def functions(self) -> int:
@@ -89,7 +80,6 @@ class NoisyClasses(Classes):
     """
 
     noise: float
-    dense: ClassVar[str] = ""
 
     def observe(self, f: Any, y: Observed) -> None:
         """See `Response`."""
@@ -100,7 +90,6 @@ class NoisyClasses(Classes):
 class Numbers(Response):
     """Standardised numbers with normal noise, whose deviation is learned."""
 
-    dense: ClassVar[str] = "ep"
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def observe(self, f: Any, y: Observed) -> None:
@@ -122,7 +111,6 @@ class Counts(Response):
 
     level: float
     kind: str
-    dense: ClassVar[str] = "ep"
     magnitude: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     @property

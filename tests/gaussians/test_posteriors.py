@@ -192,6 +192,16 @@ def test_prediction(setting):
     assert_allclose(cov, at_points(expected, NEW), atol=1e-10)
 
 
+def test_prediction_of_a_point_alone_is_that_among_many(setting):
+    variance = setting.k_new.diagonal(axis1=1, axis2=2)
+    mean, cov = setting.posterior.predict(setting.k_cross, variance, setting.mean_new)
+    for i in range(NEW):
+        own = np.s_[:, i : i + 1]
+        alone = setting.posterior.predict(setting.k_cross[own], variance[own], setting.mean_new[own])
+        assert_allclose(alone[0][:, 0], mean[:, i], rtol=1e-12)
+        assert_allclose(alone[1][0], cov[i], atol=1e-12)
+
+
 def test_prediction_at_the_training_inputs_is_the_posterior(setting):
     posterior = setting.posterior
     k = posterior.prior.k

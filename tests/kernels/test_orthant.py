@@ -66,9 +66,13 @@ def test_small_bivariate_is_right_relative_to_itself(correlation, b):
 
 
 def trivariate(b, s):
+    return trivariate_kernels.trivariate(b, s, np.empty(trivariate_kernels.STACK))
+
+
+def small_trivariate(b, s):
     s, b = s.copy(), b.copy()
     assert orthant._order_and_factor(s, b, np.empty(3))
-    return trivariate_kernels.trivariate(b, s, np.empty(trivariate_kernels.STACK))
+    return trivariate_kernels.small_trivariate(b, s, np.empty(trivariate_kernels.STACK))
 
 
 def test_trivariate_at_zero_is_a_solid_angle():
@@ -89,6 +93,36 @@ def test_trivariate_sums_over_signs_to_fewer_variables(scale):
         flip = np.diag([1.0, 1.0, -1.0])
         both = trivariate(b, s) + trivariate(flip @ b, flip @ s @ flip)
         assert both == pytest.approx(bivariate_kernels.bivariate(b[0], b[1], s[0, 0], s[0, 1], s[1, 1]), abs=1e-10)
+
+
+@pytest.mark.parametrize("scale", [0.5, 1.0, 10.0])
+def test_two_integrals_of_the_trivariate_agree(scale):
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        s, b = random_covariance(rng, 3, scale), scale * rng.standard_normal(3)
+        assert trivariate(b, s) == pytest.approx(small_trivariate(b, s), abs=1e-10)
+
+
+def test_small_trivariate_is_right_relative_to_itself():
+    """Independent variables, so that the probability is a product."""
+    b = np.array([-7.0, -6.0, 0.3])
+    assert small_trivariate(b, np.eye(3)) == pytest.approx(np.exp(log_ndtr(b).sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("scale", [1e4, 1e8, 1e50])
+def test_classes_far_wider_than_their_noise_on_a_line(scale):
+    """v = scale (m + a z), one z: the largest is known from the ends of the intervals of z, but for the noise."""
+    rng = np.random.default_rng(4)
+    a, m = rng.standard_normal((50, 4)), rng.standard_normal((50, 4))
+    found = np.empty((50, 4))
+    orthant.largest_of_four(scale * m, scale**2 * a[:, :, None] * a[:, None, :], found)
+    for p, slope, start in zip(found, a, m, strict=True):
+        ends = [(start[j] - start[k]) / (slope[k] - slope[j]) for k in range(4) for j in range(k)]
+        edges = np.concatenate([[-np.inf], np.sort(ends), [np.inf]])
+        middle = np.clip(edges[:-1], -50, 50) / 2 + np.clip(edges[1:], -50, 50) / 2
+        largest = np.argmax(start[:, None] + slope[:, None] * middle, axis=0)
+        expected = np.bincount(largest, np.diff(ndtr(edges)), minlength=4)
+        np.testing.assert_allclose(p, expected, atol=max(2.0 / scale, 1e-6))
 
 
 @pytest.mark.parametrize("d", [4, 9, 25])

@@ -19,8 +19,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import pymc_gpep as gpep
-from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, choice
+from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, estimator
 from pymc_gpep.sklearn.probability_draws import probability_draws
+from pymc_gpep.variational import method_choice
 from tests.sklearn.data import frame, ratio
 
 
@@ -158,8 +159,8 @@ def test_more_rows_are_fitted_by_inducing_inputs():
 
 
 def test_many_rows_are_fitted_by_batches(monkeypatch):
-    for name, value in {"_SWEPT": 30, "_BATCH": 10, "_STEPS": 20}.items():
-        monkeypatch.setattr(choice, name, value)
+    for name, value in {"_SWEPT": 30, "_BATCH": 10, "_FEWEST": 20, "_PASSES": 1}.items():
+        monkeypatch.setattr(method_choice, name, value)
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(max_dense_rows=0, linear=False, fit_options={"inducing": 8}, random_state=0)
     fitted.fit(X, y)
@@ -207,6 +208,22 @@ def test_numbers_beside_strings_in_a_list_stay_numbers():
     fitted = GaussianProcessClassifier().fit(X, ["u", "v", "v", "u"] * 3)
     assert fitted.columns_.X.shape == (12, 4)
     assert fitted.predict([[2.5, "a"]]).shape == (1,)
+
+
+def test_few_rows_have_two_starts(monkeypatch):
+    X, y, _ = frame()
+    given = []
+    monkeypatch.setattr(pm, "fit", lambda **arguments: given.append(arguments))
+    for rows in (40, 39):
+        monkeypatch.setattr(estimator, "_AGAIN", rows)
+        GaussianProcessClassifier().fit(X, y)
+    assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
+
+
+def test_more_numbers_than_fit_together_are_refused():
+    X, _, f = frame()
+    with pytest.raises(ValueError, match=r"There are 40 rows, and max_dense_rows is 30\."):
+        GaussianProcessRegressor(max_dense_rows=30).fit(X, f)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,8 @@ OF_ONE_FUNCTION = {"build": models.bernoulli_probit, "sites": None}  # whose ste
 
 def fit(n, method="sparse_ep", build=models.shared, **options):
     model, gp = build()
-    settings = {"gp": gp, "inducing": 6, "batch_size": 10, "sites": "pairwise", "random_seed": 3, "obj_optimizer": ADAM}
+    settings = {"gp": gp, "inducing": 6, "batch_size": 10, "sites": "pairwise", "random_seed": 3, "obj_optimizer": ADAM,
+                "shared_inducing": False, "warmup": 1}  # fmt: skip
     with model:
         return model, pm.fit(n, method=method, progressbar=False, **settings | options)
 
@@ -222,7 +223,7 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
     def run(step, state, batches, schedule, warmup, done):
         raise ReachedError(schedule.decay, schedule.per_epoch, warmup)
 
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", lambda *_: None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", lambda *_: None)
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.Run", run)
     with pytest.raises(ReachedError) as reached:
         fit(1, decay=0.5, warmup=2)
@@ -276,7 +277,7 @@ def test_other_rows_are_no_way_to_go_on(learned):
     ],
 )
 def test_other_inducing_inputs_are_no_way_to_go_on(learned, options, message, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match=f"start is of another fit: {message}"):
         fit(1, start=learned, **options)
 
@@ -303,7 +304,7 @@ def test_sites_of_rows_may_be_kept():
 
 
 def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match="n, the number of steps, must be at least 0, but is -3"):
         fit(-3)
     with pytest.raises(TypeError, match="minutes must be a number"):
@@ -382,7 +383,7 @@ def test_other_rows_than_those_of_the_model():
 
 
 def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     inputs, labels = np.tile(X, (40, 1)), np.tile(Y, 40)
     inputs[1000, 1] = np.nan
     np.save(tmp_path / "x.npy", inputs)

@@ -45,9 +45,12 @@ def closed_form(b1, b2, s11, s12, s22):
     # The formula has a limit at a bound of 0; next to it the same formula gives it.
     b1 = 1e-300 if b1 == 0.0 else b1
     b2 = 1e-300 if b2 == 0.0 else b2
-    root = math.sqrt(s11 * (s22 - s12 * s12 / s11))
     h = b1 / math.sqrt(s11)
     k = b2 / math.sqrt(s22)
+    rest = s22 - s12 * s12 / s11
+    if rest <= 0.0:  # one is a multiple of the other, but for rounding
+        return ndtr(min(h, k)) if s12 > 0.0 else max(ndtr(h) - ndtr(-k), 0.0)
+    root = math.sqrt(s11 * rest)
     value = 0.5 * (ndtr(h) + ndtr(k))
     value -= _owens_t(h, (b2 * s11 - s12 * b1) / (b1 * root))
     value -= _owens_t(k, (b1 * s22 - s12 * b2) / (b2 * root))

@@ -18,7 +18,7 @@ from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.special.bivariate import bivariate, ndtr
 from pymc_gpep.kernels.special.normal import log_ndtr_and_hazard
 from pymc_gpep.kernels.special.tabulated_normal import cdf_and_density, quantile
-from pymc_gpep.kernels.special.trivariate import STACK, trivariate
+from pymc_gpep.kernels.special.trivariate import SMALL, STACK, small_trivariate, trivariate
 
 __all__ = ["BITS", "LAST_LEVEL", "SEQUENCES", "largest_of_four", "largest_of_three", "largest_probabilities"]
 
@@ -281,7 +281,7 @@ def largest_of_three(mean, cov, probabilities):
 
 @kernel
 def largest_of_four(mean, cov, probabilities):
-    """`largest_probabilities` for four classes, each by one quadrature, and not made to sum to 1."""
+    """`largest_probabilities` for four classes, each by one quadrature or two, and not made to sum to 1."""
     s, b, expected = np.empty((3, 3)), np.empty(3), np.empty(3)
     stack = np.empty(STACK)
     for i in range(mean.shape[0]):
@@ -289,8 +289,10 @@ def largest_of_four(mean, cov, probabilities):
             probabilities[i, k] = np.nan
             if _is_finite(mean[i], cov[i]):
                 _prepare(mean[i], cov[i], k, s, b)
-                if _order_and_factor(s, b, expected):
-                    probabilities[i, k] = trivariate(b, s, stack)
+                value = trivariate(b, s, stack)
+                if value < SMALL:
+                    value = small_trivariate(b, s, stack) if _order_and_factor(s, b, expected) else max(value, 0.0)
+                probabilities[i, k] = value
 
 
 @kernel

@@ -44,12 +44,13 @@ def class_probabilities(
     cov : (m, c, c) array
         Their posterior covariances, which may be singular.
     method : {"orthant", "inner_ep"}
-        "orthant" computes the c orthant probabilities of dimension c − 1: to machine precision up to three classes,
-        to about 1e-10 with four and where the covariance is diagonal, so that one integral is left for any number of
-        classes. Else, with five or more, to `tolerance`: by randomised rules over factors that the classes have in
-        common, or where these do not reach it by quasi-Monte Carlo integration of each class. The random numbers are
-        always the same ones. "inner_ep" is the nested EP paper's own way, the normalisers of the tilted
-        distributions by inner EP (appendix A): fast with many classes, with an error of its own that nothing reduces.
+        "orthant" computes the c orthant probabilities of dimension c − 1. The error is that of rounding up to three
+        classes. With four it is about 1e-10, unless they are a thousand times wider than the noise. A diagonal
+        covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
+        have an error of `tolerance`, by randomised rules over factors that the classes have in common. Where these do
+        not reach it, quasi-Monte Carlo rules integrate each class. The random numbers are always the same ones.
+        "inner_ep" is the nested EP paper's own way, the normalisers of the tilted distributions by inner EP (appendix
+        A): fast with many classes, with an error of its own that nothing reduces.
     tolerance : float
         Absolute error wanted of each probability by "orthant". The work is bounded, so look at the errors returned.
 
