@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -14,7 +15,7 @@ __all__ = ["first_scales"]
 
 _PAIRS = 1000
 _SQUARE = 4.0  # squared distance of two rows, in length scales: the median
-_NEWTON, _CLOSE = 10, 1e-3
+_NEWTON, _CLOSE, _LONGEST = 10, 1e-3, 2.0  # steps, and how long the last and any are, unconstrained
 _PARTS = 1.0, 0.5, 0.25  # of the way
 _UNLIKELY = 10.0  # by how much the log prior may fall
 
@@ -43,33 +44,41 @@ def first_scales(
         return theta
     x = sample_inputs(rows, 2 * _PAIRS, np.random.default_rng(seed))
     half = len(x) // 2
-    apart = (x[:half] - x[half : 2 * half]) ** 2
-    wanted: Array | None = None
+    scales, _ = functions(theta)
+    used = scales > 0.0
+    own = not _same_slopes(functions, theta, scales, used)
+    base = 1.0 / _positive(column_deviations(rows)) if own else scales
+    square = float(np.median((x[:half, used] - x[half : 2 * half, used]) ** 2 @ base[used] ** 2)) if half else 0.0
+    if not (np.isfinite(square) and square > 0.0):
+        return theta
+    wanted = np.log(base * np.sqrt(_SQUARE / square))
+    looked_at = np.flatnonzero(used) if own else np.flatnonzero(used)[:1]
     at = theta.copy()
     for _ in range(_NEWTON):
         scales, _ = functions(at)
-        used = scales > 0.0
-        slopes = np.array(
-            [functions.pulled(at, 1.0 * (np.arange(len(scales)) == d), 0.0) for d in np.flatnonzero(used)]
-        )
-        slopes = np.where(moves, slopes / scales[used][:, None], 0.0)
-        if wanted is None:
-            base = scales[used]
-            if np.ptp(slopes, axis=0).any():  # columns have length scales of their own
-                deviations = column_deviations(rows)[used]
-                base = 1.0 / np.where(deviations > 0.0, deviations, 1.0)
-            square = float(np.median(apart[:, used] @ base**2)) if half else 0.0
-            if not (np.isfinite(square) and square > 0.0):
-                return theta
-            wanted = np.log(base * np.sqrt(_SQUARE / square))
-        missing = wanted - np.log(scales[used])
-        step, *_ = np.linalg.lstsq(slopes, missing, rcond=1e-8)
+        slopes = np.array([functions.pulled(at, 1.0 * (np.arange(len(scales)) == d), 0.0) for d in looked_at])
+        slopes = np.where(moves, slopes / scales[looked_at, None], 0.0)
+        step, *_ = np.linalg.lstsq(slopes, wanted[looked_at] - np.log(scales[looked_at]), rcond=1e-8)
         if not np.isfinite(step).all() or np.abs(step).max(initial=0.0) < _CLOSE:
             break
-        at = at + np.clip(step, -2.0, 2.0)
+        at = at + np.clip(step, -_LONGEST, _LONGEST)
     before = space.log_prior(theta)
     for part in _PARTS:
         moved = theta + part * (at - theta)
         if space.log_prior(moved) > before - _UNLIKELY:
             return moved
     return theta
+
+
+def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: NDArray[np.bool_]) -> bool:
+    """Whether hyperparameters move all scales alike: seen by weights of columns that are drawn."""
+    if np.ptp(scales[used]):
+        return False
+    weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)
+    drawn = functions.pulled(theta, weights, 0.0)
+    of_all = functions.pulled(theta, 1.0 * used, 0.0)
+    return bool(np.allclose(drawn, of_all * weights.sum() / used.sum(), rtol=1e-8, atol=1e-12))
+
+
+def _positive(deviations: Array) -> Array:
+    return np.where(deviations > 0.0, deviations, 1.0)

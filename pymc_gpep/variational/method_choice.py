@@ -65,7 +65,7 @@ def choose_method(
     Parameters
     ----------
     classifier : GPClassifier
-        What was read from the model.
+        The reading of the model.
     given : dict
         Options of the user. `inducing`, `batch_size` and `data` ask for inducing inputs.
     max_dense_rows : int, optional
