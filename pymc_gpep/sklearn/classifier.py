@@ -57,7 +57,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         Labels in order.
     n_features_in_ : int
         Number of columns.
-    feature_names_in_ : array (n_features_in_,)
+    feature_names_in_ : array (columns,)
         Names of the columns, where training rows were a data frame.
     fit_method_ : str
         Method that was taken.
@@ -79,7 +79,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
 
     def __init__(
         self,
-        kernel: Any = "rbf",
+        kernel: Any = "matern52",
         *,
         ard: bool = False,
         linear: bool = True,

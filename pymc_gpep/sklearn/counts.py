@@ -50,7 +50,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
     ----------
     n_features_in_ : int
         Number of columns.
-    feature_names_in_ : array (n_features_in_,)
+    feature_names_in_ : array (columns,)
         Names of the columns, where training rows were a data frame.
     fit_method_ : str
         Method that was taken.
@@ -66,7 +66,7 @@ class GaussianProcessCounts(GaussianProcessEstimator):
 
     def __init__(
         self,
-        kernel: Any = "rbf",
+        kernel: Any = "matern52",
         *,
         ard: bool = False,
         linear: bool = True,

@@ -24,7 +24,7 @@ from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_metho
 __all__ = ["GaussianProcessEstimator", "quantile_levels"]
 
 _LARGEST_SEED = 2**31 - 1
-_DENSE: Mapping[str, Any] = {"starts": 2}  # one of two maxima is the better one on some data sets
+_AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 
 
 class GaussianProcessEstimator(BaseEstimator):
@@ -59,7 +59,7 @@ class GaussianProcessEstimator(BaseEstimator):
         columns = read_columns(table, self.missing, self.unseen)
         recipe = Recipe(columns, y, response, self.kernel, self.ard, self.linear, classes)
         model, given = recipe.build(), dict(self.fit_options or {})
-        choice = self._choice(model, given)
+        choice = self._choice(model, given, len(y))
         seed = int(check_random_state(self.random_state).randint(_LARGEST_SEED))
         options = {"hyper": self.hyper, **choice.options} | ({} if choice.n is None else {"n": choice.n}) | given
         fit = pm.fit(model=model, method=choice.method, random_seed=seed, progressbar=False, **options)
@@ -67,19 +67,19 @@ class GaussianProcessEstimator(BaseEstimator):
         self.fit_method_ = str(choice._replace(options={**choice.options, **given}, n=options.get("n")))
         return self
 
-    def _choice(self, model: pm.Model, given: Mapping[str, Any]) -> MethodChoice:
+    def _choice(self, model: pm.Model, given: Mapping[str, Any], rows: int) -> MethodChoice:
         """Return the method, and what it takes where the user does not say it."""
         choice = MethodChoice(self.method, {}, None, "it was asked for.")
         if self.method == AUTO:
-            classifier = read_classifier(model)
-            choice = choose_method(classifier, given, self.max_dense_rows)
-            if choice.method in METHODS and classifier.n_points > self.max_dense_rows:
+            choice = choose_method(read_classifier(model), given, self.max_dense_rows)
+            if choice.method in METHODS and rows > self.max_dense_rows:
                 raise ValueError(
-                    f"There are {classifier.n_points} rows, and max_dense_rows is {self.max_dense_rows}. Numbers and "
+                    f"There are {rows} rows, and max_dense_rows is {self.max_dense_rows}. Numbers and "
                     "counts are fitted by all rows together, in a time that grows with the cube of their number. Raise "
                     "max_dense_rows, or fit fewer."
                 )
-        return choice._replace(options={**_DENSE, **choice.options}) if choice.method in METHODS else choice
+        starts = {"starts": 2} if choice.method in METHODS and rows <= _AGAIN else {}
+        return choice._replace(options={**starts, **choice.options})
 
     def _check_parameters(self) -> None:
         """Refuse parameters of a wrong type or value before any work."""

@@ -92,7 +92,7 @@ class Columns:
 
     def covariance(
         self,
-        kernel: str = "rbf",
+        kernel: str = "matern52",
         *,
         ard: bool = False,
         linear: bool = True,
@@ -101,10 +101,10 @@ class Columns:
     ) -> Any:
         """Add priors of length scales and of a magnitude to the model of the context, and make a covariance function.
 
-        Numbers share one length scale, or each has its own with `ard`. A column of categories has its own always: with
-        `"rbf"` its factor of the covariance is exp(−1/ls²) where categories differ. Length scales are log-normal with
-        the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear` a linear
-        function of the inputs is added; the deviation of its slopes has the name `slope`.
+        Numbers share one length scale, or each has its own with `ard`. A column of categories has its own always: rows
+        whose categories differ are √2/ls apart, and with `"rbf"` have the factor exp(−1/ls²). Length scales are
+        log-normal with the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear`
+        a linear function of the inputs is added; the deviation of its slopes has the name `slope`.
 
         Parameters
         ----------

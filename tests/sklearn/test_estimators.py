@@ -13,14 +13,15 @@ from scipy.stats import poisson
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.gaussian_process import GaussianProcessRegressor as ExactRegressor
-from sklearn.gaussian_process.kernels import RBF, ConstantKernel, DotProduct, WhiteKernel
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
 from sklearn.metrics import d2_tweedie_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
 import pymc_gpep as gpep
-from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor
+from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, estimator
 from pymc_gpep.sklearn.probability_draws import probability_draws
+from pymc_gpep.variational import method_choice
 from tests.sklearn.data import frame, ratio
 
 
@@ -57,7 +58,8 @@ def test_regressor_is_exact():
     y = 50 + 7 * np.sin(X[:, 0]) + X[:, 1] / 50 + np.random.default_rng(1).standard_normal(25)
     ours = GaussianProcessRegressor().fit(X, y)
     eta, ls, slope, noise = (float(ours.fit_.hyperparameters[name]) for name in ("eta", "ls", "slope", "noise"))
-    kernel = ConstantKernel(eta**2) * RBF(ls) + ConstantKernel(slope**2) * DotProduct(0.0) + WhiteKernel(noise**2)
+    linear = ConstantKernel(slope**2) * DotProduct(0.0)
+    kernel = ConstantKernel(eta**2) * Matern(ls, nu=2.5) + linear + WhiteKernel(noise**2)
     exact = ExactRegressor(kernel, optimizer=None)
     with np.errstate(divide="ignore"):  # it takes the logarithm of what DotProduct has for 0
         exact.fit((X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std())
@@ -156,6 +158,18 @@ def test_more_rows_are_fitted_by_inducing_inputs():
     np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
 
 
+def test_many_rows_are_fitted_by_batches(monkeypatch):
+    for name, value in {"_SWEPT": 30, "_BATCH": 10, "_FEWEST": 20, "_PASSES": 1}.items():
+        monkeypatch.setattr(method_choice, name, value)
+    X, y, _ = frame()
+    fitted = GaussianProcessClassifier(max_dense_rows=0, linear=False, fit_options={"inducing": 8}, random_state=0)
+    fitted.fit(X, y)
+    assert fitted.fit_method_ == "sparse_ep, 8 inducing inputs, 20 steps of 10 rows"
+    assert len(fitted.fit_.hist) == 20
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
+
+
 def test_label_noise_keeps_probabilities_from_the_ends():
     X, y, _ = frame()
     fitted = GaussianProcessClassifier(label_noise=0.1, fit_options={"inducing": 10}, random_state=0).fit(X, y)
@@ -194,6 +208,22 @@ def test_numbers_beside_strings_in_a_list_stay_numbers():
     fitted = GaussianProcessClassifier().fit(X, ["u", "v", "v", "u"] * 3)
     assert fitted.columns_.X.shape == (12, 4)
     assert fitted.predict([[2.5, "a"]]).shape == (1,)
+
+
+def test_few_rows_have_two_starts(monkeypatch):
+    X, y, _ = frame()
+    given = []
+    monkeypatch.setattr(pm, "fit", lambda **arguments: given.append(arguments))
+    for rows in (40, 39):
+        monkeypatch.setattr(estimator, "_AGAIN", rows)
+        GaussianProcessClassifier().fit(X, y)
+    assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
+
+
+def test_more_numbers_than_fit_together_are_refused():
+    X, _, f = frame()
+    with pytest.raises(ValueError, match=r"There are 40 rows, and max_dense_rows is 30\."):
+        GaussianProcessRegressor(max_dense_rows=30).fit(X, f)
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_column_that_does_not_vary_is_the_same_everywhere():
 def test_covariance_is_a_product_over_columns(ard, linear):
     table = gpep.columns(FRAME)
     with pm.Model(coords=table.coords) as model:
-        k = table.covariance(ard=ard, linear=linear)(table.X)
+        k = table.covariance("rbf", ard=ard, linear=linear)(table.X)
     each = np.array([1.1, 0.6, 2.0, 0.9, 1.4])  # length scales of the columns in order
     given = {"eta": 1.7}
     if ard:
@@ -103,7 +103,7 @@ def test_length_scales_are_told_by_column():
 def test_categories_alone_have_a_covariance(frame):
     table = gpep.columns(frame)
     with pm.Model() as model:
-        k = table.covariance(linear=False)(table.X)
+        k = table.covariance("rbf", linear=False)(table.X)
     names = {rv.name: np.full(rv.type.shape, 0.5) for rv in model.free_RVs}
     matrix = k.eval({model[name]: value for name, value in names.items()})
     same = sum((FRAME[name].astype(str).to_numpy()[:, None] != FRAME[name].astype(str).to_numpy()) for name in frame)
