@@ -34,7 +34,7 @@ _LEAST = 1e-100  # where there is nothing to solve
 
 
 class SharedFeatures(NamedTuple):
-    """Of B rows."""
+    """Features of B rows."""
 
     w: Array
     """(B, M)."""
@@ -102,7 +102,7 @@ class SharedWhitening:
 
 
 class Covered(NamedTuple):
-    """What q says of the rows of a batch."""
+    """Moments under q at the rows of a batch."""
 
     mean: Array
     """Of the wᵀv_k, (B, c)."""
@@ -192,7 +192,7 @@ class SharedPosterior:
         return found
 
     def covered(self, features: SharedFeatures) -> Covered:
-        """What q says of a batch."""
+        """Return the moments under q at the rows of a batch."""
         c, size = self.mean.shape
         w = features.w.astype(self.covariance.dtype, copy=False)
         covariances = w @ self.covariance.reshape(c * size, size).T

@@ -61,7 +61,7 @@ def stationary(
     values : sequence of Variable
         The hyperparameters.
     graphs : sequence of TensorVariable
-        What `moment_graphs` returns for inputs z (M, d) and x (B, d), whose number of columns is known.
+        Graphs that `moment_graphs` returns for inputs z (M, d) and x (B, d), whose number of columns is known.
     z, x : TensorVariable
     points : sequence of sequence of array
         Places of the hyperparameters to look at, values of `values`.

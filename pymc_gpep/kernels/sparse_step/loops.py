@@ -1,7 +1,7 @@
-"""What a step does between products of matrices, in one pass over an array each.
+"""Loops of a step between products of matrices, in one pass over an array each.
 
-Arrays have a row for each of B rows of data: features w (B, M), Σ_k w of all c functions (B, c M), what functions have
-(B, c) and sites (B, d).
+Arrays have a row for each of B rows of data. They hold features w (B, M), Σ_k w of all c functions (B, c M), numbers of
+each function (B, c), or of each site (B, d).
 """
 
 import math
@@ -93,7 +93,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """What features leave unsaid of variances (B,), into `rest` (B,); at least 0."""
+    """Variances (B,) less those that features explain, into `rest` (B,); at least 0."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):
