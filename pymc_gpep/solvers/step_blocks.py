@@ -1,7 +1,8 @@
 """Prior moments that a step needs, of functions that share covariance and inducing inputs, and their pull-back.
 
 A step knows a prior by two things. One is its moments at inducing inputs and rows. The other turns derivatives in these
-into derivatives in hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
+into derivatives in hyperparameters and inducing inputs. Stationary covariances have both written down
+(`StationaryBlocks`).
 """
 
 from typing import Any, NamedTuple, Protocol
