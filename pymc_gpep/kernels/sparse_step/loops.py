@@ -55,8 +55,8 @@ def squared_norms(inputs, squares, norms):
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
     """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from those in squared distances times −2.
 
-    With derivatives G (B, M) to rows x, and H (M, M) among the z: `of_rows` is Gᵀ x, `of_inducing` is H z, and
-    `row_weights` and `weights` are sums of G and H over all others, (M,). `of_squares` gets what z has to say.
+    G (B, M) are derivatives in distances to rows x, H (M, M) those among the z. `of_rows` is Gᵀ x, and `of_inducing` is
+    H z. `row_weights` and `weights` are sums of G and H over all others, (M,). `of_squares` gets the part of z.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
