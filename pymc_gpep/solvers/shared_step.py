@@ -115,8 +115,8 @@ class SharedPosterior:
     """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
 
     Only the lower triangles of S are read. Where `single`, Σ has 32 bits a number, and is computed with these. In
-    directions that the data do not reach, its error is their rounding times the largest eigenvalue of I + β S. A function
-    has 64 bits where that may be too large.
+    directions that the data do not reach, its error is their rounding times the largest eigenvalue of I + β S. A
+    function has 64 bits where that may be too large.
 
     Raises
     ------
