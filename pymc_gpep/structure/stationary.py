@@ -3,8 +3,8 @@
 The covariance is k(x, x') = v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. The variance v and the
 scales s (d,) are graphs of the hyperparameters. All that a step by batches needs of it can be written down.
 
-Scales are read from the product of inputs that distances are made of. Numbers decide whether they and a profile make the
-covariance, at pairs of points with distances of all sizes and several places of the hyperparameters.
+Scales are read from the product of inputs that distances are made of. Numbers decide whether they and a profile make
+the covariance, at pairs of points with distances of all sizes and several places of the hyperparameters.
 """
 
 from collections.abc import Sequence
