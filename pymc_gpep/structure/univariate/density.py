@@ -1,0 +1,292 @@
+"""The log density of an observed variable, by PyMC's own, as a function of arrays: one latent value for each row."""
+
+import hashlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self, cast
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.printing import debugprint
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.likelihoods.censoring import censored_log_probability
+from pymc_gpep.likelihoods.observed_classes import known_shape
+from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
+from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
+
+__all__ = ["RowDensity", "RowGraph", "row_graph"]
+
+_ORDERS = 4  # the logarithm and three derivatives
+
+
+@dataclass(frozen=True)
+class RowGraph:
+    """A quantity of an observed variable at each row: its log density, or the logarithm of its distribution function.
+
+    Attributes
+    ----------
+    output : TensorVariable
+    f, y : TensorVariable
+        Vectors: latent values and observations.
+    rows : list of TensorVariable
+        Vectors: what else it depends on.
+    parts : list of TensorVariable
+        What the rows are in the model: numbers, or vectors with a number for each row or one for all.
+    """
+
+    output: TensorVariable
+    f: TensorVariable
+    y: TensorVariable
+    rows: list[TensorVariable]
+    parts: list[TensorVariable]
+
+
+def row_graph(
+    variable: TensorVariable,
+    argument: TensorVariable,
+    leaves: Sequence[Variable],
+    quantity: Callable[[TensorVariable, TensorVariable], TensorVariable] | None = None,
+) -> RowGraph:
+    """Cut a quantity of a random variable from its model.
+
+    Parameters
+    ----------
+    variable : TensorVariable
+        The random variable, (n,).
+    argument : TensorVariable
+        What takes latent values, a number for each row or one for all.
+    leaves : sequence of Variable
+        Random variables and data of the model, as far as the variable depends on them.
+    quantity : callable, optional
+        From the variable and a value, (n,); the log density if not given.
+
+    Raises
+    ------
+    RowsMixedError
+        If rows do not stay apart.
+    NotImplementedError
+        If PyMC has no such quantity.
+    """
+    # PyMC may copy what a log density is made of: variables are found again by their names.
+    stand_ins = {
+        leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(leaves) if not isinstance(leaf.type, RandomType)
+    }
+    f = pt.tensor("f", dtype=argument.dtype, shape=(None,) * argument.ndim)
+    y = pt.tensor("y", dtype=variable.dtype, shape=(None,) * variable.ndim)
+    inputs = dict(stand_ins)
+    inputs[argument] = f
+    alone = clone_replace(variable, inputs, rebuild_strict=False, copy_inputs_over=True)
+    found = (quantity or _log_density)(alone, y)
+    copies = {each.name: each for each in explicit_graph_inputs([found]) if not isinstance(each, Constant)}
+    back = {copies[new.name]: old for old, new in stand_ins.items() if new.name in copies}
+    back |= {copies["f"]: argument} if "f" in copies else {}
+
+    def of_model(each: TensorVariable) -> TensorVariable:
+        (made,) = graph_replace([each], back, strict=False)
+        return cast(TensorVariable, made)
+
+    def length_of(each: TensorVariable, axis: int) -> int:
+        return _length(of_model(each), axis)
+
+    latent, seen = pt.dvector("latent"), pt.vector("seen", dtype=variable.dtype)
+    moving = {copies.get("f", f): latent, copies.get("y", y): seen}
+    cut = RowCut(moving, length_of)
+    output = cut.through(found)
+    made = RowGraph(output, latent, seen, cut.inputs, [of_model(each) for each in cut.parts])
+    behind = set(explicit_graph_inputs([found]))
+    own = [copies[new.name] for new in stand_ins.values() if copies.get(new.name) in behind]
+    if any(each.ndim > 1 for each in own):
+        return made
+    # Fewer rows where hyperparameters and data themselves are rows.
+    rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own)}
+    try:
+        deeper = RowCut(moving | rows, length_of)
+        output = deeper.through(found)
+    except RowsMixedError:
+        return made
+    parts = [*own, *(each for each in deeper.parts)]
+    if len(parts) > len(made.parts):
+        return made
+    return RowGraph(output, latent, seen, [*rows.values(), *deeper.inputs], [of_model(each) for each in parts])
+
+
+def _log_density(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
+    censored = censored_log_probability(variable, value)
+    return cast(TensorVariable, pm.logp(variable, value, warn_rvs=False) if censored is None else censored)
+
+
+def _length(variable: TensorVariable, axis: int) -> int:
+    length = known_shape(variable)[axis]
+    if length is None:
+        raise NotImplementedError(f"The length of axis {axis} of {variable} is not known.")
+    return length
+
+
+class RowDensity:
+    """A log density as a function of arrays, with derivatives; what makes it is compiled when it is first wanted.
+
+    Parameters
+    ----------
+    graph : RowGraph
+    learned : sequence of bool
+        Which of the rows depend on hyperparameters; others are data, without derivatives.
+    """
+
+    def __init__(self, graph: RowGraph, learned: Sequence[bool]) -> None:
+        self.graph, self.learned = graph, tuple(learned)
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"graph": self.graph, "learned": self.learned}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    @cached_property
+    def digest(self) -> str:
+        """A text that tells densities apart, in every process alike."""
+        graph = self.graph
+        text = cast(str, debugprint([graph.output, graph.f, graph.y, *graph.rows], file="str", print_type=True))
+        constants = [v.data for v in ancestors([graph.output]) if isinstance(v, Constant)]
+        numbers = b"".join(np.asarray(each).tobytes() for each in constants if isinstance(each, np.ndarray))
+        return hashlib.sha256(text.encode() + numbers + repr(self.learned).encode()).hexdigest()[:16]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, RowDensity) and self.digest == other.digest)
+
+    def __hash__(self) -> int:
+        return hash(self.digest)
+
+    def __repr__(self) -> str:
+        return f"RowDensity({self.digest})"
+
+    @cached_property
+    def _cut(self) -> RowCut:
+        """The density cut at what does not depend on latent values."""
+        graph = self.graph
+        moving = {graph.f: pt.dvector("f")}
+        cut = RowCut(moving, _length, prefix="column")
+        self._of_columns = cut.through(graph.output)
+        self._moved = moving[graph.f]
+        return cut
+
+    @cached_property
+    def _columns_function(self) -> Any:
+        return _compiled([self.graph.y, *self.graph.rows], self._cut.parts)
+
+    @cached_property
+    def _orders(self) -> list[TensorVariable]:
+        cut = self._cut
+        found = [self._of_columns.astype("float64")]
+        for _ in range(_ORDERS - 1):
+            found.append(_slope(found[-1], self._moved))
+        return [self._moved, *cut.inputs, *found]
+
+    @cached_property
+    def _function(self) -> Any:
+        *inputs, value, first, second, _ = self._orders
+        return _compiled(inputs, [value, first, second])
+
+    @cached_property
+    def _third_function(self) -> Any:
+        *inputs, _, _, _, third = self._orders
+        return _compiled(inputs, [third])
+
+    def _made_slopes(self, count: int) -> Any:
+        graph = self.graph
+        orders = [graph.output.astype("float64")]
+        for _ in range(count - 1):
+            orders.append(_slope(orders[-1], graph.f))
+        wanted = [row for row, learned in zip(graph.rows, self.learned, strict=True) if learned]
+        slopes = [_slope(order, row) for row in wanted for order in orders]
+        return _compiled([graph.f, graph.y, *graph.rows], slopes)
+
+    @cached_property
+    def _slope_function(self) -> Any:
+        return self._made_slopes(1)
+
+    @cached_property
+    def _slopes_function(self) -> Any:
+        return self._made_slopes(3)
+
+    def columns(self, y: Observed, parameters: Array) -> Array:
+        """Return what does not depend on latent values, (q, n), of observations (n,) and rows (p, n)."""
+        with self._lock:
+            found = self._columns_function(np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
+        return np.stack([np.broadcast_to(each, len(y)) for each in found]) if found else np.empty((0, len(y)))
+
+    def two_derivatives(self, f: Array, columns: Array) -> Array:
+        """Return the log density and two derivatives (3, m) for latent values (m,) and columns (q, m)."""
+        with self._lock:
+            return np.stack([np.broadcast_to(each, len(f)) for each in self._function(f, *columns)])
+
+    def third_derivative(self, f: Array, columns: Array) -> Array:
+        """Return the third derivative (m,)."""
+        with self._lock:
+            (found,) = self._third_function(f, *columns)
+        return np.broadcast_to(found, len(f))
+
+    def slopes(self, f: Array, y: Observed, parameters: Array, orders: int) -> Array:
+        """Return slopes in the rows of the log density, and with three orders of two derivatives, (p, orders, m)."""
+        out = np.zeros((len(parameters), orders, len(f)))
+        learned = np.flatnonzero(self.learned)
+        if learned.size:
+            function = self._slope_function if orders == 1 else self._slopes_function
+            with self._lock:
+                found = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.learned)])
+            out[learned] = np.stack([np.broadcast_to(each, len(f)) for each in found]).reshape(learned.size, orders, -1)
+        return out
+
+
+def _slope(value: TensorVariable, by: TensorVariable) -> TensorVariable:
+    found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
+    return cast(TensorVariable, found.astype("float64"))
+
+
+def _compiled(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
+    with without_c_compiler():
+        function = pytensor.function(list(inputs), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
+    function.trust_input = True
+
+    def call(*values: NDArray[Any]) -> list[Array]:
+        with np.errstate(all="ignore"):
+            return cast(list[Array], function(*values))
+
+    return call
+
+
+def leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:
+    """Return the random variables and data of a model that a variable depends on, besides its argument."""
+    found: list[Variable] = []
+    pending = list(variable.owner.inputs)
+    seen: set[Variable] = set()
+    while pending:
+        each = pending.pop()
+        if each in seen or each is argument or isinstance(each.type, RandomType):
+            continue
+        seen.add(each)
+        if isinstance(each, SharedVariable):
+            found.append(each)
+        elif each.owner is None:
+            if not isinstance(each, Constant):
+                found.append(each)
+        elif each.name and any(isinstance(v.type, RandomType) for v in each.owner.inputs):
+            found.append(each)
+        else:
+            pending += each.owner.inputs
+    return found
