@@ -1,8 +1,9 @@
 """Normal averages of densities of one latent value that need not be log-concave, from log p and two derivatives.
 
-A normal density times p may have several modes. Its range is divided into cells on either side of each of them, and each
-cell has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is an end of
-cells as well. Nodes are doubled until averages agree. All points share a call of the density, so that plain arrays do: nothing is compiled.
+A normal density times p may have several modes. Its range is divided into cells on either side of each of them. A cell
+has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, and far-reaching. A kink of p is an end of
+cells as well. Nodes are doubled until averages agree. All points share a call of the density, so that plain arrays do:
+nothing is compiled.
 
 Modes of p are found by its slope at some dozens of places, so that a narrow mode is found whose tails are felt from
 afar. A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
@@ -211,9 +212,7 @@ def _cells(
         for i in range(1, cells):
             between = (own > c[i - 1]) & (own < c[i])
             lowest = np.where(between, heights, np.inf).argmin(axis=0)
-            edges[i] = np.where(
-                between.any(axis=0), own[lowest, np.arange(len(group))], 0.5 * (c[i - 1] + c[i])
-            )
+            edges[i] = np.where(between.any(axis=0), own[lowest, np.arange(len(group))], 0.5 * (c[i - 1] + c[i]))
         low, high = (np.arcsinh((edge - c) / s) for edge in (edges[:-1], edges[1:]))
         ends = np.concatenate([low, 0.0 * low]), np.concatenate([0.0 * high, high])
         rules.append((group, _Rule(points.take(group), np.tile(c, (2, 1)), np.tile(s, (2, 1)), *ends)))
@@ -428,7 +427,9 @@ def average_slopes(
     density: CellDensity, mean: Array, variance: Array, columns: Array, slopes: _Slopes, count: int
 ) -> Array:
     """Slopes (count, n) of h: averages over N p."""
-    return _slopes_by(density, mean, variance, columns, slopes, count, _tilted_rules, lambda r, k: _tilted_weights(r, k)[:2])
+    return _slopes_by(
+        density, mean, variance, columns, slopes, count, _tilted_rules, lambda r, k: _tilted_weights(r, k)[:2]
+    )
 
 
 def normal_slopes(

@@ -28,6 +28,8 @@ class Reading(NamedTuple):
     """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
     everywhere: "Reading | None" = None
     """The same at all rows of the data, where the responses of some are missing."""
+    likelihood: "Likelihood | None" = None
+    """What the likelihood is, where that is known only of the variable that was read; else None."""
 
 
 @dataclass(frozen=True)

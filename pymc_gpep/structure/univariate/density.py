@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self, cast
@@ -33,11 +33,14 @@ _ORDERS = 4  # the logarithm and three derivatives
 
 @dataclass(frozen=True)
 class RowGraph:
-    """A quantity of an observed variable at each row: its log density, or the logarithm of its distribution function.
+    """The log density of an observed variable at each row, and the logarithm of its distribution function.
 
     Attributes
     ----------
     output : TensorVariable
+        The log density.
+    cumulative : TensorVariable or None
+        The logarithm of the distribution function, where PyMC has it.
     f, y : TensorVariable
         Vectors: latent values and observations.
     rows : list of TensorVariable
@@ -47,19 +50,15 @@ class RowGraph:
     """
 
     output: TensorVariable
+    cumulative: TensorVariable | None
     f: TensorVariable
     y: TensorVariable
     rows: list[TensorVariable]
     parts: list[TensorVariable]
 
 
-def row_graph(
-    variable: TensorVariable,
-    argument: TensorVariable,
-    leaves: Sequence[Variable],
-    quantity: Callable[[TensorVariable, TensorVariable], TensorVariable] | None = None,
-) -> RowGraph:
-    """Cut a quantity of a random variable from its model.
+def row_graph(variable: TensorVariable, argument: TensorVariable) -> RowGraph:
+    """Cut the log density of a random variable from its model.
 
     Parameters
     ----------
@@ -67,31 +66,35 @@ def row_graph(
         The random variable, (n,).
     argument : TensorVariable
         What takes latent values, a number for each row or one for all.
-    leaves : sequence of Variable
-        Random variables and data of the model, as far as the variable depends on them.
-    quantity : callable, optional
-        From the variable and a value, (n,); the log density if not given.
 
     Raises
     ------
     RowsMixedError
         If rows do not stay apart.
     NotImplementedError
-        If PyMC has no such quantity.
+        If PyMC has no log density of it.
     """
     # PyMC may copy what a log density is made of: variables are found again by their names.
-    stand_ins = {
-        leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(leaves) if not isinstance(leaf.type, RandomType)
-    }
+    leaves = {leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(_leaves_of(variable, argument))}
     f = pt.tensor("f", dtype=argument.dtype, shape=(None,) * argument.ndim)
     y = pt.tensor("y", dtype=variable.dtype, shape=(None,) * variable.ndim)
-    inputs = dict(stand_ins)
-    inputs[argument] = f
-    alone = clone_replace(variable, inputs, rebuild_strict=False, copy_inputs_over=True)
-    found = (quantity or _log_density)(alone, y)
-    copies = {each.name: each for each in explicit_graph_inputs([found]) if not isinstance(each, Constant)}
-    back = {copies[new.name]: old for old, new in stand_ins.items() if new.name in copies}
-    back |= {copies["f"]: argument} if "f" in copies else {}
+    alone = clone_replace(variable, {**leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
+    found = _log_density(alone, y)
+    try:
+        return _cut_graph([found, pm.logcdf(alone, y, warn_rvs=False)], argument, leaves)
+    except (NotImplementedError, TypeError, ValueError, RowsMixedError):
+        return _cut_graph([found], argument, leaves)
+
+
+def _cut_graph(
+    found: Sequence[TensorVariable], argument: TensorVariable, leaves: Mapping[Variable, Variable]
+) -> RowGraph:
+    """The same of quantities whose variables have the names of stand-ins for those of the model."""
+    behind = {each.name: each for each in explicit_graph_inputs(found) if not isinstance(each, Constant)}
+    back = {behind[new.name]: old for old, new in leaves.items() if new.name in behind}
+    if "f" not in behind:
+        raise NotImplementedError("The log density does not depend on the argument.")
+    back[behind["f"]] = argument
 
     def of_model(each: TensorVariable) -> TensorVariable:
         (made,) = graph_replace([each], back, strict=False)
@@ -100,26 +103,28 @@ def row_graph(
     def length_of(each: TensorVariable, axis: int) -> int:
         return _length(of_model(each), axis)
 
-    latent, seen = pt.dvector("latent"), pt.vector("seen", dtype=variable.dtype)
-    moving = {copies.get("f", f): latent, copies.get("y", y): seen}
-    cut = RowCut(moving, length_of)
-    output = cut.through(found)
-    made = RowGraph(output, latent, seen, cut.inputs, [of_model(each) for each in cut.parts])
-    behind = set(explicit_graph_inputs([found]))
-    own = [copies[new.name] for new in stand_ins.values() if copies.get(new.name) in behind]
-    if any(each.ndim > 1 for each in own):
+    f = pt.dvector("latent")
+    y = pt.vector("seen", dtype=found[0].type.dtype if "y" not in behind else behind["y"].type.dtype)
+    moving = {behind["f"]: f} | ({behind["y"]: y} if "y" in behind else {})
+    own = [behind[new.name] for new in leaves.values() if new.name in behind]
+    rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own)}
+
+    def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> RowGraph:
+        cut = RowCut({**moving, **also}, length_of)
+        output, *others = [cut.through(each) for each in found]
+        parts = [*also, *cut.parts]
+        cumulative = others[0] if others else None
+        return RowGraph(output, cumulative, f, y, [*also.values(), *cut.inputs], [of_model(each) for each in parts])
+
+    made = cut_with({})
+    if any(each.type.ndim > 1 for each in own):
         return made
     # Fewer rows where hyperparameters and data themselves are rows.
-    rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own)}
     try:
-        deeper = RowCut(moving | rows, length_of)
-        output = deeper.through(found)
+        deeper = cut_with(rows)
     except RowsMixedError:
         return made
-    parts = [*own, *(each for each in deeper.parts)]
-    if len(parts) > len(made.parts):
-        return made
-    return RowGraph(output, latent, seen, [*rows.values(), *deeper.inputs], [of_model(each) for each in parts])
+    return deeper if len(deeper.rows) <= len(made.rows) else made
 
 
 def _log_density(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
@@ -224,6 +229,31 @@ class RowDensity:
     def _slopes_function(self) -> Any:
         return self._made_slopes(3)
 
+    @cached_property
+    def _value_function(self) -> Any:
+        graph = self.graph
+        return _compiled([graph.f, graph.y, *graph.rows], [graph.output.astype("float64")])
+
+    @cached_property
+    def _cumulative_function(self) -> Any:
+        graph = self.graph
+        assert graph.cumulative is not None
+        return _compiled([graph.f, graph.y, *graph.rows], [pt.exp(graph.cumulative)])
+
+    def values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
+        """Return the log density (m,) of latent values, observations and rows at m points."""
+        with self._lock:
+            (found,) = self._value_function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
+        return np.broadcast_to(found, len(f))
+
+    def cumulative(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
+        """Return the distribution function (m,), which the graph must have."""
+        with self._lock:
+            (found,) = self._cumulative_function(
+                f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)]
+            )
+        return np.broadcast_to(found, len(f))
+
     def columns(self, y: Observed, parameters: Array) -> Array:
         """Return what does not depend on latent values, (q, n), of observations (n,) and rows (p, n)."""
         with self._lock:
@@ -270,7 +300,7 @@ def _compiled(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
     return call
 
 
-def leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:
+def _leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:
     """Return the random variables and data of a model that a variable depends on, besides its argument."""
     found: list[Variable] = []
     pending = list(variable.owner.inputs)

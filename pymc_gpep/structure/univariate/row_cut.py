@@ -286,7 +286,9 @@ class RowCut:
             flat = variable[tuple(slice(None) if i == axis else 0 for i in range(variable.ndim))]
             return _as(variable, self._input(flat).dimshuffle(*[0 if i == axis else "x" for i in range(variable.ndim)]))
         (along,) = several
-        index = [tuple({axis: slice(None), along: j}.get(i, 0) for i in range(variable.ndim)) for j in range(lengths[along])]
+        index = [
+            tuple({axis: slice(None), along: j}.get(i, 0) for i in range(variable.ndim)) for j in range(lengths[along])
+        ]
         each = [self._input(variable[at]) for at in index]
         stacked = pt.stack(each, axis=-1)
         order = [0 if i == axis else 1 if i == along else "x" for i in range(variable.ndim)]
