@@ -103,18 +103,18 @@ def _legendre(count: int) -> tuple[Array, Array]:
 
 def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
     """A mode between bounds (n,) with a slope that is positive at the lower one, negative at the upper one."""
-    at = 0.5 * (low + high)
+    at, left = 0.5 * (low + high), np.full(low.shape, True)
     for _ in range(_STEPS):
         _, slope, curvature = function(at)
-        low, high = np.where(slope > 0.0, at, low), np.where(slope > 0.0, high, at)
+        low, high = np.where(slope >= 0.0, at, low), np.where(slope <= 0.0, at, high)
         with np.errstate(all="ignore"):
             step = at - slope / curvature
-            inside = (curvature < 0.0) & (step > low) & (step < high)
+            inside = (curvature < 0.0) & (step >= low) & (step <= high)
             new = np.where(inside, step, 0.5 * (low + high))
-            near = np.abs(new - at) <= np.where(inside, 1e-2 / np.sqrt(np.abs(curvature)), 1e-9 * np.abs(high - low))
-        near |= np.abs(high - low) <= 1e-14 * (np.abs(high) + np.abs(low))
-        at = new
-        if near.all():
+            far = np.abs(new - at) > np.where(inside, 1e-2 / np.sqrt(np.abs(curvature)), 1e-9 * np.abs(high - low))
+        far &= np.abs(high - low) > 1e-14 * (np.abs(high) + np.abs(low))
+        at, left = np.where(left, new, at), left & far
+        if not left.any():
             break
     return at
 

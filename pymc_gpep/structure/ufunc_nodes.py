@@ -44,6 +44,13 @@ class Ufunc(Op):
         made = self.elemwise.make_node(*inputs)
         return Apply(self, made.inputs, [made.outputs[0].type()])
 
+    def function(self, operands: int, dtype: str) -> Callable[..., Any]:
+        """What computes arrays of a type from so many others."""
+        called = _called(self.elemwise, operands)
+        if isinstance(called, np.ufunc) and dtype in ("float64", "bool"):
+            return called
+        return lambda *values: np.asarray(called(*values), dtype)
+
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         """Once."""
         with np.errstate(all="ignore"):
@@ -79,7 +86,7 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
         return None
     # Where one operand has double precision NumPy takes all to it, as PyTensor does.
     types = {each.dtype for each in node.inputs}
-    truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Mul | Sub)
+    truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Sub)
     cast = isinstance(op.scalar_op, Cast)
     if not (truths or cast or "float64" in types) or any(each.startswith("complex") for each in types):
         return None

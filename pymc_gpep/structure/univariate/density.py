@@ -23,8 +23,8 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.likelihoods.censoring import censored_log_probability
 from pymc_gpep.likelihoods.observed_classes import known_shape
-from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
 from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
+from pymc_gpep.structure.univariate.row_program import compiled_rows
 
 __all__ = ["RowDensity", "RowGraph", "row_graph"]
 
@@ -39,6 +39,8 @@ class RowGraph:
     ----------
     output : TensorVariable
         The log density.
+    allowed : TensorVariable or None
+        Whether observation and rows are as PyMC wants them; None if it asks for nothing.
     cumulative : TensorVariable or None
         The logarithm of the distribution function, where PyMC has it.
     f, y : TensorVariable
@@ -50,6 +52,7 @@ class RowGraph:
     """
 
     output: TensorVariable
+    allowed: TensorVariable | None
     cumulative: TensorVariable | None
     f: TensorVariable
     y: TensorVariable
@@ -111,10 +114,13 @@ def _cut_graph(
 
     def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> RowGraph:
         cut = RowCut({**moving, **also}, length_of)
-        output, *others = [cut.through(each) for each in found]
+        output = cut.through(found[0])
+        allowed = cut.allowed()
+        others = [cut.through(each) for each in found[1:]]
         parts = [*also, *cut.parts]
         cumulative = others[0] if others else None
-        return RowGraph(output, cumulative, f, y, [*also.values(), *cut.inputs], [of_model(each) for each in parts])
+        vectors = [*also.values(), *cut.inputs]
+        return RowGraph(output, allowed, cumulative, f, y, vectors, [of_model(each) for each in parts])
 
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
@@ -162,12 +168,19 @@ class RowDensity:
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
+    @property
+    def _value(self) -> TensorVariable:
+        """The log density, NaN where it is not allowed."""
+        graph = self.graph
+        value = graph.output.astype("float64")
+        return value if graph.allowed is None else pt.switch(graph.allowed, value, np.nan)
+
     @cached_property
     def digest(self) -> str:
         """A text that tells densities apart, in every process alike."""
         graph = self.graph
-        text = cast(str, debugprint([graph.output, graph.f, graph.y, *graph.rows], file="str", print_type=True))
-        constants = [v.data for v in ancestors([graph.output]) if isinstance(v, Constant)]
+        text = cast(str, debugprint([self._value, graph.f, graph.y, *graph.rows], file="str", print_type=True))
+        constants = [v.data for v in ancestors([self._value]) if isinstance(v, Constant)]
         numbers = b"".join(np.asarray(each).tobytes() for each in constants if isinstance(each, np.ndarray))
         return hashlib.sha256(text.encode() + numbers + repr(self.learned).encode()).hexdigest()[:16]
 
@@ -187,12 +200,13 @@ class RowDensity:
         moving = {graph.f: pt.dvector("f")}
         cut = RowCut(moving, _length, prefix="column")
         self._of_columns = cut.through(graph.output)
+        self._allowed = None if graph.allowed is None else cut.through(graph.allowed)
         self._moved = moving[graph.f]
         return cut
 
     @cached_property
     def _columns_function(self) -> Any:
-        return _compiled([self.graph.y, *self.graph.rows], self._cut.parts)
+        return compiled_rows([self.graph.y, *self.graph.rows], self._cut.parts)
 
     @cached_property
     def _orders(self) -> list[TensorVariable]:
@@ -200,17 +214,19 @@ class RowDensity:
         found = [self._of_columns.astype("float64")]
         for _ in range(_ORDERS - 1):
             found.append(_slope(found[-1], self._moved))
+        if self._allowed is not None:
+            found[0] = pt.switch(self._allowed, found[0], np.nan)
         return [self._moved, *cut.inputs, *found]
 
     @cached_property
     def _function(self) -> Any:
         *inputs, value, first, second, _ = self._orders
-        return _compiled(inputs, [value, first, second])
+        return compiled_rows(inputs, [value, first, second])
 
     @cached_property
     def _third_function(self) -> Any:
         *inputs, _, _, _, third = self._orders
-        return _compiled(inputs, [third])
+        return compiled_rows(inputs, [third])
 
     def _made_slopes(self, count: int) -> Any:
         graph = self.graph
@@ -219,7 +235,7 @@ class RowDensity:
             orders.append(_slope(orders[-1], graph.f))
         wanted = [row for row, learned in zip(graph.rows, self.learned, strict=True) if learned]
         slopes = [_slope(order, row) for row in wanted for order in orders]
-        return _compiled([graph.f, graph.y, *graph.rows], slopes)
+        return compiled_rows([graph.f, graph.y, *graph.rows], slopes)
 
     @cached_property
     def _slope_function(self) -> Any:
@@ -232,13 +248,13 @@ class RowDensity:
     @cached_property
     def _value_function(self) -> Any:
         graph = self.graph
-        return _compiled([graph.f, graph.y, *graph.rows], [graph.output.astype("float64")])
+        return compiled_rows([graph.f, graph.y, *graph.rows], [self._value])
 
     @cached_property
     def _cumulative_function(self) -> Any:
         graph = self.graph
         assert graph.cumulative is not None
-        return _compiled([graph.f, graph.y, *graph.rows], [pt.exp(graph.cumulative)])
+        return compiled_rows([graph.f, graph.y, *graph.rows], [pt.exp(graph.cumulative)])
 
     def values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
         """Return the log density (m,) of latent values, observations and rows at m points."""
@@ -286,18 +302,6 @@ class RowDensity:
 def _slope(value: TensorVariable, by: TensorVariable) -> TensorVariable:
     found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
     return cast(TensorVariable, found.astype("float64"))
-
-
-def _compiled(inputs: Sequence[Variable], outputs: Sequence[Variable]) -> Any:
-    with without_c_compiler():
-        function = pytensor.function(list(inputs), list(outputs), mode=INTERPRETED, on_unused_input="ignore")
-    function.trust_input = True
-
-    def call(*values: NDArray[Any]) -> list[Array]:
-        with np.errstate(all="ignore"):
-            return cast(list[Array], function(*values))
-
-    return call
 
 
 def _leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:

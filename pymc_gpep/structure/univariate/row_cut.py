@@ -20,6 +20,7 @@ from pytensor.tensor.basic import Alloc, Join, MakeVector, ScalarFromTensor, Ten
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import All
 from pytensor.tensor.shape import Shape, Shape_i, SpecifyShape
+from pytensor.tensor.special import LogSumExp
 from pytensor.tensor.subtensor import Subtensor, get_idx_list
 from pytensor.tensor.variable import TensorConstant, TensorVariable
 
@@ -71,6 +72,7 @@ class RowCut:
         self.parts: list[TensorVariable] = []
         self.inputs: list[TensorVariable] = []
         self.conditions: list[TensorVariable] = []
+        self._truths: list[TensorVariable] = []
         self._length_of, self._prefix = length_of, prefix
         self._moving = frozenset(moving)
         self._depends: dict[Variable, bool] = {}
@@ -92,10 +94,14 @@ class RowCut:
         made = _at_rows(made, axis, 0)
         if made.ndim > 1:
             raise RowsMixedError(output.owner)
-        if self.conditions:
-            valid = self._input(reduce(pt.and_, self.conditions))
-            made = pt.switch(valid > 0.5, made, np.nan)
         return made
+
+    def allowed(self) -> TensorVariable | None:
+        """Return the vector of truths that all conditions of PyMC's hold that were met; None if there were none."""
+        if self.conditions:
+            self._truths.append(pt.gt(self._input(reduce(pt.and_, self.conditions)), 0.5))
+            self.conditions = []
+        return reduce(pt.and_, self._truths) if self._truths else None
 
     def depends(self, variable: Variable) -> bool:
         """Return whether values of a variable depend on what moves; its shape is none of them."""
@@ -129,12 +135,13 @@ class RowCut:
             case DimShuffle():
                 return self._dimshuffle(node)
             case CheckAndRaise():
-                value, axis = self._of(first) if self.depends(first) else self._alone(first)
                 for condition in _single(others):
-                    value = self._where(condition, value, axis, node)
-                return value, axis
+                    self._note(condition)
+                return self._of(first) if self.depends(first) else self._alone(first)
             case SpecifyShape() | ViewOp():
                 return self._of(first)
+            case LogSumExp(axis=(along,)) if self.depends(first):
+                return self._log_sum(node, along)
             case OpFromGraph():
                 return self._of(inline_ofg_node(node)[node.outputs.index(variable)])
             case CAReduce() if self.depends(first):
@@ -242,17 +249,32 @@ class RowCut:
         lengths[place] = value.shape[place]
         return pt.alloc(value, *lengths), place
 
-    def _where(self, condition: Variable, value: TensorVariable, axis: int | None, node: Apply) -> TensorVariable:
-        """NaN where a condition does not hold."""
+    def _log_sum(self, node: Apply, along: int) -> tuple[TensorVariable, int | None]:
+        """Two by two, with derivatives that are stable and short."""
+        value, axis = self._of(node.inputs[0])
+        ahead = along + (axis is None)
+        if along == axis:
+            raise RowsMixedError(node)
+        static = value.type.shape[ahead]
+        count = self._length_of(node.inputs[0], along) if static is None else static
+        if count > _MOST:
+            raise RowsMixedError(node)
+        terms = [_entry(value, ahead, j) for j in range(count)]
+
+        def two(a: TensorVariable, b: TensorVariable) -> TensorVariable:
+            return pt.switch(pt.eq(a, -np.inf), b, a + pt.softplus(b - a))
+
+        return reduce(two, terms), None if axis is None else axis - (along < axis)
+
+    def _note(self, condition: Variable) -> None:
+        """Keep a condition that holds where rows are as they may be."""
         if not self.depends(condition):
             self.conditions.append(cast(TensorVariable, condition).all())
-            return value
+            return
         truth, own = self._of(condition)
         place = 0 if own is None else own
         over = [i for i in range(truth.ndim) if i != place]
-        truth = truth.all(axis=over) if over else truth
-        place = 0 if axis is None else axis
-        return pt.switch(truth.dimshuffle(*[0 if i == place else "x" for i in range(value.ndim)]), value, np.nan)
+        self._truths.append(truth.all(axis=over) if over else truth)
 
     def _parts_of(self, inputs: Sequence[Variable], axis: int | None, node: Apply | None) -> list[TensorVariable]:
         return [
@@ -304,6 +326,25 @@ class RowCut:
         self.parts.append(part)
         self.inputs.append(made)
         return made
+
+
+def _entry(value: TensorVariable, axis: int, j: int) -> TensorVariable:
+    """The entry of an axis, taken as far down in the graph as it can be."""
+    node = value.owner
+    match None if node is None else node.op:
+        case Elemwise() if len(node.outputs) == 1:
+            made = node.op(*(_entry(each, axis, 0 if each.type.broadcastable[axis] else j) for each in node.inputs))
+            return cast(TensorVariable, made)
+        case Join(axis=along) if along == axis and all(each.type.broadcastable[axis] for each in node.inputs):
+            return _entry(node.inputs[j], axis, 0)
+        case DimShuffle(new_order=order):
+            own = order[axis]
+            left = [each for i, each in enumerate(order) if i != axis]
+            if own == "x":
+                return cast(TensorVariable, node.inputs[0].dimshuffle(*left))
+            inner = _entry(node.inputs[0], own, j)
+            return inner.dimshuffle(*[each if each == "x" else each - (each > own) for each in left])
+    return value[tuple(j if i == axis else slice(None) for i in range(value.ndim))]
 
 
 def _at_rows(made: TensorVariable, axis: int | None, wanted: int | None) -> TensorVariable:
