@@ -202,7 +202,11 @@ class _Computations:
         out[3] = self._density.third_derivative(f, columns)
 
     def average(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
-        """See `GaussianAverage`."""
+        """See `GaussianAverage`; under a point there is the density itself, without its fourth derivative."""
+        if not variance.any():
+            out[4] = np.nan
+            self.derivatives(mean, y, parameters, out[:4])
+            return
         out[:] = log_average_terms(self._density, mean, variance, self._density.columns(y, parameters))
 
     def average_log(self, mean: Array, variance: Array, y: Observed, parameters: Array, out: Array) -> None:
