@@ -47,8 +47,6 @@ class RowGraph:
         Vectors: latent values and observations.
     rows : list of TensorVariable
         Vectors: what else it depends on.
-    parts : list of TensorVariable
-        What the rows are in the model: numbers, or vectors with a number for each row or one for all.
     """
 
     output: TensorVariable
@@ -57,10 +55,12 @@ class RowGraph:
     f: TensorVariable
     y: TensorVariable
     rows: list[TensorVariable]
-    parts: list[TensorVariable]
 
 
-def row_graph(variable: TensorVariable, argument: TensorVariable) -> RowGraph:
+type _Cut = tuple[RowGraph, list[TensorVariable]]
+
+
+def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     """Cut the log density of a random variable from its model.
 
     Parameters
@@ -69,6 +69,12 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> RowGraph:
         The random variable, (n,).
     argument : TensorVariable
         What takes latent values, a number for each row or one for all.
+
+    Returns
+    -------
+    RowGraph
+    list of TensorVariable
+        What its rows are in the model: numbers, or vectors with a number for each row or one for all.
 
     Raises
     ------
@@ -89,9 +95,7 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> RowGraph:
         return _cut_graph([found], argument, leaves)
 
 
-def _cut_graph(
-    found: Sequence[TensorVariable], argument: TensorVariable, leaves: Mapping[Variable, Variable]
-) -> RowGraph:
+def _cut_graph(found: Sequence[TensorVariable], argument: TensorVariable, leaves: Mapping[Variable, Variable]) -> _Cut:
     """The same of quantities whose variables have the names of stand-ins for those of the model."""
     behind = {each.name: each for each in explicit_graph_inputs(found) if not isinstance(each, Constant)}
     back = {behind[new.name]: old for old, new in leaves.items() if new.name in behind}
@@ -112,7 +116,7 @@ def _cut_graph(
     own = [behind[new.name] for new in leaves.values() if new.name in behind]
     rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own)}
 
-    def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> RowGraph:
+    def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> _Cut:
         cut = RowCut({**moving, **also}, length_of)
         output = cut.through(found[0])
         allowed = cut.allowed()
@@ -120,7 +124,7 @@ def _cut_graph(
         parts = [*also, *cut.parts]
         cumulative = others[0] if others else None
         vectors = [*also.values(), *cut.inputs]
-        return RowGraph(output, allowed, cumulative, f, y, vectors, [of_model(each) for each in parts])
+        return RowGraph(output, allowed, cumulative, f, y, vectors), [of_model(each) for each in parts]
 
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
@@ -130,7 +134,7 @@ def _cut_graph(
         deeper = cut_with(rows)
     except RowsMixedError:
         return made
-    return deeper if len(deeper.rows) <= len(made.rows) else made
+    return deeper if len(deeper[1]) <= len(made[1]) else made
 
 
 def _log_density(variable: TensorVariable, value: TensorVariable) -> TensorVariable:

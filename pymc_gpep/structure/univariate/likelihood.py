@@ -85,13 +85,13 @@ class UnivariateLikelihood(OneFunction):
         if argument is None:
             return None
         try:
-            graph = row_graph(variable, argument.variable)
+            graph, parts = row_graph(variable, argument.variable)
         except (RowsMixedError, NotImplementedError):
             return None
-        density = RowDensity(graph, [_depends_on_draws(part) for part in graph.parts])
+        density = RowDensity(graph, [_depends_on_draws(part) for part in parts])
         whole = np.dtype(variable.dtype).kind in "iub"
         likelihood = replace(self, density=density, observed_dtype="int64" if whole else "float64")
-        reading = reading_of(argument.variable, *(graph.parts or [pt.constant(0.0)]))
+        reading = reading_of(argument.variable, *(parts or [pt.constant(0.0)]))
         return reading._replace(likelihood=likelihood)
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
