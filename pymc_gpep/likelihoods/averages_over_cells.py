@@ -33,6 +33,7 @@ _AROUND = np.array([-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0])  # widths about a mod
 _EVEN = 20.0  # scale in widths that makes nodes next to even
 _POINT = 1e-10  # variance below which a normal density is a point, for a density of unit curvature
 _NARROW = 1e-3  # variance in units of a curvature, below which derivatives of log p serve
+_SMOOTH = 1e-9  # error of a second derivative, of the inverse variance, that rounding may have
 _POINTS = 2048  # that are worked on at a time
 
 
@@ -294,6 +295,13 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
     return _cells(points, found, even[[0, -1]], np.zeros((2, len(sd))))
 
 
+def _floor(variance: Array, rows: int) -> Array:
+    """What counts as zero of a term and its derivatives; rounding is in those from the third on where N is narrow."""
+    order = np.arange(rows)[:, None]
+    floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
+    return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))
+
+
 def _refined(rules: list[tuple[NDArray[np.intp], _Rule]], terms: Callable[[_Rule, int], Array], rows: int) -> Array:
     """Terms (rows, n) by more and more nodes, until all of a point's agree; NaN where they never do."""
     n = sum(len(group) for group, _ in rules)
@@ -305,7 +313,7 @@ def _refined(rules: list[tuple[NDArray[np.intp], _Rule]], terms: Callable[[_Rule
         while count < _MOST and len(left):
             count *= 2
             now = terms(rule, count)
-            floor = 1e-5 * np.maximum(rule.points.variance, 1.0) ** (-0.5 * np.arange(rows)[:, None])
+            floor = _floor(rule.points.variance, rows)
             with np.errstate(invalid="ignore"):
                 agree = (np.abs(now - before) <= _AGREEMENT * (np.abs(now) + floor)).all(axis=0)
             out[:, left[agree]] = now[:, agree]
@@ -345,12 +353,14 @@ def _log_average(rule: _Rule, count: int) -> Array:
     gs, ss = g * s, s * s
     second, of_s = average(gs), average(ss)
     wide = [average(g * ss), average(gs * ss) - 3.0 * second * of_s]
-    c = curvature - average(curvature)
+    c, spread = curvature - average(curvature), average(g * g)
     narrow = [
         average(c * s) + average(g * gs),
-        average(c * ss) + average(gs * gs) - average(g * g) * of_s - 2.0 * second**2,
+        average(c * ss) + average(gs * gs) - spread * of_s - 2.0 * second**2,
     ]
-    small = variance * (average(np.abs(curvature)) + average(g * g)) < _NARROW
+    small = variance * (average(np.abs(curvature)) + spread) < _NARROW
+    # Beside a kink derivatives of log p do not say how its slope changes.
+    small &= np.abs(average(curvature) + spread - second) * variance < _SMOOTH
     return np.stack([value, first, second, *np.where(small, narrow, wide)])
 
 
