@@ -226,7 +226,7 @@ def _kinks(points: _Points, modes: Array, widths: Array) -> list[tuple[NDArray[n
     for mode, width in zip(modes, widths, strict=True):
         with np.errstate(invalid="ignore"):
             left, right = (points.log_density(mode + sign * 1e-5 * width)[1] * width for sign in (-1.0, 1.0))
-            chosen = np.flatnonzero((left > 0.1) & (right < -0.1))
+            chosen = np.flatnonzero((left > 1e-3) & (right < -1e-3))
         if chosen.size:
             found.append((chosen, mode[chosen], width[chosen]))
     return found
