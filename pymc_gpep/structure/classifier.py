@@ -411,9 +411,11 @@ def _other_readings(
     processes: Set[Variable],
     missing: Mapping[TensorVariable, MissingResponses],
 ) -> dict[str, tuple[Likelihood, TensorVariable, Reading]]:
-    """Return what is read of observed variables by their log density alone."""
+    """Return what is read of observed variables by their log density alone; classes are no numbers."""
     found = {}
     for rv in variables:
+        if any(each.may_be(rv) and each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS):
+            continue
         for sources in (latents, processes):
             reading = _reading(ANY_UNIVARIATE, rv, frozenset(sources), missing.get(rv))
             if reading is not None:

@@ -1,11 +1,12 @@
 """The argument of a random variable: the one variable through which it depends on Gaussian variables."""
 
 from collections.abc import Collection
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
@@ -59,11 +60,22 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
         if own <= rest:
             continue
         if not rest:
-            return Argument(each, frozenset())
+            return Argument(_peeled(each, behind), frozenset())
         size = _size(rest)
         if size <= _FEW and size < _size(own) and (best is None or (size, place) < best[:2]):
             best = (size, place, Argument(each, frozenset(rest)))
-    return None if best is None else best[2]
+    return None if best is None else best[2]._replace(variable=_peeled(best[2].variable, behind))
+
+
+def _peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
+    """What a variable is but for numbers that it is multiplied with, and that are added: −f/√2 is of no interest."""
+    while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
+        inputs = variable.owner.inputs
+        inner = [each for each in inputs if not isinstance(each, Constant)]
+        if len(inner) != 1 or not all(all(each.type.broadcastable) for each in inputs if each is not inner[0]):
+            break
+        variable = cast(TensorVariable, inner[0])
+    return variable
 
 
 def _affine(affinity: Affinity, sources: frozenset[Variable], variable: Variable) -> bool:

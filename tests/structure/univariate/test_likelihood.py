@@ -26,7 +26,7 @@ from pymc_gpep.likelihoods.local_computations import (
 from pymc_gpep.structure import StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
-from tests.likelihoods.with_parameters import EVERY, model_of
+from tests.likelihoods.with_parameters import EVERY, NUMBERS, model_of
 
 N = 12
 F = np.random.default_rng(3).normal(size=N)
@@ -71,31 +71,33 @@ def test_averages_are_those_of_kernels(likelihood):
         assert_allclose(found[:3], expected[:3], rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["normal"])
-def test_slopes_are_differences(name):
-    """In the rows that hyperparameters make."""
-    ours = read(name)
-    y, moments, step = np.asarray(EVERY[name].y), (F, VARIANCE), 1e-5
-    slopes = ours.computation(ParameterSlopes)
-    count = len(ours.parameters)
-    average, average_log, density = (
-        ours.computation(GaussianAverage).terms,
-        ours.computation(AverageLogDensity).terms,
-        ours.computation(ScalarDensity).derivatives,
-    )
+def test_slopes_are_differences():
+    """In the rows that hyperparameters make; the degrees of freedom are data."""
+    with pm.Model() as model:
+        f, scale = pm.Normal("f", 0, 1, shape=N), pm.HalfNormal("scale", 1.0)
+        pm.StudentT("y", nu=4.0, mu=f, sigma=scale, observed=NUMBERS)
+    found = ANY_UNIVARIATE.read(model["y"], {model["f"]}).likelihood
+    learned = np.array(found.density.learned)
+    assert learned.sum() == 1
+    parameters = np.where(learned[:, None], np.linspace(0.5, 1.5, N), 4.0)
+    moments, step = (F, VARIANCE), 1e-5
+    slopes = found.computation(ParameterSlopes)
+    kinds = found.computation(GaussianAverage), found.computation(AverageLogDensity), found.computation(ScalarDensity)
+    average, average_log, density = kinds[0].terms, kinds[1].terms, kinds[2].derivatives
     for kernel, of, rows, at in (
         (slopes.average, average, 5, moments),
         (slopes.average_log, average_log, 3, moments),
         (slopes.derivatives, density, 4, (F,)),
     ):
-        shape = (count, 3) if len(at) == 1 else (count,)
-        found = written(kernel, *shape, moments=at, y=y, parameters=ours.parameters)
-        for row, learned in enumerate(ours.density.learned):
-            shift = np.zeros_like(ours.parameters)
-            shift[row] = step * learned
-            up, down = (written(of, rows, moments=at, y=y, parameters=ours.parameters + t * shift) for t in (1.0, -1.0))
-            expected = (up - down) / (2.0 * step)
-            assert_allclose(found[row], expected[:3] if len(at) == 1 else expected[0], rtol=1e-6, atol=1e-7)
+        shape = (len(parameters), 3) if len(at) == 1 else (len(parameters),)
+        ours = written(kernel, *shape, moments=at, y=NUMBERS, parameters=parameters)
+        up, down = (
+            written(of, rows, moments=at, y=NUMBERS, parameters=parameters + t * step * learned[:, None])
+            for t in (1.0, -1.0)
+        )
+        expected = (up - down) / (2.0 * step)
+        assert_allclose(ours[learned][0], expected[:3] if len(at) == 1 else expected[0], rtol=1e-6, atol=1e-7)
+        assert not ours[~learned].any()
 
 
 THREE = np.array([-1.0, 0.0, 1.0])
@@ -225,6 +227,7 @@ def refused(declare):
 
 
 Y = np.array([0.3, 1.0, -0.2, 0.8])
+COUNTS = np.array([0, 2, 1, 4])
 
 
 def test_two_arguments_are_refused():
@@ -239,6 +242,37 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
     found = read_classifier(model)
     assert [v.name for v in found.hyperparameters] == ["s"]
     assert [v.name for v in found.integrated] == ["f"]
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda f: pm.Poisson("y", mu=pm.math.log1pexp(f), observed=COUNTS),
+        lambda f: pm.Binomial("y", n=5, p=pm.math.invprobit(f), observed=COUNTS),
+        lambda f: pm.Gamma("y", mu=pm.math.exp(f), sigma=1.0, observed=COUNTS + 0.5),
+        lambda f: pm.Beta("y", mu=pm.math.sigmoid(f), nu=5.0, observed=(COUNTS + 0.5) / 5.0),
+        lambda f: pm.HurdlePoisson("y", psi=0.8, mu=pm.math.exp(f), observed=COUNTS),
+        lambda f: pm.NormalMixture("y", w=[0.2, 0.8], mu=f[:, None] + np.array([0.0, 3.0]), sigma=1.0, observed=Y),
+        lambda f: pm.Censored("y", pm.Gumbel.dist(f, 0.5), lower=None, upper=1.0, observed=Y),
+        lambda f: pm.Mixture(
+            "y", w=[0.1, 0.9], comp_dists=[pm.Normal.dist(f, 10.0), pm.Normal.dist(f, 0.5)], observed=Y
+        ),
+    ],
+    ids=["softplus", "probit of trials", "gamma by sd", "beta", "hurdle", "two means", "censored", "two scales"],
+)
+def test_log_density_is_that_of_the_model(declare):
+    with pm.Model() as model:
+        declare(pm.Normal("f", 0, 1, shape=4))
+    found = read_classifier(model)
+    parameters, labels = evaluate([found.parameters, found.labels])
+    likelihood = found.likelihood_model.given(parameters)
+    f = np.array([0.3, -0.2, 0.9, -1.0])
+    (expected,) = model.compile_fn(model.logp([model["y"]], sum=False), mode="FAST_COMPILE")({"f": f})
+    ours = likelihood.density.two_derivatives(f, likelihood.density.columns(labels, parameters))
+    assert_allclose(ours[0], expected, rtol=1e-9)
+    step = 1e-5
+    up, down = (likelihood.log_densities(f[None] + t * step, labels) for t in (1.0, -1.0))
+    assert_allclose(ours[1], (up - down) / (2.0 * step), rtol=1e-6, atol=1e-8)
 
 
 def test_densities_that_mix_rows_are_refused():
