@@ -88,7 +88,10 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     f = pt.tensor("f", dtype=argument.dtype, shape=(None,) * argument.ndim)
     y = pt.tensor("y", dtype=variable.dtype, shape=(None,) * variable.ndim)
     alone = clone_replace(variable, {**leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
-    found = _log_density(alone, y)
+    try:
+        found = _log_density(alone, y)
+    except (TypeError, ValueError, RuntimeError, AttributeError) as error:
+        raise NotImplementedError(f"PyMC has no log density of {variable}.") from error
     try:
         return _cut_graph([found, pm.logcdf(alone, y, warn_rvs=False)], argument, leaves)
     except (NotImplementedError, TypeError, ValueError, RowsMixedError):
