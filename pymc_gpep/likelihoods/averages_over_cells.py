@@ -5,7 +5,7 @@ has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, an
 cells as well. Nodes are doubled until averages agree. All points share a call of the density, so that plain arrays do:
 nothing is compiled.
 
-Modes of p are found by its slope at some dozens of places, so that a narrow mode is found whose tails are felt from
+Its slope at some dozens of places shows the modes of p, so that a narrow mode is found whose tails are felt from
 afar. A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
 """
 
@@ -260,7 +260,9 @@ def _tilted_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
             near = apart <= 1e-6 * wide[np.searchsorted(kinked, both)]
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
-    without = np.setdiff1d(np.arange(len(points.mean)), np.concatenate([each for each, *_ in found] or [np.empty(0, int)]))
+    without = np.setdiff1d(
+        np.arange(len(points.mean)), np.concatenate([each for each, *_ in found] or [np.empty(0, int)])
+    )
     if without.size:  # at a jump, say
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
@@ -296,7 +298,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """What counts as zero of a term and its derivatives; rounding is in those from the third on where N is narrow."""
+    """Sizes of a term and its derivatives that count as zero. Rounding is in those from the third on where N is narrow."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))

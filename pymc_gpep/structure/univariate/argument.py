@@ -19,7 +19,7 @@ _FEW = 5  # numbers of Gaussian variables that stay hyperparameters, as those of
 
 
 class Argument(NamedTuple):
-    """What reaches a random variable of Gaussian variables."""
+    """The Gaussian variables that reach a random variable."""
 
     variable: TensorVariable
     """An affine function of them, a number for each row or one for all."""
@@ -68,7 +68,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
 
 
 def _peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
-    """What a variable is but for numbers that it is multiplied with, and that are added: −f/√2 is of no interest."""
+    """The variable without its constant factors and terms: −f/√2 is of no interest."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
         inner = [each for each in inputs if not isinstance(each, Constant)]

@@ -68,7 +68,7 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     variable : TensorVariable
         The random variable, (n,).
     argument : TensorVariable
-        What takes latent values, a number for each row or one for all.
+        Functions of latent values and of numbers for each row or for all.
 
     Returns
     -------
