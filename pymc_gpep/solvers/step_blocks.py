@@ -1,7 +1,7 @@
 """Prior moments that a step needs, of functions that share covariance and inducing inputs, and their pull-back.
 
-Who takes a step knows a prior by two things: its moments at inducing inputs and rows, and what derivatives in these are
-in hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
+A step knows a prior by its moments at inducing inputs and rows, and by a pull-back of derivatives in these to
+hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +19,7 @@ _FAR = 100.0  # squared distance from 0, in length scales, that leaves products 
 
 
 class RowMoments(NamedTuple):
-    """Of B rows."""
+    """Prior moments of B rows."""
 
     cross: Array
     """Covariance of rows and inducing values, (B, M)."""
@@ -52,14 +52,14 @@ class StepBlocks(Protocol):
         """Fix them; where `single`, products may have 32 bits a number."""
 
     def same_scales(self, theta: Array) -> Array | None:
-        """What all columns are multiplied by in distances (d,), where that is one number and known; else None."""
+        """Return the factors of columns in distances (d,), where they are known and the same; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
         """Scales and variance as functions of hyperparameters; None where a covariance is not made of these."""
 
 
 class ScaleFunctions(Protocol):
-    """What stationary covariances have of hyperparameters: scales s (d,), and the variance v φ(0)."""
+    """Scales s (d,) and variance v φ(0) of a stationary covariance, as functions of hyperparameters."""
 
     def __call__(self, theta: Array) -> tuple[Array, float]:
         """Both."""

@@ -25,7 +25,7 @@ def first_scales(
 ) -> Array:
     """Hyperparameters (p,) with length scales that data suggest, as far as their prior has nothing against these.
 
-    One that all columns share is half of the median distance of two rows; others are in the same ratio to the
+    One that all columns share is half of the median distance of two rows. Others are in the same ratio to the
     deviations of their columns. Near a length scale that is much too short or too long there is no slope to follow.
 
     Parameters
