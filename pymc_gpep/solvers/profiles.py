@@ -13,7 +13,7 @@ _LEAST = 1e-12  # what PyMC adds to squared distances before it takes their root
 
 
 class ProfileValues(NamedTuple):
-    """Values and derivatives of v φ(r²)."""
+    """A covariance v φ(r²) at many distances."""
 
     values: Array
     """v φ(r²)."""
@@ -27,7 +27,7 @@ class Profile(Protocol):
     name: str
 
     def at(self, squares: Array, variance: float) -> ProfileValues:
-        """Values at squared distances, from v φ(0)."""
+        """Return values at squared distances, from v φ(0)."""
 
     def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
         """The same in place of inner products (B, M), from squared norms (B,) and (M,)."""

@@ -1,8 +1,9 @@
 """The algebra of a step over a batch, of functions that share covariance and inducing inputs, on arrays.
 
-Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. There q(v_k) = N(μ_k, Σ_k), Σ_k = (I + β_k S_k)⁻¹ and
-μ_k = β_k Σ_k h_k, and a batch is taken with the part β_k of S and h. Variances are wᵀΣ_k w, and derivatives in w need
-Σ_k w as well. So there is one product of all w with all Σ_k, and no system is solved for a function.
+Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and
+μ_k = β_k Σ_k h_k. A batch is taken with the part β_k of S and h. All else is made of the covariances themselves.
+Variances are wᵀΣ_k w, derivatives in w need Σ_k w as well, and S Σ S follows from S and Σ. So there is one product of
+all w with all Σ_k, and nothing is solved for a function.
 """
 
 from typing import NamedTuple
@@ -101,7 +102,7 @@ class SharedWhitening:
 
 
 class Covered(NamedTuple):
-    """Moments under q at the rows of a batch."""
+    """Moments of the rows of a batch under q."""
 
     mean: Array
     """Of the wᵀv_k, (B, c)."""
@@ -114,8 +115,8 @@ class Covered(NamedTuple):
 class SharedPosterior:
     """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
 
-    Only the lower triangles of S are read. Where `single`, Σ has 32 bits a number, and is computed with these. In
-    directions that the data do not reach, its error is their rounding times the largest eigenvalue of I + β S. A
+    The lower triangles of S are what is looked at. Where `single`, Σ has 32 bits a number, and is computed with these.
+    In directions of which data say nothing its error is their rounding times the largest eigenvalue of I + β S. A
     function has 64 bits where that may be too large.
 
     Raises
@@ -156,7 +157,7 @@ class SharedPosterior:
         return self._half_log_dets
 
     def whole_log_normalisers(self) -> Array:
-        """The same for β = 1, to first order in 1 − β, (c,). Its derivative in β is that of Σ S = (I − Σ) / β."""
+        """The same for β = 1, to first order in 1 − β, (c,), by Σ S = (I − Σ) / β."""
         traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
         squares = (self.mean * self.mean).sum(axis=1)
         slopes = (self.location * self.mean).sum(axis=1) + (squares - self.mean.shape[1] + traces) / self._share
@@ -166,8 +167,8 @@ class SharedPosterior:
     def shift(self, common: Array) -> Array:
         """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
 
-        See `pymc_gpep.streaming.common_shift`. S Σ S is (S − (I − Σ) / β) / β. So the system there is the sum of
-        (I − Σ_k) / β_k, and S μ is h − μ / β.
+        See `pymc_gpep.streaming.common_shift`. The system there is the sum of (I − Σ_k) / β_k, since
+        S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
         """
         size = self.location.shape[1]
         total = self.covariance.sum(axis=0, dtype=np.float64) if self._averages else self._over_shares()
@@ -191,7 +192,7 @@ class SharedPosterior:
         return found
 
     def covered(self, features: SharedFeatures) -> Covered:
-        """Return the moments under q at the rows of a batch."""
+        """Return the moments of a batch."""
         c, size = self.mean.shape
         w = features.w.astype(self.covariance.dtype, copy=False)
         covariances = w @ self.covariance.reshape(c * size, size).T
@@ -209,7 +210,7 @@ class SharedPosterior:
 
 
 def average_sites(precision: Array, w: Array, weights: Array, beta: float, single: bool = False) -> None:
-    """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place and in the lower triangles, with weights t (B, c).
+    """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place, with weights t (B, c).
 
     Where `single` the sums have 32 bits a number, and S keeps its 64.
     """
@@ -223,6 +224,7 @@ def average_sites(precision: Array, w: Array, weights: Array, beta: float, singl
         else:
             ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
             average(own, sums, beta)
+    mirror(precision)
 
 
 def _inverse(precision: Array, share: float, found: Array) -> float:

@@ -1,8 +1,7 @@
 """Prior moments that a step needs, of functions that share covariance and inducing inputs, and their pull-back.
 
-A step knows a prior by two things. One is its moments at inducing inputs and rows. The other turns derivatives in these
-into derivatives in hyperparameters and inducing inputs. Stationary covariances have both written down
-(`StationaryBlocks`).
+A step knows a prior by its moments at inducing inputs and rows, and by a pull-back of derivatives in these to
+hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -53,14 +52,14 @@ class StepBlocks(Protocol):
         """Fix them; where `single`, products may have 32 bits a number."""
 
     def same_scales(self, theta: Array) -> Array | None:
-        """Factors of the columns in distances (d,), where these are one number and known; else None."""
+        """Return the factors of columns in distances (d,), where they are known and the same; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
         """Scales and variance as functions of hyperparameters; None where a covariance is not made of these."""
 
 
 class ScaleFunctions(Protocol):
-    """Functions of hyperparameters that make a stationary covariance: scales s (d,) and the variance v φ(0)."""
+    """Scales s (d,) and variance v φ(0) of a stationary covariance, as functions of hyperparameters."""
 
     def __call__(self, theta: Array) -> tuple[Array, float]:
         """Both."""

@@ -11,7 +11,7 @@ from pymc.variational.updates import adam
 from pytensor.compile.sharedvalue import SharedVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.loops import move
+from pymc_gpep.solvers.adam import move
 from pymc_gpep.streaming.falling import FallingAdam
 from pymc_gpep.streaming.state import State
 from pymc_gpep.structure.interpreted import INTERPRETED, without_c_compiler
@@ -87,7 +87,5 @@ class _Adam:
         self._steps.set_value(np.asarray(steps, self._steps.type.dtype))
         rate *= np.sqrt(1.0 - self._second**steps) / (1.0 - self._first**steps)
         for (variable, first, second), slope in zip(self._learned, slopes, strict=True):
-            arrays = (each.get_value(borrow=True).reshape(-1) for each in (first, second))
-            values = variable.get_value(borrow=True).reshape(-1)
-            moments = list(arrays)
-            move(values, np.ravel(slope), *moments, rate, self._first, self._second, self._least)
+            values, m, v = (each.get_value(borrow=True).reshape(-1) for each in (variable, first, second))
+            move(values, np.ravel(slope), m, v, rate, self._first, self._second, self._least)

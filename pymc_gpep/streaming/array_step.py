@@ -12,12 +12,10 @@ from scipy.linalg import LinAlgError
 
 from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.loops import at_sites, by_function, mirror
+from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
 from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, average_sites
 from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.array_optimisers import array_optimiser
-from pymc_gpep.streaming.memories.memory import ArrayMarginals, ArrayMemory
-from pymc_gpep.streaming.rules.point_kernel import PointKernel
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
 
@@ -30,8 +28,8 @@ _LEFT_OUT = Taken(np.nan, np.nan, False)
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:
     """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
 
-    Where `single`, products of matrices have 32 bits a number as far as that does no harm. If not given, they do with
-    many inducing inputs.
+    Where `single`, products of matrices have 32 bits a number as far as that does no harm. They have with many inducing
+    inputs if it is not said.
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
@@ -90,14 +88,10 @@ class _ArrayStep:
         covered = q.covered(features)
 
         functions = self._functions.functions(labels, problem.space.classifier.n_functions)
-        shape = functions.shape
-        mean, variance = np.empty(shape), np.empty(shape)
-        at_sites(covered.mean, functions, mean)
-        at_sites(covered.variance, functions, variance)
-        prior_mean = np.zeros(shape)
-        if features.moments.mean is not None:
-            at_sites(features.moments.mean, functions, prior_mean)
-        rest = np.broadcast_to(features.rest[:, None], shape).copy()
+        mean, variance = (at_sites(each, functions) for each in (covered.mean, covered.variance))
+        means = features.moments.mean
+        prior_mean = np.zeros(functions.shape) if means is None else at_sites(means, functions)
+        rest = np.broadcast_to(features.rest[:, None], functions.shape).copy()
         sites = self._memory.sites(self._kernel.of(labels), ArrayMarginals(mean, variance, prior_mean, rest))
 
         scale = weights * float(problem.batches)
@@ -112,9 +106,7 @@ class _ArrayStep:
         value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
 
         def summed(values: Array) -> Array:
-            found = np.empty(covered.mean.shape)
-            by_function(values, functions, scale, found)
-            return found
+            return summed_by_function(values, functions, scale, len(location))
 
         t, nu = summed(sites.precision), summed(sites.location)
         slopes: list[Array] = []
@@ -128,7 +120,6 @@ class _ArrayStep:
         if not (np.isfinite(value + t.sum() + nu.sum()) and all(np.isfinite(each.sum()) for each in slopes)):
             return _LEFT_OUT
         average_sites(precision, features.w, t, beta, self._single)
-        mirror(precision)
         of_location = (features.w.T @ nu).T
         location[:] = q.location + beta * (of_location - q.location)
         if self._common is not None and common is not None:

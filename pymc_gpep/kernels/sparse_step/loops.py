@@ -1,7 +1,7 @@
-"""Loops of a step between products of matrices, in one pass over an array each.
+"""Work of a step between products of matrices, in one pass over an array each.
 
-Arrays have a row for each of B rows of data. They hold features w (B, M), Σ_k w of all c functions (B, c M), numbers of
-each function (B, c), or of each site (B, d).
+Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
+of functions are (B, c), and those of sites (B, d).
 """
 
 import math
@@ -55,8 +55,8 @@ def squared_norms(inputs, squares, norms):
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
     """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from those in squared distances times −2.
 
-    G (B, M) are derivatives in distances to rows x, H (M, M) those among the z. `of_rows` is Gᵀ x, and `of_inducing` is
-    H z. `row_weights` and `weights` are sums of G and H over all others, (M,). `of_squares` gets the part of z.
+    Derivatives are G (B, M) to rows x, and H (M, M) among the z. Then `of_rows` is Gᵀ x, and `of_inducing` is H z.
+    `row_weights` and `weights` (M,) are sums of G and H over all others. The part of z is added to `of_squares`.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
@@ -93,7 +93,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """Variances (B,) less those that features explain, into `rest` (B,); at least 0."""
+    """Variances (B,) less those of features, into `rest` (B,); at least 0."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):

@@ -6,27 +6,21 @@ features w and the residual variances s of the batch, in the moments that its fa
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple
 
 import pytensor.tensor as pt
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import check_limits
-from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.shared_step import SharedPosterior
+from pymc_gpep.solvers.batch_sites import ArrayMemory
 from pymc_gpep.streaming.batch_graph import BatchGraph
-from pymc_gpep.streaming.rules.point_kernel import ArrayTerms
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 
 __all__ = [
-    "ArrayMarginals",
-    "ArrayMemory",
-    "ArraySites",
     "Effect",
     "Marginals",
     "Memory",
@@ -67,43 +61,6 @@ class Effect(NamedTuple):
     """What is to be kept in its place, as `StoredSites.put` takes it."""
 
 
-class ArrayMarginals(NamedTuple):
-    """As `Marginals`, of arrays (B, d)."""
-
-    mean: Array
-    variance: Array
-    prior_mean: Array
-    rest: Array
-
-
-class ArraySites(NamedTuple):
-    """Sites of a batch and what follows from them, as `memories.averages.BatchSites`, in arrays."""
-
-    precision: Array
-    location: Array
-    value: Array
-    in_mean: Array
-    in_variance: Array
-    in_rest: Array
-    floored: Array
-
-
-class ArrayMemory(Protocol):
-    """A memory that keeps averages over batches, on arrays: see `memories.averages.AveragesMemory`."""
-
-    def share(self, counts: Array) -> Array:
-        """Which part of S and h is in the Gaussian that a batch is taken with, (c,)."""
-
-    def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
-        """Sites of a batch."""
-
-    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
-        """Return the objective without any points, from the Gaussian that was seen.
-
-        `whole` returns the log normalisers (c,) of all of q.
-        """
-
-
 @dataclass(frozen=True)
 class Memory(ABC):
     """A way to make sites of a batch, and to remember them.
@@ -128,7 +85,7 @@ class Memory(ABC):
     def __post_init__(self) -> None:
         check_limits(self)
 
-    def in_arrays(self) -> "ArrayMemory | None":
+    def in_arrays(self) -> ArrayMemory | None:
         """The same for arrays, where functions share covariance and inducing inputs; None where it is not written."""
         return None
 

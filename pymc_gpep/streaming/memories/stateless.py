@@ -1,29 +1,17 @@
 """EP that remembers no site: at a fixed point each follows from q alone, and is found again from it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import at_least
-from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
-from pymc_gpep.solvers.shared_step import SharedPosterior
+from pymc_gpep.solvers.batch_sites import StatelessSites
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.graph_functions import repeat
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
-from pymc_gpep.streaming.memories.memory import (
-    ArrayMarginals,
-    ArrayMemory,
-    ArraySites,
-    Marginals,
-    log_site_normalisers,
-    site_of,
-)
-from pymc_gpep.streaming.rules.point_kernel import ArrayTerms
+from pymc_gpep.streaming.memories.memory import Marginals, log_site_normalisers, site_of
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["Stateless"]
@@ -76,50 +64,13 @@ class Stateless(AveragesMemory):
             pt.ge(t * variance, (1.0 - _LEAST) * (1.0 - 1e-12)).any(axis=1),
         )
 
-    def in_arrays(self) -> ArrayMemory:
-        return _StatelessArrays(self.local_iterations)
+    def in_arrays(self) -> StatelessSites:
+        return StatelessSites(self.local_iterations, _LEAST)
 
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
     ) -> TensorVariable:
         return seen.log_normalisers.sum()
-
-
-class _StatelessArrays:
-    def __init__(self, iterations: int) -> None:
-        self._iterations = iterations
-
-    def share(self, counts: Array) -> Array:
-        """See `ArrayMemory`."""
-        return np.ones_like(counts)
-
-    def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
-        """See `ArrayMemory`."""
-        t, nu = np.zeros_like(at.mean), np.zeros_like(at.mean)
-        cavity_mean, cavity_variance, latent_mean, latent_variance = np.empty((4, *t.shape))
-
-        def of_cavities() -> ArrayTerms:
-            cavities(
-                at.mean, at.variance, t, nu, at.prior_mean, at.rest,
-                cavity_mean, cavity_variance, latent_mean, latent_variance,
-            )  # fmt: skip
-            return terms(latent_mean, latent_variance)
-
-        for _ in range(self._iterations):
-            found = of_cavities()
-            matching_sites(found.in_mean, found.in_variance, cavity_mean, cavity_variance, t, nu)
-            bounded_sites(at.variance, 1.0 - _LEAST, t, nu)
-        found = of_cavities()
-        values, of_variance, floored = np.empty(len(t)), np.empty_like(t), np.empty(len(t))
-        without_sites(
-            at.mean, at.variance, t, nu, cavity_mean, cavity_variance, *found, (1.0 - _LEAST) * (1.0 - 1e-12),
-            values, of_variance, floored,
-        )  # fmt: skip
-        return ArraySites(t, nu, values, found.in_mean, of_variance, found.in_variance, floored)
-
-    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
-        """See `ArrayMemory`."""
-        return float(seen.log_normalisers.sum())
 
 
 def _terms(

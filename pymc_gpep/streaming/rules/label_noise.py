@@ -8,18 +8,15 @@ from typing import ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
-from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, whole_points
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.streaming.rules.point_kernel import PointKernel
+from pymc_gpep.solvers.batch_sites import PointKernel, whole_point_kernel
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
-from pymc_gpep.streaming.rules.whole_point import LOG_ERROR, log_largest
+from pymc_gpep.streaming.rules.whole_point import log_largest
 
 __all__ = ["LabelNoiseNormaliser"]
 
@@ -61,11 +58,4 @@ class LabelNoiseNormaliser(Rule):
         return PointTerms(value, share * found.in_mean, share * found.in_variance)
 
     def kernel(self) -> PointKernel:
-        noise = max(self.noise, _LEAST)
-
-        def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
-            whole_points(mean, variance, labels, noise, FLAT, LOG_ERROR, places, *found)
-            if self.epsilon:
-                mix_labels(self.epsilon, mean.shape[1], *found)
-
-        return PointKernel(compute)
+        return whole_point_kernel(max(self.noise, _LEAST), self.epsilon)

@@ -9,13 +9,12 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
-from pymc_gpep.kernels.sparse_step.point_terms import one_probit
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, probit_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.log_concave import window
-from pymc_gpep.streaming.rules.point_kernel import PointKernel
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["ExpectedLogLogit", "ExpectedLogProbit", "LogitNormaliser", "ProbitNormaliser"]
@@ -48,9 +47,7 @@ class ProbitNormaliser(_OfOneFunction):
         return PointTerms(log_ndtr(z), (scale * rate)[:, None], (-0.5 * scale * scale * rate * z)[:, None])
 
     def kernel(self) -> PointKernel:
-        return PointKernel(
-            lambda mean, variance, labels, places, *found: one_probit(mean, variance, labels, 1.0, *found)
-        )
+        return probit_kernel()
 
 
 class LogitNormaliser(_OfOneFunction):

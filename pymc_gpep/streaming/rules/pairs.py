@@ -9,12 +9,11 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.sparse_step.point_terms import pairs
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, pair_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
-from pymc_gpep.streaming.rules.point_kernel import PointKernel
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
 __all__ = ["ExpectedLogPairs", "PairNormalisers", "StepPairNormalisers"]
@@ -53,7 +52,7 @@ class PairNormalisers(_OfPairs):
         return PointTerms(log_ndtr(z).sum(axis=1), *_of_both(rho, delta))
 
     def kernel(self) -> PointKernel:
-        return PointKernel(lambda mean, variance, labels, places, *found: pairs(mean, variance, self.noise, *found))
+        return pair_kernel(self.noise)
 
 
 class StepPairNormalisers(PairNormalisers):

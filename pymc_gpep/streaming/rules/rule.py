@@ -9,7 +9,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.streaming.rules.point_kernel import PointKernel
+from pymc_gpep.solvers.batch_sites import PointKernel
 
 __all__ = ["PointTerms", "Rule"]
 

@@ -8,19 +8,16 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
-from pymc_gpep.kernels.sparse_step.point_terms import FLAT, whole_points
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, whole_point_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.log_concave import window
-from pymc_gpep.streaming.rules.point_kernel import PointKernel
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
-__all__ = ["LOG_ERROR", "WholePointNormaliser", "log_largest"]
+__all__ = ["WholePointNormaliser", "log_largest"]
 
 _NODES = 64
-LOG_ERROR = float(np.log(1e-6))
-"""Of the integral of a point by a loop."""
 
 
 class WholePointNormaliser(Rule):
@@ -43,11 +40,7 @@ class WholePointNormaliser(Rule):
         return log_largest(mean, 1.0 + variance, labels)
 
     def kernel(self) -> PointKernel:
-        return PointKernel(
-            lambda mean, variance, labels, places, *found: whole_points(
-                mean, variance, labels, 1.0, FLAT, LOG_ERROR, places, *found
-            )
-        )
+        return whole_point_kernel(1.0)
 
 
 def log_largest(mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
