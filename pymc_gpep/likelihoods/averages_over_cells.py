@@ -242,6 +242,14 @@ def _looks(points: _Points) -> tuple[Array, Array, Array]:
     return np.sort(np.stack([*even, *extra]), axis=0), modes, widths
 
 
+def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDArray[np.intp]:
+    """Numbers of the points for which nothing was found."""
+    every = np.full(count, True)
+    for chosen, *_ in found:
+        every[chosen] = False
+    return np.flatnonzero(every)
+
+
 def _tilted_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
     """For integrals of N(f) p(f)."""
     places, modes, widths = _looks(points)
@@ -260,7 +268,7 @@ def _tilted_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
             near = apart <= 1e-6 * wide[np.searchsorted(kinked, both)]
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
-    without = np.setdiff1d(np.arange(len(points.mean)), np.concatenate([each for each, *_ in found] or [[]]))
+    without = _left(len(points.mean), found)
     if without.size:  # at a jump, say
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
@@ -288,7 +296,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
     for mode, width in zip(modes, widths, strict=True):
         chosen = np.flatnonzero(~np.isnan(mode))
         found.append((chosen, mode[chosen], np.minimum(width, _EVEN * sd)[chosen]))
-    without = np.setdiff1d(np.arange(len(sd)), np.concatenate([each for each, *_ in found] or [[]]))
+    without = _left(len(sd), found)
     if without.size:
         found.append((without, 0.0 * sd[without], _EVEN * sd[without]))
     # Cells meet half way.
