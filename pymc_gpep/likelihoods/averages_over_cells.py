@@ -5,7 +5,7 @@ has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, an
 cells as well. Nodes are doubled until averages agree. All points share a call of the density, so that plain arrays do:
 nothing is compiled.
 
-Its slope at some dozens of places shows the modes of p, so that a narrow mode is found whose tails are felt from
+Modes of p are found by its slope at some dozens of places, so that a narrow mode is found whose tails are felt from
 afar. A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
 """
 
@@ -242,6 +242,14 @@ def _looks(points: _Points) -> tuple[Array, Array, Array]:
     return np.sort(np.stack([*even, *extra]), axis=0), modes, widths
 
 
+def _left(count: int, found: list[tuple[NDArray[np.intp], Array, Array]]) -> NDArray[np.intp]:
+    """Numbers of the points for which nothing was found."""
+    every = np.full(count, True)
+    for chosen, *_ in found:
+        every[chosen] = False
+    return np.flatnonzero(every)
+
+
 def _tilted_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
     """For integrals of N(f) p(f)."""
     places, modes, widths = _looks(points)
@@ -260,9 +268,7 @@ def _tilted_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
             near = apart <= 1e-6 * wide[np.searchsorted(kinked, both)]
             seen[np.searchsorted(chosen, both[near])] = False
         found.append((chosen[seen], mode[seen], width[seen]))
-    without = np.setdiff1d(
-        np.arange(len(points.mean)), np.concatenate([each for each, *_ in found] or [np.empty(0, int)])
-    )
+    without = _left(len(points.mean), found)
     if without.size:  # at a jump, say
         best = places[value[:, without].argmax(axis=0), without]
         found.append((without, best, np.sqrt(points.variance[without])))
@@ -290,7 +296,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
     for mode, width in zip(modes, widths, strict=True):
         chosen = np.flatnonzero(~np.isnan(mode))
         found.append((chosen, mode[chosen], np.minimum(width, _EVEN * sd)[chosen]))
-    without = np.setdiff1d(np.arange(len(sd)), np.concatenate([each for each, *_ in found] or [np.empty(0, int)]))
+    without = _left(len(sd), found)
     if without.size:
         found.append((without, 0.0 * sd[without], _EVEN * sd[without]))
     # Cells meet half way.
@@ -298,7 +304,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """Sizes of terms and derivatives that count as zero. Those from the third on have rounding where N is narrow."""
+    """What counts as zero of a term and its derivatives; rounding is in those from the third on where N is narrow."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))
