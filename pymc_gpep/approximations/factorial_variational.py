@@ -47,6 +47,11 @@ class FactorialVariational(Approximator):
     bounds: ClassVar[bool] = True
     inverts_prior: ClassVar[bool] = True
 
+    @classmethod
+    def approximates(cls, likelihood: Likelihood) -> bool:
+        """Whether a likelihood has what this needs, and makes what the means maximise concave."""
+        return likelihood.log_concave and super().approximates(likelihood)
+
     @property
     def site_form(self) -> SiteForm:
         return SiteForm.FACTORIAL

@@ -39,7 +39,7 @@ def class_centres(data: Rows, count: int, scales: Array, rng: np.random.Generato
     count : int
         At most the number of rows.
     scales : array (d,)
-        What columns are multiplied by before distances are taken.
+        Factors of the columns in distances.
     rng : Generator
     """
     labels = np.concatenate([data.labels(chunk) for chunk in chunks(data)])

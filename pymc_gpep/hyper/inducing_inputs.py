@@ -39,8 +39,8 @@ def initial_inducing(
     random_seed : int
     default : int
     centre_scales : array (d,), optional
-        Inputs that all functions have in common are centres of classes if given, and not rows of the data (k-means++):
-        what columns are multiplied by before distances are taken.
+        Factors of the columns in distances. If given, inputs that all functions share are centres of classes, and not
+        rows of the data (k-means++).
 
     Raises
     ------

@@ -88,8 +88,8 @@ def kernel(
 ) -> Any:
     """Compile `function` with numba: no Python, no threads, no raising, cached on disk.
 
-    Called from Python it lets go of the interpreter's lock. One that `reorders` may add numbers up in any order, which
-    takes a quarter of the time of a long sum; numbers that are not finite stay so.
+    Called from Python it lets go of the interpreter's lock. One that `reorders` may add numbers up in any order.
+    A long sum takes a quarter of the time then. Numbers that are not finite stay so.
     """
     fast: bool | set[str] = {"reassoc", "contract", "nsz"} if reorders else False
     dispatcher = numba.njit(cache=True, error_model="numpy", inline=inline, nogil=True, fastmath=fast)(function)

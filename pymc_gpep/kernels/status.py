@@ -3,6 +3,7 @@
 __all__ = [
     "CONVERGED",
     "MESSAGES",
+    "NOT_CONCAVE",
     "NOT_FINITE",
     "NOT_POSITIVE_DEFINITE",
     "OUT_OF_DIGITS",
@@ -20,6 +21,7 @@ OUT_OF_MEMORY = 4
 TOO_LARGE = 5
 OUT_OF_DIGITS = 6
 SINGULAR = 7
+NOT_CONCAVE = 8
 
 MESSAGES = {
     CONVERGED: "converged",
@@ -29,5 +31,6 @@ MESSAGES = {
     OUT_OF_MEMORY: "ran out of memory",
     TOO_LARGE: "met more latent values than its max_size allows",
     SINGULAR: "met a singular prior covariance, whose inverse it needs (a larger jitter makes one)",
+    NOT_CONCAVE: "met a log likelihood that is not concave at the mode, which expectation propagation can do without",
     OUT_OF_DIGITS: "reached the limit of rounding at so large a prior variance",
 }

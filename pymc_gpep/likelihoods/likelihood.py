@@ -30,6 +30,8 @@ class Reading(NamedTuple):
     """What the observations of a point sum to, (n,) or a number, where a model says it besides these; else None."""
     everywhere: "Reading | None" = None
     """The same at all rows of the data, where the responses of some are missing."""
+    likelihood: "Likelihood | None" = None
+    """What the likelihood is, where that is known only of the variable that was read; else None."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,14 @@ from collections.abc import Callable
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import CONVERGED
+from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 
 __all__ = ["fixed_cavity"]
+
+_CONVEX = 1e-6  # second derivative, relative to the prior precision, that is no rounding
 
 
 def fixed_cavity(
@@ -59,6 +61,8 @@ def fixed_cavity(
     def slope_in_mean() -> Array:
         return np.asarray(mismatch() * -ascent.h[3] / ascent.kept**3)
 
+    if status == CONVERGED and not wide and (ascent.h[2] * problem.prior.variances[0] > _CONVEX).any():
+        status = NOT_CONCAVE
     if status == CONVERGED:
         # The evidence at the mode itself, as far as the step that was not taken says: to the square of the tolerance.
         force = ascent.gradient[0] - b[0]

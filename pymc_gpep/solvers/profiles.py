@@ -13,7 +13,7 @@ _LEAST = 1e-12  # what PyMC adds to squared distances before it takes their root
 
 
 class ProfileValues(NamedTuple):
-    """Of v φ(r²)."""
+    """Values and derivatives of v φ(r²)."""
 
     values: Array
     """v φ(r²)."""
@@ -27,7 +27,7 @@ class Profile(Protocol):
     name: str
 
     def at(self, squares: Array, variance: float) -> ProfileValues:
-        """Of squared distances, from v φ(0)."""
+        """Values at squared distances, from v φ(0)."""
 
     def between(self, products: Array, left: Array, right: Array, variance: float) -> ProfileValues:
         """The same in place of inner products (B, M), from squared norms (B,) and (M,)."""

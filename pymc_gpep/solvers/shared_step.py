@@ -1,9 +1,8 @@
 """The algebra of a step over a batch, of functions that share covariance and inducing inputs, on arrays.
 
-Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw, with q(v_k) = N(μ_k, Σ_k), Σ_k = (I + β_k S_k)⁻¹ and
-μ_k = β_k Σ_k h_k, of which β_k is the part of S and h that a batch is taken with. The covariances themselves are what
-all else is made of: variances are wᵀΣ_k w, derivatives in w need Σ_k w as well, and S Σ S is S less what is known. So
-there is one product of all w with all Σ_k, and nothing is solved for a function.
+Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. There q(v_k) = N(μ_k, Σ_k), Σ_k = (I + β_k S_k)⁻¹ and
+μ_k = β_k Σ_k h_k, and a batch is taken with the part β_k of S and h. Variances are wᵀΣ_k w, and derivatives in w need
+Σ_k w as well. So there is one product of all w with all Σ_k, and no system is solved for a function.
 """
 
 from typing import NamedTuple
@@ -34,7 +33,7 @@ _LEAST = 1e-100  # where there is nothing to solve
 
 
 class SharedFeatures(NamedTuple):
-    """Of B rows."""
+    """Features of B rows."""
 
     w: Array
     """(B, M)."""
@@ -102,7 +101,7 @@ class SharedWhitening:
 
 
 class Covered(NamedTuple):
-    """What q says of the rows of a batch."""
+    """Moments under q at the rows of a batch."""
 
     mean: Array
     """Of the wᵀv_k, (B, c)."""
@@ -115,9 +114,9 @@ class Covered(NamedTuple):
 class SharedPosterior:
     """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
 
-    The lower triangles of S are what is looked at. Where `single`, Σ has 32 bits a number, and is computed with these.
-    Its error, in directions of which data say nothing, is their rounding times the largest eigenvalue of I + β S: where
-    that may be too large a function has 64 bits.
+    Only the lower triangles of S are read. Where `single`, Σ has 32 bits a number, and is computed with these. In
+    directions that the data do not reach, its error is their rounding times the largest eigenvalue of I + β S. A
+    function has 64 bits where that may be too large.
 
     Raises
     ------
@@ -157,7 +156,7 @@ class SharedPosterior:
         return self._half_log_dets
 
     def whole_log_normalisers(self) -> Array:
-        """The same for β = 1, to first order in 1 − β, (c,); its derivative in β follows from Σ S = (I − Σ) / β."""
+        """The same for β = 1, to first order in 1 − β, (c,). Its derivative in β is that of Σ S = (I − Σ) / β."""
         traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
         squares = (self.mean * self.mean).sum(axis=1)
         slopes = (self.location * self.mean).sum(axis=1) + (squares - self.mean.shape[1] + traces) / self._share
@@ -167,7 +166,7 @@ class SharedPosterior:
     def shift(self, common: Array) -> Array:
         """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
 
-        See `pymc_gpep.streaming.common_shift`. With S Σ S = (S − (I − Σ) / β) / β the system there is the sum of
+        See `pymc_gpep.streaming.common_shift`. S Σ S is (S − (I − Σ) / β) / β. So the system there is the sum of
         (I − Σ_k) / β_k, and S μ is h − μ / β.
         """
         size = self.location.shape[1]
@@ -192,7 +191,7 @@ class SharedPosterior:
         return found
 
     def covered(self, features: SharedFeatures) -> Covered:
-        """What q says of a batch."""
+        """Return the moments under q at the rows of a batch."""
         c, size = self.mean.shape
         w = features.w.astype(self.covariance.dtype, copy=False)
         covariances = w @ self.covariance.reshape(c * size, size).T

@@ -1,7 +1,8 @@
 """Prior moments that a step needs, of functions that share covariance and inducing inputs, and their pull-back.
 
-Who takes a step knows a prior by two things: its moments at inducing inputs and rows, and what derivatives in these are
-in hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
+A step knows a prior by two things. One is its moments at inducing inputs and rows. The other turns derivatives in these
+into derivatives in hyperparameters and inducing inputs. Stationary covariances have both written down
+(`StationaryBlocks`).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +20,7 @@ _FAR = 100.0  # squared distance from 0, in length scales, that leaves products 
 
 
 class RowMoments(NamedTuple):
-    """Of B rows."""
+    """Prior moments of B rows."""
 
     cross: Array
     """Covariance of rows and inducing values, (B, M)."""
@@ -52,14 +53,14 @@ class StepBlocks(Protocol):
         """Fix them; where `single`, products may have 32 bits a number."""
 
     def same_scales(self, theta: Array) -> Array | None:
-        """What all columns are multiplied by in distances (d,), where that is one number and known; else None."""
+        """Factors of the columns in distances (d,), where these are one number and known; else None."""
 
     def scale_functions(self) -> "ScaleFunctions | None":
         """Scales and variance as functions of hyperparameters; None where a covariance is not made of these."""
 
 
 class ScaleFunctions(Protocol):
-    """What stationary covariances have of hyperparameters: scales s (d,), and the variance v φ(0)."""
+    """Functions of hyperparameters that make a stationary covariance: scales s (d,) and the variance v φ(0)."""
 
     def __call__(self, theta: Array) -> tuple[Array, float]:
         """Both."""

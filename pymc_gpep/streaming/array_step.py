@@ -30,8 +30,8 @@ _LEFT_OUT = Taken(np.nan, np.nan, False)
 def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:
     """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
 
-    Where `single`, products of matrices have 32 bits a number as far as that does no harm; with many inducing inputs if
-    it is not said.
+    Where `single`, products of matrices have 32 bits a number as far as that does no harm. If not given, they do with
+    many inducing inputs.
     """
     prior = problem.prior
     memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()

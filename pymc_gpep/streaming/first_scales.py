@@ -25,7 +25,7 @@ def first_scales(
 ) -> Array:
     """Hyperparameters (p,) with length scales that data suggest, as far as their prior has nothing against these.
 
-    One that all columns share is half of the median distance of two rows; others are in the same ratio to the
+    One that all columns share is half of the median distance of two rows. Others are in the same ratio to the
     deviations of their columns. Near a length scale that is much too short or too long there is no slope to follow.
 
     Parameters
@@ -76,7 +76,7 @@ def _same_slopes(functions: ScaleFunctions, theta: Array, scales: Array, used: N
         return False
     weights = np.where(used, np.random.default_rng(0).normal(size=len(scales)), 0.0)
     drawn = functions.pulled(theta, weights, 0.0)
-    of_all = functions.pulled(theta, 1.0 * used, 0.0)
+    of_all = functions.pulled(theta, used.astype(np.float64), 0.0)
     return bool(np.allclose(drawn, of_all * weights.sum() / used.sum(), rtol=1e-8, atol=1e-12))
 
 

@@ -29,13 +29,6 @@ def instead_of_likelihood(variable: Variable) -> str:
                 "Probabilities of classes can be given as votes in these proportions, and the more votes the surer: "
                 f"votes = np.rint(10 * p).astype(int). {A_ROW_FOR_EACH_VOTE} {_SUCH_LABELS}"
             )
-        case "BetaBinomial":
-            return (
-                "Proportions are pm.Binomial(n=trials, logit_p=f); where they are more spread out than that, add "
-                "pm.gp.cov.WhiteNoise(s) to the covariance function, or pm.Normal for each row to f."
-            )
-        case "StudentT" | "Cauchy":
-            return "Numbers with outliers are pm.Laplace(mu=f, b=b) or pm.Logistic(mu=f, s=s)."
         case _ if variable.type.dtype.startswith("int"):
             return (
                 "Counts are pm.Poisson(mu=pm.math.exp(f + offset)); where they are more spread out than that, "

@@ -36,6 +36,7 @@ from pymc_gpep.structure.recipes import why_no_recipes
 from pymc_gpep.structure.row_parts import RowParts
 from pymc_gpep.structure.sampled_values import SampledValues
 from pymc_gpep.structure.sum_reading import read_sum
+from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
 
 __all__ = ["GPClassifier", "read_classifier"]
 
@@ -277,6 +278,7 @@ def read_classifier(
     missing = missing_responses(model).get(rv)
     _check_missing(model, missing)
     prior, reading, dims = _read_prior(model, gaussians, likelihood_model, rv, reading, means, missing)
+    likelihood_model = reading.likelihood or likelihood_model
     _check_apart(prior, rv, reading)
     parameters, count = _parameters(reading, prior.n_points)
     # What is known of parameters as yet is how many there are.
@@ -393,6 +395,8 @@ def _find_likelihood(
         called = {each.observed.name: each.name for each in missing.values()}
         found = {key: triple for key, triple in found.items() if name in (key, called.get(key))}
         refused = [rv for rv in refused if name in (rv.name, called.get(rv.name))] or refused
+    if not found:
+        found = _other_readings(refused, latents, processes, missing)
     if len(found) > 1:
         names = ", ".join(map(repr, found))
         of_each = [latents.intersection(ancestors([rv])) for _, rv, _ in found.values()]
@@ -405,6 +409,25 @@ def _find_likelihood(
     if not found:
         raise StructureError(_no_likelihood(model, name, latents, unobserved, refused))
     return next(iter(found.values()))
+
+
+def _other_readings(
+    variables: Sequence[TensorVariable],
+    latents: Set[Variable],
+    processes: Set[Variable],
+    missing: Mapping[TensorVariable, MissingResponses],
+) -> dict[str, tuple[Likelihood, TensorVariable, Reading]]:
+    """Return what is read of observed variables by their log density alone; classes are no numbers."""
+    found = {}
+    for rv in variables:
+        if any(each.may_be(rv) and each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS):
+            continue
+        for sources in (latents, processes):
+            reading = _reading(ANY_UNIVARIATE, rv, frozenset(sources), missing.get(rv))
+            if reading is not None:
+                found[rv.name] = (reading.likelihood or ANY_UNIVARIATE, rv, reading)
+                break
+    return found
 
 
 def _first_reading(
@@ -451,9 +474,10 @@ def _no_likelihood(
                 f"The argument of {rv.name!r} must be made of Gaussian variables, but is made of {listing(random)}. "
                 f"{why_no_recipes(random, model)} {as_it_is(model)}"
             )
-        whys = [why for likelihood in likely if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
+        each = [*likely, ANY_UNIVARIATE]
+        whys = [why for likelihood in each if (why := likelihood.why_not(rv, latents))] or [instead_of_likelihood(rv)]
         near |= dict.fromkeys(whys[:1])
-    written = " or ".join(likelihood.written for likelihood in LIKELIHOODS)
+    written = " or ".join(likelihood.written for likelihood in (*LIKELIHOODS, ANY_UNIVARIATE))
     named = "" if name is None else f" named {name!r}"
     advice = f" {listing(unobserved)} is not observed: give it the labels, observed=y." if unobserved else ""
     sampled = f" {as_it_is(model)}" if near else ""

@@ -29,7 +29,9 @@ INTERPRETED = Mode(
     VMLinker(use_cloop=False, c_thunks=False),
     # All that makes graphs stable and small, so that values are those of compiled ones up to rounding. Fused operations
     # would gain nothing here, and an operation in place is one that makes an array and copies it.
-    RewriteDatabaseQuery(include=["fast_run", "py_only"], exclude=["fusion", "BlasOpt", "inplace"]),
+    RewriteDatabaseQuery(
+        include=["fast_run", "py_only"], exclude=["fusion", "BlasOpt", "inplace", "local_pow_to_nested_squaring"]
+    ),
 ).register(*NUMPY_REWRITES)
 
 

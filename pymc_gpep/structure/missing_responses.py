@@ -71,7 +71,7 @@ class MissingResponses:
             argument = argument[self.fitted]
         if parameters is not None:
             parameters = pt.broadcast_to(parameters, (parameters.shape[0], self.n_rows))[:, self.fitted]
-        return Reading(argument, parameters, everywhere=found)
+        return Reading(argument, parameters, everywhere=found, likelihood=found.likelihood)
 
     def drawn(self) -> TensorVariable:
         """Return a random variable like the unobserved one outside of the model, where no value takes its place."""

@@ -1,10 +1,10 @@
 """Covariances that are a variance times a known function of scaled distances, found in the graph of a model.
 
-k(x, x') = v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`: v and the scales s (d,) are graphs of the
-hyperparameters. All that a step of a fit by batches needs of such a covariance can be written down.
+The covariance is k(x, x') = v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. The variance v and the
+scales s (d,) are graphs of the hyperparameters. All that a step by batches needs of it can be written down.
 
-Scales are read from the product of inputs that distances are made of. Whether the covariance is what they and a profile
-make is seen by numbers: at pairs of points with distances of all sizes, and at several places of the hyperparameters.
+Scales are read from the product of inputs that distances are made of. Numbers decide whether they and a profile make
+the covariance, at pairs of points with distances of all sizes and several places of the hyperparameters.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def stationary(
     values : sequence of Variable
         The hyperparameters.
     graphs : sequence of TensorVariable
-        What `moment_graphs` returns for inputs z (M, d) and x (B, d), whose number of columns is known.
+        Graphs that `moment_graphs` returns for inputs z (M, d) and x (B, d), whose number of columns is known.
     z, x : TensorVariable
     points : sequence of sequence of array
         Places of the hyperparameters to look at, values of `values`.

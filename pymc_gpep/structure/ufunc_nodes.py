@@ -4,17 +4,20 @@ A graph of a model has hundreds of operations on a few numbers, where PyTensor's
 NumPy: shapes that are known need not be compared, and nothing is written into an array that is there.
 """
 
+import math
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
-from pytensor.scalar.basic import Add, Mul, Sub
+from pytensor.scalar.basic import Add, Cast, Mul, Sub
+from pytensor.scalar.math import Log1mexp, PolyGamma, Softplus, TriGamma
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.utils import import_func_from_string
+from scipy.special import polygamma
 
 __all__ = ["Ufunc", "by_ufuncs"]
 
@@ -40,6 +43,13 @@ class Ufunc(Op):
         """As of the elementwise operation."""
         made = self.elemwise.make_node(*inputs)
         return Apply(self, made.inputs, [made.outputs[0].type()])
+
+    def function(self, operands: int, dtype: str) -> Callable[..., Any]:
+        """Functions that compute arrays of a type from so many others."""
+        called = _called(self.elemwise, operands)
+        if isinstance(called, np.ufunc) and dtype in ("float64", "bool"):
+            return called
+        return lambda *values: np.asarray(called(*values), dtype)
 
     def perform(self, node: Apply, inputs: Any, output_storage: Any) -> None:
         """Once."""
@@ -76,14 +86,17 @@ def by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
         return None
     # Where one operand has double precision NumPy takes all to it, as PyTensor does.
     types = {each.dtype for each in node.inputs}
-    truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Mul | Sub)
-    if not (truths or "float64" in types) or any(each.startswith("complex") for each in types):
+    truths = types == {"bool"} and not isinstance(op.scalar_op, Add | Sub)
+    cast = isinstance(op.scalar_op, Cast)
+    if not (truths or cast or "float64" in types) or any(each.startswith("complex") for each in types):
         return None
     return [Ufunc(op)(*node.inputs)]
 
 
 def _has_function(op: Elemwise, operands: int) -> bool:
     """Whether there is a function of NumPy's kind, which returns an array of its own."""
+    if isinstance(op.scalar_op, Cast) or type(op.scalar_op) in _SPECIAL:
+        return True
     name, most, results = op.nfunc_spec or ("", 0, 0)
     if results != 1 or not (operands == most or (isinstance(op.scalar_op, Add | Mul) and operands > most)):
         return False
@@ -91,6 +104,38 @@ def _has_function(op: Elemwise, operands: int) -> bool:
     return isinstance(function, np.ufunc) or function is np.where
 
 
+def _log_one_minus_exp(x: Any) -> Any:
+    return np.where(x < -math.log(2.0), np.log1p(-np.exp(x)), np.log(-np.expm1(x)))
+
+
+_SHIFT = 10
+_BERNOULLI = (1.0 / 6.0, -1.0 / 30.0, 1.0 / 42.0, -1.0 / 30.0, 5.0 / 66.0, -691.0 / 2730.0)
+
+
+def _trigamma(x: Any) -> Any:
+    """ψ′, for positive numbers by the recurrence and the asymptotic series at x + 10, error 1e-15 of itself."""
+    if not np.all(x > 0.0):
+        return polygamma(1, x)
+    ahead = sum((1.0 / np.square(x + k) for k in range(_SHIFT)), start=np.zeros(np.shape(x)))
+    z = 1.0 / (x + _SHIFT)
+    square = z * z
+    series = reduce(lambda total, b: total * square + b, reversed(_BERNOULLI), 0.0 * z)
+    return ahead + z + 0.5 * square + z * square * series
+
+
+_SPECIAL: dict[type, Callable[..., Any]] = {
+    Log1mexp: _log_one_minus_exp,
+    PolyGamma: polygamma,
+    Softplus: lambda x: np.logaddexp(0.0, x),
+    TriGamma: _trigamma,
+}
+"""Operations for which PyTensor would call Python for each number."""
+
+
 def _called(op: Elemwise, operands: int) -> Callable[..., Any]:
+    if isinstance(op.scalar_op, Cast):
+        return partial(np.asarray, dtype=op.scalar_op.o_type.dtype)
+    if (special := _SPECIAL.get(type(op.scalar_op))) is not None:
+        return special
     function = import_func_from_string(op.nfunc_spec[0])
     return function if operands == op.nfunc_spec[1] else lambda *values: reduce(function, values)

@@ -93,7 +93,10 @@ OPERATIONS = {
     "conditions": (pt.and_(P > 0.0, P < 1.0) * P, 4),
     "numbers of another type": (P + pt.arange(3), 1),
     "truths that are added": (pt.add(P > 0.0, P < 1.0), 2),
-    "no function of NumPy": (pt.softplus(P), 0),
+    "a function of its own": (pt.softplus(P), 1),
+    "the end of a probability": (pt.log1mexp(-pt.abs(P)), 3),
+    "derivatives of the gamma function": (pt.polygamma(1, pt.abs(P)) + pt.psi(pt.abs(P)), 4),
+    "no function of NumPy": (pt.round(P, mode="half_away_from_zero"), 0),
 }
 
 

@@ -1,7 +1,7 @@
-"""What a step does between products of matrices, in one pass over an array each.
+"""Loops of a step between products of matrices, in one pass over an array each.
 
-Arrays have a row for each of B rows of data: features w (B, M), Σ_k w of all c functions (B, c M), what functions have
-(B, c) and sites (B, d).
+Arrays have a row for each of B rows of data. They hold features w (B, M), Σ_k w of all c functions (B, c M), numbers of
+each function (B, c), or of each site (B, d).
 """
 
 import math
@@ -55,8 +55,8 @@ def squared_norms(inputs, squares, norms):
 def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
     """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from those in squared distances times −2.
 
-    With derivatives G (B, M) to rows x, and H (M, M) among the z: `of_rows` is Gᵀ x, `of_inducing` is H z, and
-    `row_weights` and `weights` are sums of G and H over all others, (M,). `of_squares` gets what z has to say.
+    G (B, M) are derivatives in distances to rows x, H (M, M) those among the z. `of_rows` is Gᵀ x, and `of_inducing` is
+    H z. `row_weights` and `weights` are sums of G and H over all others, (M,). `of_squares` gets the part of z.
     """
     for m in range(z.shape[0]):
         total = row_weights[m] + 2.0 * weights[m]
@@ -93,7 +93,7 @@ def log_squared_exponential(products, left, right, log_variance):
 
 @summing_kernel
 def left_unsaid(variance, w, rest):
-    """What features leave unsaid of variances (B,), into `rest` (B,); at least 0."""
+    """Variances (B,) less those that features explain, into `rest` (B,); at least 0."""
     for b in range(w.shape[0]):
         total = 0.0
         for m in range(w.shape[1]):

@@ -46,10 +46,10 @@ def without_sites(
     mean, variance, t, nu, cavity_mean, cavity_variance, value, in_mean, in_variance, held_back, values, of_variance,
     floored,
 ):  # fmt: skip
-    """What points add to EP's log normaliser, and its derivatives in variances of x, from those under cavities.
+    """Terms of points in EP's log normaliser, and its derivatives in variances of x, from those under cavities.
 
-    `values` (B,) is `value` less the log normalisers of sites t, ν under cavities; `of_variance` (B, d); `floored` (B,)
-    is 1 where t times the variance of a site is `held_back` or more.
+    `values` (B,) is `value` less the log normalisers of sites t, ν under cavities. `of_variance` is (B, d). `floored`
+    (B,) is 1 where t times the variance of a site is `held_back` or more.
     """
     for b in range(mean.shape[0]):
         values[b] = value[b]

@@ -77,7 +77,7 @@ class ArrayMarginals(NamedTuple):
 
 
 class ArraySites(NamedTuple):
-    """What comes of a batch, as `memories.averages.BatchSites`, of arrays."""
+    """Sites of a batch and what follows from them, as `memories.averages.BatchSites`, in arrays."""
 
     precision: Array
     location: Array
@@ -98,9 +98,9 @@ class ArrayMemory(Protocol):
         """Sites of a batch."""
 
     def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
-        """What the objective is without any points, from the Gaussian that was seen; `whole` is of all of q.
+        """Return the objective without any points, from the Gaussian that was seen.
 
-        That function returns log normalisers (c,).
+        `whole` returns the log normalisers (c,) of all of q.
         """
 
 

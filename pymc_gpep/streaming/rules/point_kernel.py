@@ -1,4 +1,4 @@
-"""What a rule says of the points of a batch as arrays: the same as its graph, by a loop of machine code."""
+"""Terms of the points of a batch by a rule, in arrays: a loop of machine code in place of its graph."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,8 +28,8 @@ class PointKernel:
     Parameters
     ----------
     compute : function
-        Of means and variances (B, d), labels (B,), where integrals were the last time (B,), which it overwrites, and
-        the arrays of `ArrayTerms`, which it overwrites.
+        It takes means and variances (B, d), labels (B,), the places of the last integrals (B,), and the arrays of
+        `ArrayTerms`. It overwrites the places and these arrays.
     """
 
     def __init__(self, compute: Callable[..., None]) -> None:

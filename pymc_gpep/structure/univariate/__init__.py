@@ -1,0 +1,1 @@
+"""Any univariate likelihood of PyMC, by its own log density."""
