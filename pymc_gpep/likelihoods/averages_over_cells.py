@@ -304,7 +304,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """What counts as zero of a term and its derivatives; rounding is in those from the third on where N is narrow."""
+    """Sizes of terms and derivatives that count as zero. Those from the third on have rounding where N is narrow."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))

@@ -1,7 +1,7 @@
 """Prior moments that a step needs, of functions that share covariance and inducing inputs, and their pull-back.
 
-A step knows a prior by its moments at inducing inputs and rows, and by a pull-back of derivatives in these to
-hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
+A step knows a prior by its moments at inducing inputs and rows. A pull-back turns derivatives in these into derivatives
+in hyperparameters and inducing inputs. Stationary covariances have both written down (`StationaryBlocks`).
 """
 
 from typing import Any, NamedTuple, Protocol

@@ -4,7 +4,7 @@ Such a covariance is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one o
 s (d,) are graphs of the hyperparameters. All that a step by batches needs of it can be written down.
 
 Scales are read from the product of inputs that distances are made of. Numbers show whether the covariance is made of
-them and a profile, at pairs of points with distances of all sizes and several places of the hyperparameters.
+them and a profile. The pairs of points have distances of all sizes, at several places of the hyperparameters.
 """
 
 from collections.abc import Sequence
