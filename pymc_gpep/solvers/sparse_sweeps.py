@@ -205,7 +205,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         return features.rest[self._owner]
 
     def _by_site(self, rows: slice, values: Array) -> Array:
-        """Of values (c, B) of functions those that the sites act on, (B, d)."""
+        """Return the values that the sites act on, (B, d), from those of all functions (c, B)."""
         return np.take_along_axis(values.T, self._functions[rows], axis=1)
 
     def _by_function(self, rows: slice, values: Array) -> Array:
