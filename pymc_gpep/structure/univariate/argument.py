@@ -5,7 +5,7 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.elemwise import Elemwise
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
@@ -71,11 +71,16 @@ def _peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVar
     """The variable without its constant factors and terms: −f/√2 is of no interest."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
-        inner = [each for each in inputs if not all(isinstance(v, Constant) for v in explicit_graph_inputs([each]))]
+        inner = [each for each in inputs if not _is_number(each)]
         if len(inner) != 1 or not all(all(each.type.broadcastable) for each in inputs if each is not inner[0]):
             break
         variable = cast(TensorVariable, inner[0])
     return variable
+
+
+def _is_number(variable: Variable) -> bool:
+    """Whether a variable is computed from constants alone."""
+    return all(isinstance(each, Constant) for each in ancestors([variable]) if each.owner is None)
 
 
 def _affine(affinity: Affinity, sources: frozenset[Variable], variable: Variable) -> bool:
