@@ -1,11 +1,11 @@
 """Covariances that are a variance times a known function of scaled distances, found in the graph of a model.
 
-Such a one is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. Variance v and scales s (d,) are graphs
-of the hyperparameters. All that a step of a fit by batches needs of such a covariance can be written down.
+Such a one is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. Variance v and scales s (d,) are
+graphs of the hyperparameters. All that a step of a fit by batches needs of such a covariance can be written down.
 
-Scales are read from the product of inputs that distances are made of. Numbers show whether the
-covariance is made of them and a profile. They are compared at pairs of points with distances of all sizes, and at several
-places of the hyperparameters.
+Scales are read from the product of inputs that distances are made of. Numbers show whether the covariance is made of
+them and a profile. They are compared at pairs of points with distances of all sizes, and at several places of the
+hyperparameters.
 """
 
 from collections.abc import Sequence
