@@ -111,8 +111,9 @@ def test_pairs_of_equal_classes_are_far_below():
     ("likelihood", "c", "size", "name"),
     [
         (PROBIT, 3, 50, "nested"),
-        (PROBIT, 10, 400, "nested"),
-        (PROBIT, 10, 401, "quadrature"),
+        (PROBIT, 6, 666, "nested"),
+        (PROBIT, 6, 667, "quadrature"),
+        (PROBIT, 7, 50, "quadrature"),
         (PROBIT, 2, 50, "quadrature"),
         (ProbitLikelihood(), 1, 50, "quadrature"),
     ],

@@ -28,6 +28,7 @@ from pymc_gpep.likelihoods.local_computations import (
     RoughNormaliser,
     ScalarDensity,
     SiteInformation,
+    TabulatedFactor,
     Utilities,
     UtilityBound,
 )
@@ -376,6 +377,15 @@ def point_factor(likelihood, kernels):
         assert found[i] == pytest.approx(np.log(weight @ np.exp(density)), abs=1e-7)
 
 
+def tabulated_factor(likelihood, kernels):
+    variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
+    exact, tabulated = ((np.empty(N), np.empty((N, C)), np.empty((N, C))) for _ in range(2))
+    likelihood.computation(PointFactor).derivatives(F.T.copy(), variance, LABELS, likelihood.parameters, *exact)
+    kernels.derivatives(F.T.copy(), variance, LABELS, *tabulated)
+    for found, expected in zip(tabulated, exact, strict=True):
+        assert_allclose(found, expected, rtol=1e-7, atol=1e-8)
+
+
 def rough_normaliser(likelihood, kernels):
     variance = np.random.default_rng(8).uniform(0.2, 1.0, (N, C))
     exact, rough, unused = np.empty(N), np.empty(N), np.empty((2, N, C))
@@ -466,6 +476,7 @@ CHECKS = {
     RoughDensity: rough_density,
     RoughNormaliser: rough_normaliser,
     SiteInformation: site_information,
+    TabulatedFactor: tabulated_factor,
     Utilities: utilities,
     UtilityBound: utility_bound,
 }
