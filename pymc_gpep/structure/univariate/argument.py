@@ -19,7 +19,7 @@ _FEW = 5  # numbers of Gaussian variables that stay hyperparameters, as those of
 
 
 class Argument(NamedTuple):
-    """What reaches a random variable of Gaussian variables."""
+    """A way by which Gaussian variables reach a random variable."""
 
     variable: TensorVariable
     """An affine function of them, a number for each row or one for all."""
@@ -39,7 +39,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
     Returns
     -------
     Argument or None
-        None if there is no such function, or if there are several.
+        None where there is no such function, and where there are several.
     """
     every = frozenset(sources)
     inputs = [each for each in variable.owner.inputs if not isinstance(each.type, RandomType)]
@@ -68,7 +68,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
 
 
 def _peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
-    """What a variable is but for numbers that it is multiplied with, and that are added: −f/√2 is of no interest."""
+    """A variable without constants that it is multiplied with or that are added: f of −f/√2."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
         inner = [each for each in inputs if not _is_number(each)]

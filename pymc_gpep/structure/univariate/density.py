@@ -46,7 +46,7 @@ class RowGraph:
     f, y : TensorVariable
         Vectors: latent values and observations.
     rows : list of TensorVariable
-        Vectors: what else it depends on.
+        Vectors of all else that it depends on.
     """
 
     output: TensorVariable
@@ -68,13 +68,13 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     variable : TensorVariable
         The random variable, (n,).
     argument : TensorVariable
-        What takes latent values, a number for each row or one for all.
+        The variable that takes latent values, a number for each row or one for all.
 
     Returns
     -------
     RowGraph
     list of TensorVariable
-        What its rows are in the model: numbers, or vectors with a number for each row or one for all.
+        The variables of the model that its rows are: numbers, or vectors with an entry for each row or for all.
 
     Raises
     ------

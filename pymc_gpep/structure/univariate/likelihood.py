@@ -63,7 +63,7 @@ class UnivariateLikelihood(OneFunction):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """What it computes at points: all that its log density is enough for."""
+        """Local computations by its log density."""
         if self.density is None:
             return ()
         made = _Computations(self.density)
@@ -129,7 +129,7 @@ class UnivariateLikelihood(OneFunction):
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
         if (bad := np.isnan(self.parameters).any(axis=0)).any():
-            raise ValueError(f"What {name} is given besides latent values is not a number in {rows_text(bad)}.")
+            raise ValueError(f"A parameter of {name} besides its latent values is not a number in {rows_text(bad)}.")
         if observed is None or not self.parameters.shape[1]:
             return
         values = np.stack([self._values(np.full(len(observed), f), observed, self.parameters) for f in _PLACES])
@@ -138,8 +138,8 @@ class UnivariateLikelihood(OneFunction):
             bad |= (np.isnan(values) | np.isneginf(values)).all(axis=0)
         if bad.any():
             raise ValueError(
-                f"{name} has no log density in {rows_text(bad)}: an observation or a parameter there is none that its "
-                "distribution allows."
+                f"{name} has no log density in {rows_text(bad)}: its distribution does not allow an observation or a "
+                "parameter there."
             )
 
     def log_densities(self, f: Array, observed: Observed) -> Array:
@@ -246,4 +246,4 @@ def _depends_on_draws(part: TensorVariable) -> bool:
 
 
 ANY_UNIVARIATE = UnivariateLikelihood()
-"""What reads observed variables that no other likelihood does."""
+"""The reader of observed variables that no other likelihood reads."""
