@@ -41,7 +41,7 @@ demo: $(VENV)/.with-examples ## classify the wine data; prints a table and write
 test: $(VENV)/.with-test ## run the tests
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST)
 
-test-extra: $(VENV)/.with-test ## run the tests of clusters, of the benchmark commands and of the examples
+test-extra: $(VENV)/.with-test ## run the tests of clusters, benchmark commands and examples, and scikit-learn's checks
 	$(TWO) $(BIN)/python -m pytest -n 2 --dist loadfile -m "extra and not slow" $(PYTEST)
 
 test-slow: $(VENV)/.with-test ## run the slow tests

@@ -1,5 +1,8 @@
 """Fits with inducing inputs: seconds of a step beside other packages, and what the number of rows costs.
 
+`shared`: processor time of a step where classes share covariance and inducing inputs, over its ratio to GPflow's, for
+sixteen shapes; the least of several runs that take turns.
+
 `steps`: a step by batches of stochastic EP, with as many processes, inducing inputs (each process its own, all
 learned), rows and columns as a step of the variational bound of others, with Adam in double precision. `rows`: a
 step, with data in memory and in files, and a sweep over all rows against the number of rows, with the memory that a
@@ -23,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from step_peers import PEERS
+from step_peers import PEERS, gpflow_shared_steps
 
 ROOT = Path(__file__).parents[1]
 STEPS = {  # columns, classes, inducing inputs, rows of a batch
@@ -31,6 +34,8 @@ STEPS = {  # columns, classes, inducing inputs, rows of a batch
     "Satellite": (36, 6, 200, 200),
     "small": (36, 6, 50, 100),
 }
+SHAPES = [(m, b, d, c) for m in (150, 500) for b in (200, 1000) for d in (10, 784) for c in (3, 10)]
+"""Inducing inputs, rows of a batch, columns and classes."""
 ROWS = (10_000, 100_000, 1_000_000)
 WAYS: dict[str, dict[str, Any]] = {
     "all rows": {"method": "nested_ep"},
@@ -100,6 +105,35 @@ def theirs(peer: str, case: str, count: int, threads: int) -> dict[str, float]:
     """The same of another package."""
     d, c, m, b = STEPS[case]
     return _of_steps(PEERS[peer](*data(10 * b, d, c), c, m, b, count, threads))
+
+
+def shared_ours(m: int, b: int, d: int, c: int, count: int, sites: str) -> dict[str, float]:
+    """Steps of `"sparse_ep"` as it comes, with the drawing of their rows: processor time."""
+    import pymc as pm
+
+    from pymc_gpep.streaming.run import Run
+
+    plain, times = Run.advance, []
+
+    def timed(self: Any) -> Any:
+        taken = plain(self)
+        times.append(time.process_time())
+        return taken
+
+    Run.advance = timed  # type: ignore[method-assign]  # for this process, whose only purpose it is
+    X, y = data(10 * b, d, c)
+    with model_of(d, c, shared=True):
+        times.append(time.process_time())
+        pm.fit(
+            count, method="sparse_ep", inducing=X[:m] + 0.01, batch_size=b, sites=sites, data=(X, y), warmup=0,
+            progressbar=False, random_seed=1,
+        )  # fmt: skip
+    return _of_steps(times)
+
+
+def shared_theirs(m: int, b: int, d: int, c: int, count: int) -> dict[str, float]:
+    """The same of GPflow."""
+    return _of_steps(gpflow_shared_steps(*data(10 * b, d, c), c, m, b, count, 1))
 
 
 def all_rows(n: int, m: int, method: str) -> dict[str, float]:
@@ -270,7 +304,8 @@ def _megabytes() -> float:
 
 MEASUREMENTS: dict[str, Callable[..., dict[str, float]]] = {
     each.__name__: each for each in (
-        ours, theirs, all_rows, by_batches, from_files, active_rows, predictions, by_way, volume,
+        ours, theirs, shared_ours, shared_theirs, all_rows, by_batches, from_files, active_rows, predictions, by_way,
+        volume,
     )
 }  # fmt: skip
 
@@ -290,14 +325,23 @@ def measured(python: str, seconds: float, threads: int, name: str, *values: Any)
     return found
 
 
+def _lower(least: dict[str, float], name: str, found: dict[str, float] | str) -> None:
+    """Keep the least time of a step."""
+    if isinstance(found, str):
+        raise RuntimeError(f"{name}: {found}")
+    least[name] = min(least.get(name, np.inf), found["step"])
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("steps", "rows", "active", "predict", "ways", "volume", "one"))
+    parser.add_argument("what", choices=("steps", "shared", "rows", "active", "predict", "ways", "volume", "one"))
     parser.add_argument("one", nargs="?", help=argparse.SUPPRESS)
     parser.add_argument("--cases", nargs="*", default=list(STEPS), choices=list(STEPS))
     parser.add_argument("--backends", nargs="*", default=["", "jax"], choices=BACKENDS, help="'' is none")
     parser.add_argument("--count", type=int, default=20, help="steps")
+    parser.add_argument("--rounds", type=int, default=3, help="of `shared`, in which packages take turns")
+    parser.add_argument("--shapes", type=int, nargs="*", default=list(range(len(SHAPES))), help="of `shared`: which")
     parser.add_argument("--sizes", type=int, nargs="*", default=ROWS)
     parser.add_argument("--methods", nargs="*", default=list(SITES), choices=list(SITES), help="for all rows at once")
     parser.add_argument("--inducing", type=int, default=20)
@@ -329,6 +373,20 @@ def main() -> None:
                 if python:
                     found = measured(python, *here[1:], "theirs", peer, case, arguments.count, arguments.threads)
                     report(f"{case}: {peer}", found)
+    elif arguments.what == "shared":
+        for m, b, d, c in (SHAPES[i] for i in arguments.shapes):
+            least: dict[str, float] = {}
+            for _ in range(arguments.rounds):
+                runs = {s: ("shared_ours", m, b, d, c, arguments.count, s) for s in ("pairwise", "quadrature")}
+                for kind, run in runs.items():
+                    _lower(least, kind, measured(arguments.python, arguments.seconds, 1, *run))
+                if arguments.gpflow:
+                    theirs_run = "shared_theirs", m, b, d, c, arguments.count
+                    _lower(least, "GPflow", measured(arguments.gpflow, arguments.seconds, 1, *theirs_run))
+            figures = {name: 1e3 * seconds for name, seconds in least.items()}
+            if "GPflow" in least:
+                figures |= {f"{kind} to it": least[kind] / least["GPflow"] for kind in runs}
+            report(f"M {m}, batches of {b}, {d} columns, {c} classes, ms", figures)
     elif arguments.what == "rows":
         for n in arguments.sizes:
             for memory in MEMORIES:

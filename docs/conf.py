@@ -56,3 +56,12 @@ html_theme_options = {
     "use_search_override": False,
 }
 html_show_sourcelink = False
+
+
+def setup(app):
+    """Leave out what scikit-learn adds to its estimators, which refers to its own pages."""
+
+    def skipped(app, what, name, obj, skip, options):
+        return True if name.startswith("set_") and name.endswith("_request") else None
+
+    app.connect("autodoc-skip-member", skipped)

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
     from pymc_gpep.selection.selection import DenseRows
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+    from pymc_gpep.tables.columns import Columns, columns
     from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
 
@@ -71,6 +72,7 @@ _HOME = {
     "AnnealedEvidence": "checks.annealed_evidence",
     "CavityELPD": "checks.left_out",
     "Checkpoint": "fits.checkpoint",
+    "Columns": "tables.columns",
     "CorrectedEvidence": "checks.corrected_evidence",
     "DenseRows": "selection.selection",
     "EP": "approximations",
@@ -113,6 +115,7 @@ _HOME = {
     "bayesian_bootstrap": "comparison.bootstrap",
     "class_centres": "variational.class_centres",
     "class_probabilities": "likelihoods.multinomial_probit.predictive",
+    "columns": "tables.columns",
     "compare_methods": "comparison.table",
     "default_priors": "priors",
     "evidence_grid": "comparison.evidence_grid",
@@ -140,6 +143,7 @@ __all__ = [
     "AnnealedEvidence",
     "CavityELPD",
     "Checkpoint",
+    "Columns",
     "CorrectedEvidence",
     "DenseRows",
     "EllipticalSlice",
@@ -175,6 +179,7 @@ __all__ = [
     "bayesian_bootstrap",
     "class_centres",
     "class_probabilities",
+    "columns",
     "compare_methods",
     "default_priors",
     "evidence_grid",

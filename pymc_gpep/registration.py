@@ -65,9 +65,17 @@ def _register_methods() -> None:
         from pymc_gpep.approximations.suggestion import did_you_mean
         from pymc_gpep.fits.callback import check_callbacks
         from pymc_gpep.variational.inference import GPInference
+        from pymc_gpep.variational.method_choice import AUTO, chosen
         from pymc_gpep.variational.plans.plans import ALL_METHODS, plan_for
 
         name = method.lower()
+        given = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}
+        if name == AUTO:
+            choice = chosen(arguments.get("model"), given)
+            name, given = choice.method, {**given, **choice.options}
+            arguments["kwargs"] = {**arguments.get("kwargs", {}), **choice.options}
+            if choice.n is not None:
+                arguments.setdefault("n", choice.n)
         if name not in ALL_METHODS:
             try:
                 return original(*args, **kwargs)
@@ -75,11 +83,11 @@ def _register_methods() -> None:
                 if "method should be one of" not in str(error):
                     raise
                 theirs = re.findall(r"'(\w+)'", str(error.args[0]))
-                meant = did_you_mean([name], [*sorted(ALL_METHODS), *theirs])
-                raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(sorted(ALL_METHODS))}.{meant}") from None
+                ours = [AUTO, *sorted(ALL_METHODS)]
+                meant = did_you_mean([name], [*ours, *theirs])
+                raise KeyError(f"{error.args[0]}; pymc_gpep adds {', '.join(ours)}.{meant}") from None
         if arguments.pop("start_sigma", None) is not None:
             raise NotImplementedError(f"start_sigma is only available for method advi, not {method}.")
-        given = {**(arguments.get("inf_kwargs") or {}), **arguments.get("kwargs", {})}
         check_callbacks(given.get("callbacks"), name, plan_for(name, given).by_steps)
         options = dict(arguments.pop("inf_kwargs", None) or {})
         options |= {each: arguments.pop(each) for each in ("random_seed", "start") if each in arguments}

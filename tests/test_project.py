@@ -21,6 +21,7 @@ ROOMS = (
     "argument_types",
     "rows",
     "priors",
+    "tables",
     "user_warnings",
     "noted_inputs",
     "progress",
@@ -41,6 +42,7 @@ ROOMS = (
     "variational",
     "comparison",
     "plots",
+    "sklearn",
     "registration",
     "__init__",
 )

@@ -18,6 +18,8 @@ from pymc_gpep.solvers.softmax_qep import softmax_qep
 
 __all__ = ["QEPSoftmax"]
 
+_FEW, _ENOUGH = 3, 600  # nodes of all of three classes, with errors of 1e-5 under prior standard deviations of 5
+
 
 @dataclass(frozen=True)
 class QEPSoftmax(AcceleratedEP):
@@ -44,7 +46,7 @@ class QEPSoftmax(AcceleratedEP):
     ladder : bool
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
     nodes : int
-        Most nodes of the quadrature, for each point and sweep. Three classes need no more than 161.
+        Most nodes of the quadrature, for each point and sweep. Three classes need no more than 161, or 600 for votes.
     """
 
     nodes: int = field(default=2000, metadata=at_least(1))
@@ -59,8 +61,11 @@ class QEPSoftmax(AcceleratedEP):
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings
-        settings["nodes"] = class_nodes(len(problem.mean) - 1, settings["nodes"])
-        return softmax_qep(problem, start, history, update=likelihood.computation(CoupledQuadrature).update, **settings)
+        update, conditioned = likelihood.computation(CoupledQuadrature)
+        classes = len(problem.mean) - conditioned
+        most = min(settings["nodes"], _ENOUGH) if classes <= _FEW and not conditioned else settings["nodes"]
+        settings["nodes"] = class_nodes(classes, most)
+        return softmax_qep(problem, start, history, update=update, **settings)
 
     def start_size(self, n_functions: int, n_points: int) -> int:
         """Length of the vector that a solve starts from: π and ν."""

@@ -27,7 +27,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
     """
     classifier, approximator, labels = log_posterior.classifier, log_posterior.approximator, solution.labels
     counts = np.unique(labels, return_counts=True)[1]
-    if not classifier.n_classes or counts.size < 2:  # labels that are all the same leave nothing to learn
+    if not classifier.observes_classes or counts.size < 2:  # labels that are all the same leave nothing to learn
         return ""
     constant = float(counts @ np.log(counts / labels.size))
     gain = solution.evidence - constant

@@ -1,13 +1,16 @@
 """Predictions at new inputs from draws of the latent values, as MCMC gives them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike
+from pymc.blocking import PointType
 
-from pymc_gpep.comparison.fits_and_draws import by_name, latent_draws
+from pymc_gpep.array_types import Array
+from pymc_gpep.comparison.fits_and_draws import by_name, draws_of, latent_draws
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.fits.prediction import (
     blocks_of_rows,
@@ -19,8 +22,10 @@ from pymc_gpep.fits.prediction import (
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.progress import RowProgress
-from pymc_gpep.structure import read_classifier
+from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
+from pymc_gpep.structure.drawn_sums import DrawnSum
+from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.natural_scale import unconstrain
@@ -59,8 +64,8 @@ def predict_draws(
     Xnew : array (m, d)
         New inputs; a DataArray gives its first dim and coords to the result.
     data : dict of str to array, optional
-        Values at the new points of data that the likelihood is given, an exposure for example, as for
-        `Fit.predict`.
+        Values at the new points of data that sums of effects are made of, as for `Fit.predict`. Data that the
+        likelihood is given, an exposure for example, are among them.
     observed : array (m,), optional
         What was observed at the new points, for `log_density`.
     model : pm.Model, optional
@@ -95,34 +100,26 @@ def predict_draws(
     by_name(idata, "idata")
     if draws < 1:
         raise ValueError(f"draws must be at least 1, but is {draws}.")
-    cross_covariance = CrossCovariance(classifier, as_gps(gp), {})
-    x = new_inputs(Xnew, cross_covariance.columns)
-    posterior = idata["posterior"].to_dataset().stack(sample=("chain", "draw"), create_index=False)
+    if isinstance(classifier.prior, LatentSum):
+        m, given = _sum(classifier.prior, idata, gp, Xnew, data)
+    else:
+        m, given = _processes(classifier, idata, gp, Xnew)
     names = [rv.name for rv in classifier.hyperparameters]
-    if missing := [name for name in names if name not in posterior]:
-        raise ValueError(f"idata has no posterior draws of {', '.join(map(repr, missing))}.")
-    f = latent_draws(idata, classifier)
-    values = {name: posterior[name].transpose("sample", ...).values for name in names}
-    chosen = np.unique(np.linspace(0, len(f) - 1, min(draws, len(f))).astype(int))
-
-    point_of, moments = unconstrain(classifier), prior_moments(classifier)
-    m = len(x)
-    elsewhere = LikelihoodElsewhere(classifier, m, {}, data)
+    values = dict(zip(names, draws_of(idata, names), strict=True))
+    size = idata["posterior"].sizes["chain"] * idata["posterior"].sizes["draw"]
+    chosen = np.unique(np.linspace(0, size - 1, min(draws, size)).astype(int))
+    point_of = unconstrain(classifier)
+    elsewhere = LikelihoodElsewhere(classifier, m, {}, data, classifier.inputs)
     y = None if observed is None else held_out(classifier, observed, m, "observed")
 
     def prediction(s: int, done: Callable[[int], None]) -> Prediction:
         """Return predictions given a draw, block of rows by block."""
         point = point_of({name: values[name][s] for name in names})
-        k, prior_mean, *_ = moments(point)
-        prior, there = DensePrior(k, prior_mean), elsewhere(point, y)
+        moments, there = given(s, point), elsewhere(point, y)
 
         def parts() -> Iterator[tuple[slice, Prediction]]:
             for rows in blocks_of_rows(m, classifier.n_functions, classifier.n_points):
-                try:
-                    at_new = prior.conditional(f[s], *cross_covariance(point, x[rows]))
-                except NotPositiveDefiniteError as error:
-                    raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
-                mean, variance = (values.T for values in at_new)
+                mean, variance = (each.T for each in moments(rows))
                 cov = variance[:, :, None] * np.eye(classifier.n_functions)
                 own = None if y is None else y[rows]
                 yield rows, predict_given(there.at(rows), mean, cov, observed=own, tolerance=tolerance)
@@ -135,3 +132,47 @@ def predict_draws(
         averaged = average_predictions(np.full(len(chosen), 1.0 / len(chosen)), each)
     predicted = labelled(classifier, Xnew, dim, averaged)
     return predicted.drop_vars("error", errors="ignore")
+
+
+type _Moments = Callable[[slice], tuple[Array, Array]]
+"""Means and variances (c, k) of latent functions at some of the new rows."""
+
+
+def _processes(
+    classifier: GPClassifier, idata: xr.DataTree, gp: Any, x: ArrayLike | None
+) -> tuple[int, Callable[[int, PointType], _Moments]]:
+    """The number of new rows, and the moments there given a draw, of Gaussian processes."""
+    cross_covariance = CrossCovariance(classifier, as_gps(gp), {})
+    inputs = new_inputs(x, cross_covariance.columns)
+    f, prior_at = latent_draws(idata, classifier), prior_moments(classifier)
+
+    def given(s: int, point: PointType) -> _Moments:
+        k, prior_mean, *_ = prior_at(point)
+        prior = DensePrior(k, prior_mean)
+
+        def moments(rows: slice) -> tuple[Array, Array]:
+            try:
+                return prior.conditional(f[s], *cross_covariance(point, inputs[rows]))
+            except NotPositiveDefiniteError as error:
+                raise NotPositiveDefiniteError(f"At draw {s} of idata, {error}") from None
+
+        return moments
+
+    return len(inputs), given
+
+
+def _sum(
+    prior: LatentSum, idata: xr.DataTree, gp: Any, x: ArrayLike | None, data: Mapping[str, ArrayLike] | None
+) -> tuple[int, Callable[[int, PointType], _Moments]]:
+    """The same of sums of effects, which a draw says all of."""
+    if gp is not None or x is not None:
+        raise TypeError("Latent functions that are sums are predicted from draws at other data: data={...}, not Xnew.")
+    drawn = DrawnSum(prior)
+    m, at = drawn.at_new_rows(data)
+    values = draws_of(idata, [str(v.name) for v in drawn.variables])
+
+    def given(s: int, point: PointType) -> _Moments:
+        f = at([each[s] for each in values])
+        return lambda rows: (f[:, rows], np.zeros_like(f[:, rows]))
+
+    return m, given

@@ -1,6 +1,6 @@
 """Fits and draws, as users hold them in a dict by name, looked at alike."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,14 @@ import xarray as xr
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.drawn_sums import DrawnSum
+from pymc_gpep.structure.latent_sum import LatentSum
 
 __all__ = [
     "Result",
     "by_name",
     "classifier_of",
+    "draws_of",
     "hyperparameter_draws",
     "latent_draws",
     "latent_moments",
@@ -92,6 +95,10 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
     """
     posterior = idata["posterior"]
     c, n = classifier.n_functions, classifier.n_points
+    if isinstance(classifier.prior, LatentSum):
+        drawn = DrawnSum(classifier.prior)
+        f_of, each = drawn.at_own_rows(), draws_of(idata, [str(v.name) for v in drawn.variables])
+        return np.array([f_of(given) for given in zip(*each, strict=True)])
     draws = posterior.sizes["chain"] * posterior.sizes["draw"]
     f = np.empty((draws, c, n))
     for latent in classifier.latents:
@@ -108,6 +115,24 @@ def latent_draws(idata: xr.DataTree, classifier: GPClassifier) -> Array:
             raise ValueError(f"Draws of {name!r} have the shape {values.shape[2:]}, but in the model it is {wanted}.")
         f[:, list(latent.classes)] = values.reshape(draws, len(latent.classes), n)
     return f
+
+
+def draws_of(idata: xr.DataTree, names: Sequence[str]) -> list[Array]:
+    """Draws of variables (s, ...), those of all chains one after another.
+
+    Raises
+    ------
+    ValueError
+        If a variable has no draws.
+    """
+    posterior = idata["posterior"].to_dataset()
+    if missing := [name for name in names if name not in posterior]:
+        raise ValueError(
+            f"There are no posterior draws of {', '.join(map(repr, missing))}. Draws from a marginal model need "
+            "gpep.recover first."
+        )
+    stacked = posterior[list(names)].stack(sample=("chain", "draw"), create_index=False)
+    return [stacked[name].transpose("sample", ...).values for name in names]
 
 
 def latent_moments(result: Result, classifier: GPClassifier) -> tuple[Array, Array]:

@@ -64,7 +64,7 @@ class HeldOutScores:
         ValueError
             If something that predictions need is missing or does not fit.
         """
-        if self.probabilities and not self.classifier.n_classes:
+        if self.probabilities and not self.classifier.observes_classes:
             raise ValueError(
                 f"probabilities are those of classes, and {self.classifier.response!r} does not observe "
                 "classes. Leave them out, and give Xnew and ynew."
@@ -77,7 +77,7 @@ class HeldOutScores:
         scores = {name: self._scores(each, y) for name, each in predicted.items()}
         for name, row in _with_intervals(scores, reference, prob, random_seed).items():
             rows[name] |= row
-        if self.classifier.n_classes:
+        if self.classifier.observes_classes:
             (trained,) = evaluate([self.classifier.labels])
             for row in rows.values():
                 row["information"] = information(row["mlpd"], y, trained, self.classifier.n_classes)
@@ -88,20 +88,23 @@ class HeldOutScores:
         if name in self.probabilities:
             return _Predicted(np.asarray(self.probabilities[name], dtype=np.float64))
         if self.inputs is None and not self.data:
-            otherwise = "; or give them: probabilities=..." if classes else ""
-            raise ValueError(f"Predictions of held-out points by {name!r} need Xnew, or data of sums{otherwise}.")
+            otherwise = "; or give them: probabilities=..." if self.classifier.observes_classes else ""
+            raise ValueError(
+                f"Predictions of held-out points by {name!r} need Xnew, or data of sums at "
+                f"these points, data={{...}}{otherwise}."
+            )
         given: dict[str, Any] = {"data": self.data} if self.data else {}
-        if not classes:
+        if not self.classifier.observes_classes:
             given["observed"] = self.observed
         if isinstance(result, xr.DataTree):
             found = predict_draws(result, self.gp, self.inputs, model=self.classifier.model, progressbar=False, **given)
         else:
             found = result.predict(self.gp, self.inputs, **given)
+        density = found["log_density"].values if "log_density" in found else None
         if classes:
-            return _Predicted(found["p"].values)
+            return _Predicted(found["p"].values, log_density=density)
         outcome = self.classifier.response
         moments = np.stack([found[f"{outcome}_{moment}"].values for moment in ("mean", "variance")])
-        density = None if self.observed is None else found["log_density"].values
         return _Predicted(np.empty((moments.shape[1], 0)), moments, density)
 
     def _differences(self, predicted: Mapping[str, _Predicted], reference: str) -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ from pymc_gpep.fits.prediction import held_out, predict_at
 from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import as_gps
+from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
 __all__ = ["information", "scores_at"]
@@ -67,16 +68,17 @@ def scores_at(
     given = [gp is not None, Xnew is not None, ynew is not None]
     if not any(given) and data is None:
         return None
-    if Xnew is None or ynew is None:
+    sums = isinstance(classifier.prior, LatentSum)
+    if ynew is None or (Xnew is None and not (sums and data)):
         raise ValueError(
-            "Predictions of held-out points need Xnew and ynew. They need gp where the graph of the model does not say "
-            "what the prior is at other inputs."
+            "Predictions of held-out points need Xnew and ynew, and those of sums data and ynew. They need gp where "
+            "the graph of the model does not say what the prior is at other inputs."
         )
     prior = classifier.elsewhere(as_gps(gp), {})
-    x = prior.rows(Xnew, {})
+    x = prior.rows(Xnew, data or {} if sums else {})
     observed = held_out(classifier, ynew, len(x), "ynew")
-    elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data)
-    names = ", ".join(repr(latent.f.name) for latent in classifier.latents)
+    elsewhere = LikelihoodElsewhere(classifier, len(x), {}, data, classifier.inputs if sums else ())
+    names = ", ".join(repr(variable.name) for variable in classifier.integrated)
 
     def score(solution: Solution, point: PointType) -> dict[str, float]:
         likelihood = elsewhere(point, observed)
@@ -85,7 +87,9 @@ def scores_at(
         density = cast(Array, found.log_density)
         scores = {"mlpd": density} | likelihood.scores(observed, found.p, found.moments)
         told = (
-            {"information": information(density, observed, solution.labels, n)} if (n := classifier.n_classes) else {}
+            {"information": information(density, observed, solution.labels, classifier.n_classes)}
+            if classifier.observes_classes
+            else {}
         )
         return {name: float(each.mean()) for name, each in scores.items()} | told
 

@@ -103,6 +103,11 @@ def compare_methods(
         needed is missing.
     """
     named = by_name(results)
+    if not isinstance(reference, str):
+        raise TypeError(
+            f"reference is the name of one of the results, not a {type(reference).__name__}. Give results by name: "
+            "compare_methods({'ep': fit, 'laplace': other}, 'ep')."
+        )
     given = {"reference": [reference], "probabilities": list(probabilities or {}), "checks": list(checks or {})}
     for what, names in given.items():
         if unknown := [name for name in names if name not in named]:

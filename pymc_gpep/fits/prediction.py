@@ -260,8 +260,11 @@ def predict_given(
         if p is None:
             p, error = likelihood.probabilities(mean, cov, how=how, tolerance=tolerance)
         if observed is not None:
-            with np.errstate(divide="ignore"):
-                log_density = np.log(p[np.arange(m), observed])
+            if likelihood.observes_classes(mean.shape[1]):
+                with np.errstate(divide="ignore"):
+                    log_density = np.log(p[np.arange(m), observed])
+            else:
+                log_density = likelihood.log_tail(mean, cov, observed)
     else:
         p, error, outcome = np.empty((m, 0)), np.zeros(m), likelihood.outcome_moments(mean, cov).T
         log_density = None if observed is None else likelihood.log_tail(mean, cov, observed)

@@ -265,9 +265,9 @@ def _check_model(space: Hyperparameters, theta: Array, attrs: Mapping[Any, Any],
         (observed,) = evaluate([classifier.labels])
         if observed.shape != labels.shape or (differ := np.count_nonzero(observed != labels)):
             what = (
-                f"{differ} labels differ" if observed.shape == labels.shape else f"the model has {observed.size} points"
+                f"{differ} labels differ" if observed.shape == labels.shape else f"the model has {len(observed)} points"
             )
-            raise ValueError(f"{_OTHER} to {labels.size} points: {what}.")
+            raise ValueError(f"{_OTHER} to {len(labels)} points: {what}.")
     prior, stored = space.log_prior(theta), float(attrs["log_prior"])
     if np.isfinite(stored) and not _close(prior, stored):
         raise ValueError(

@@ -127,4 +127,5 @@ def _observed(log_posterior: LogPosterior) -> xr.Dataset:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())
     name = classifier.response
     labels: Observed = log_posterior.observed()
-    return xr.DataArray(labels, dims=[classifier.point_dim or f"{name}_dim_0"], name=name).to_dataset()
+    dims = [classifier.point_dim or f"{name}_dim_0", classifier.class_dim or f"{name}_dim_1"][: labels.ndim]
+    return xr.DataArray(labels, dims=dims, name=name).to_dataset()

@@ -48,11 +48,12 @@ def _with_axes(name: str, value: Any, ndim: int, dtype: str) -> Any:
 class Evidence(Op):
     """log Z(K, m) of Gaussian process priors and a likelihood, as an approximation computes it.
 
-    Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels
-    (n,). They are followed by a start, which is a vector, a factor on the approximation's tolerance, and parameters of
-    the likelihood (p, n). No derivatives are taken through start and factor, since the fixed point does not depend on
-    them. Without a start it is cold, where the shape of the mean is known. With a factor other than 1, as on the way to
-    a maximum, the prior covariance is taken to be one without a look: that would be a factorisation more.
+    Inputs are the prior covariance (1 or c, n, n), or the array of another `form` of it, prior mean (c, n) and labels.
+    Labels are (n,), or (n, c) where there is a number for each class. They are followed by a start, which is a vector,
+    a factor on the approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through
+    start and factor, since the fixed point does not depend on them. Without a start it is cold, where the shape of the
+    mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is taken to be one
+    without a look: that would be a factorisation more.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
@@ -101,7 +102,9 @@ class Evidence(Op):
             start = np.zeros(size)
         n = mean.shape[1] if n is None else n
         k = pt.specify_shape(_with_axes("k", k, 3, "float64"), (None, *((n, n) if self.form.square else (None, None))))
-        labels = pt.specify_shape(_with_axes("labels", labels, 1, self.likelihood.observed_dtype), (n,))
+        axes = self.likelihood.observed_axes
+        labels = _with_axes("labels", labels, axes, self.likelihood.observed_dtype)
+        labels = pt.specify_shape(labels, (n, mean.shape[0] if c is None else c)[:axes])
         start = pt.specify_shape(_with_axes("start", start, 1, "float64"), (size,))
         looseness = _with_axes("looseness", looseness, 0, "float64")
         given = pt.zeros((0, n)) if parameters is None else parameters
@@ -215,7 +218,7 @@ class Evidence(Op):
 def _numba_evidence(op: Evidence, node: Apply, **kwargs: Any) -> tuple[Any, int]:
     remembers = " from near by" if op.remembers else ""
     name = f"{op.approximator!r} of {op.likelihood!r}{remembers} by {op.form.__name__}"
-    solve = external(name, op.solve, op.likelihood.observed_dtype)
+    solve = external(name, op.solve, op.likelihood.observed_dtype, op.likelihood.observed_axes)
 
     @numba_njit
     def evidence(k_, mean_, labels_, start, looseness, parameters_):  # type: ignore[no-untyped-def]  # numba infers them

@@ -1,4 +1,4 @@
-"""Where inducing inputs begin: by k-means++ among the rows of the data, or where the user has them."""
+"""Where inducing inputs begin: among the rows of the data, at centres of classes, or where the user has them."""
 
 from numbers import Integral
 from typing import Any
@@ -6,22 +6,30 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.rows.chunks import sample_inputs
+from pymc_gpep.hyper.centres import class_centres, spread_rows
 from pymc_gpep.rows.rows import Rows
 
 __all__ = ["initial_inducing"]
 
 _DEFAULT = 50  # where their number is not given
-_CANDIDATES = 20_000  # rows that are drawn from, of more of them
 
 
-def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, random_seed: int) -> Array:
+def initial_inducing(
+    given: Any,
+    rows: Rows,
+    functions: int,
+    shared: bool,
+    random_seed: int,
+    *,
+    default: int = _DEFAULT,
+    centre_scales: Array | None = None,
+) -> Array:
     """Inducing inputs (1 or c, M, d).
 
     Parameters
     ----------
     given : int or array (M, d) or (c, M, d), or None
-        How many there are to be for each function, at rows of the data; or the inputs. If None 50, or as many as rows.
+        How many there are to be for each function; or the inputs. If None `default`, or as many as rows.
     rows : Rows
         The data.
     functions : int
@@ -29,6 +37,10 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     shared : bool
         Whether all functions have them in common.
     random_seed : int
+    default : int
+    centre_scales : array (d,), optional
+        Factors of columns in distances. Inputs that all functions have in common are centres of classes if given, and
+        else rows of the data (k-means++).
 
     Raises
     ------
@@ -40,7 +52,7 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     sets = 1 if shared else functions
     n, d = rows.n_rows, rows.n_inputs
     if given is None:
-        given = min(_DEFAULT, n)
+        given = min(default, n)
     if not isinstance(given, bool) and isinstance(given, Integral):
         count = int(given)
         if not 1 <= count <= n:
@@ -52,7 +64,9 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
                 f"inducing must be from 1 to {n}, the number of rows, but is {count}.{instead if count > n else ''}"
             )
         rng = np.random.default_rng(random_seed)
-        return np.stack([_spread(rows, count, rng) for _ in range(sets)])
+        if centre_scales is not None and sets == 1:
+            return class_centres(rows, count, centre_scales, rng)[None]
+        return np.stack([spread_rows(rows, count, rng) for _ in range(sets)])
     try:
         z = np.asarray(given, dtype=np.float64)
     except (TypeError, ValueError):
@@ -68,22 +82,3 @@ def initial_inducing(given: Any, rows: Rows, functions: int, shared: bool, rando
     if not np.isfinite(z).all():
         raise ValueError(f"inducing must be finite, but has {np.count_nonzero(~np.isfinite(z))} values that are not.")
     return np.broadcast_to(z, (sets, *z.shape[-2:])).copy()
-
-
-def _spread(data: Rows, count: int, rng: np.random.Generator) -> Array:
-    """Rows, each drawn with a probability that goes with its squared distance from those before (k-means++).
-
-    Arthur and Vassilvitskii (2007). Columns count in units of their standard deviation. Rows that are the same are
-    drawn twice only where there are not enough others.
-    """
-    rows = sample_inputs(data, max(_CANDIDATES, count), rng)
-    deviations = rows.std(axis=0)
-    scaled = rows / np.where(deviations > 0.0, deviations, 1.0)
-    chosen = [int(rng.integers(len(rows)))]
-    distance = np.full(len(rows), np.inf)
-    while len(chosen) < count:
-        distance = np.minimum(distance, ((scaled - scaled[chosen[-1]]) ** 2).sum(axis=1))
-        total = distance.sum()
-        weights = distance / total if total > 0.0 else None
-        chosen.append(int(rng.choice(len(rows), p=weights)))
-    return rows[chosen].copy()

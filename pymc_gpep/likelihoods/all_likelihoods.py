@@ -16,12 +16,14 @@ from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood
 from pymc_gpep.likelihoods.times.gamma import GammaLikelihood
 from pymc_gpep.likelihoods.times.weibull import WeibullLikelihood
+from pymc_gpep.likelihoods.votes.likelihood import VotesLikelihood
 
 __all__ = ["LIKELIHOODS"]
 
 LIKELIHOODS: tuple[Likelihood, ...] = (
     MultinomialProbitLikelihood(),
     SoftmaxLikelihood(),
+    VotesLikelihood(),
     ProbitLikelihood(),
     LogitLikelihood(),
     ComplementaryLogLogLikelihood(),

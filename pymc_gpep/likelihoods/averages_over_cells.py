@@ -5,7 +5,8 @@ has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, an
 cells as well. Nodes are doubled until averages agree. All points share a call of the density, so that plain arrays do:
 nothing is compiled.
 
-Modes of p are found by its slope at some dozens of places. A narrow mode is found where its tails reach far. A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
+Modes of p are found by its slope at some dozens of places, so that a narrow mode is found whose tails are felt from
+afar. A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
 """
 
 import math
@@ -158,7 +159,7 @@ def _range(points: _Points) -> tuple[Array, Array]:
 
 
 def _modes_of_density(points: _Points, places: Array) -> tuple[Array, Array]:
-    """Modes of p among places (k, n), and their widths, (modes, n); NaN in place of others."""
+    """Modes of p among places (k, n), and their widths, (modes, n); NaN where there is none."""
     value, slope, _ = points.log_density(places)
     found = _brackets(places, value, slope)
     modes, widths = np.full((2, len(found), places.shape[1]), np.nan)
@@ -303,7 +304,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """Errors of a term and its derivatives that do not count: rounding spoils the third and fourth under a narrow N."""
+    """Sizes of terms and derivatives that count as zero. Those from the third on have rounding where N is narrow."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))

@@ -26,6 +26,8 @@ class Reading(NamedTuple):
     """What else, at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None for nothing."""
     unbounded: TensorVariable | None = None
     """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
+    totals: TensorVariable | None = None
+    """What the observations of a point sum to, (n,) or a number, where a model says it besides these; else None."""
     everywhere: "Reading | None" = None
     """The same at all rows of the data, where the responses of some are missing."""
     likelihood: "Likelihood | None" = None
@@ -67,6 +69,8 @@ class Likelihood(ABC):
     """Whether it changes when all latent values are multiplied by a number."""
     observed_dtype: ClassVar[str] = "int64"
     """Type of its observations in arrays: int64 for classes and counts, float64 for other numbers."""
+    observed_axes: ClassVar[int] = 1
+    """Axes of its observations: one for points, and a second one where a point has a number for each class."""
     least: ClassVar[float] = -np.inf
     """Observations that are no classes are at least this."""
     has_parameters: ClassVar[bool] = False
@@ -119,6 +123,10 @@ class Likelihood(ABC):
     def at(self, points: Any) -> Self:
         """The same at some of the points, by their index."""
         return self.given(self.parameters[:, points]) if self.has_parameters else self
+
+    def observes_classes(self, n_functions: int) -> bool:
+        """Whether an observation is one of the classes, with so many latent functions."""
+        return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
     def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
         """Of which points (n,) the observation has the same probability whatever the latent values are."""
@@ -178,11 +186,11 @@ class Likelihood(ABC):
 
     @abstractmethod
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
-        """Observations (n,) in the form that kernels want.
+        """Observations in the form that kernels want.
 
         Parameters
         ----------
-        observed : array_like (n,)
+        observed : array_like (n,), or (n, classes) where there is a number for each class
         n_functions : int
             c.
         n_points : int

@@ -43,7 +43,7 @@ def log_predictive(
     """
     mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
     y = np.asarray(labels, likelihood.observed_dtype)
-    if not likelihood.n_classes(mean.shape[1]):
+    if not likelihood.observes_classes(mean.shape[1]):
         return likelihood.log_tail(mean, cov, y)
     every, error = likelihood.probabilities(mean, cov, tolerance=tolerance)
     p = every[range(len(y)), y]

@@ -9,17 +9,18 @@ from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable, equal_computations
 from pytensor.graph.traversal import ancestors
 from pytensor.raise_op import CheckAndRaise
-from pytensor.scalar.basic import Add, Exp, Log, Mul, Neg, Reciprocal, Sub, TrueDiv
+from pytensor.scalar.basic import Add, Exp, Log, Mul, Neg, Pow, Reciprocal, Sign, Sqr, Sqrt, Sub, TrueDiv
 from pytensor.scalar.math import Sigmoid
-from pytensor.tensor.elemwise import Elemwise
-from pytensor.tensor.variable import TensorVariable
+from pytensor.tensor.elemwise import DimShuffle, Elemwise
+from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.kernels.scalar.poisson import NO_EXPOSURE
 from pymc_gpep.likelihoods.likelihood import Reading
 
-__all__ = ["read_log_odds", "read_log_rate"]
+__all__ = ["free_of_latents", "read_log_odds", "read_log_rate"]
 
-type _Terms = Iterator[tuple[int, TensorVariable]]
+type _Terms = Iterator[tuple[float, TensorVariable]]
+"""What a logarithm is the sum of, with factors."""
 
 
 def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Reading | None:
@@ -64,22 +65,51 @@ def read_log_odds(p: TensorVariable, latents: Collection[Variable]) -> Reading |
     return _of_terms(terms, depends)
 
 
+def free_of_latents(value: TensorVariable, latents: Collection[Variable]) -> TensorVariable | None:
+    """Return a positive number without the latent values that cancel in it, as (c exp f)² / exp(f)²; None if some stay.
+
+    Arguments are those of `read_log_rate`.
+    """
+    depends = _depends(latents)
+    if not depends(value):
+        return value
+    try:
+        terms = _merged(list(_of_logarithm(1, value, latents, depends)))
+    except _NotExponentialError:
+        return None
+    if any(depends(term) for _, term in terms):
+        return None
+    return cast(TensorVariable, pt.exp(sum((factor * term for factor, term in terms), start=pt.constant(0.0))))
+
+
 def _depends(latents: Collection[Variable]) -> Callable[[Variable], bool]:
     """Whether a variable is made of latent values."""
     return lambda variable: not set(latents).isdisjoint(ancestors([variable]))
 
 
-def _of_terms(terms: list[tuple[int, TensorVariable]], depends: Callable[[Variable], bool]) -> Reading | None:
+def _of_terms(terms: list[tuple[float, TensorVariable]], depends: Callable[[Variable], bool]) -> Reading | None:
     """The terms of a logarithm that are made of latent values, and the offset that the others are."""
-    arguments = [(sign, term) for sign, term in terms if depends(term)]
+    arguments = _merged([(factor, term) for factor, term in terms if depends(term)])
     if not arguments:
         return None
-    (first_sign, argument), *others = arguments
-    argument = argument if first_sign > 0 else -argument
-    argument = sum((sign * term for sign, term in others), start=argument)
-    offset = sum((sign * term for sign, term in terms if not depends(term)), start=pt.constant(0.0))
+    first, *others = (term if factor == 1 else factor * term for factor, term in arguments)
+    argument = sum(others, start=first)
+    offset = sum((factor * term for factor, term in terms if not depends(term)), start=pt.constant(0.0))
     bounded = pt.switch(pt.eq(offset, -np.inf), pt.constant(NO_EXPOSURE, dtype="float64"), offset)
     return Reading(argument, pt.atleast_1d(bounded)[None])
+
+
+def _merged(terms: list[tuple[float, TensorVariable]]) -> list[tuple[float, TensorVariable]]:
+    """Terms of which none stands twice."""
+    merged: list[tuple[float, TensorVariable]] = []
+    for factor, term in terms:
+        for i, (other, same) in enumerate(merged):
+            if same is term or equal_computations([same], [term]):
+                merged[i] = other + factor, same
+                break
+        else:
+            merged.append((factor, term))
+    return [(factor, term) for factor, term in merged if factor != 0]
 
 
 class _NotExponentialError(Exception):
@@ -87,9 +117,9 @@ class _NotExponentialError(Exception):
 
 
 def _of_logarithm(
-    sign: int, rate: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
+    sign: float, rate: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Terms, with their signs, that the logarithm of a rate is the sum of."""
+    """Terms, with their factors, that so many times the logarithm of a rate is the sum of."""
     if not depends(rate):
         exposure = rate.astype("float64")  # PyTensor keeps numbers in as few digits as show them
         none = pt.eq(exposure, 0.0)
@@ -111,16 +141,33 @@ def _of_logarithm(
             yield from _of_logarithm(-sign, operands[1], latents, depends)
         case Elemwise(scalar_op=Reciprocal()):
             yield from _of_logarithm(-sign, operands[0], latents, depends)
+        case Elemwise(scalar_op=Sqr()):
+            yield from _of_logarithm(2 * sign, operands[0], latents, depends)
+        case Elemwise(scalar_op=Sqrt()):
+            yield from _of_logarithm(0.5 * sign, operands[0], latents, depends)
+        case Elemwise(scalar_op=Pow()) if _number(operands[1]) is not None:
+            yield from _of_logarithm(cast(float, _number(operands[1])) * sign, operands[0], latents, depends)
+        case Elemwise(scalar_op=Sign()):
+            # NaN unless what stands before the exponentials is positive
+            each = _of_logarithm(1, operands[0], latents, depends)
+            yield from ((sign, 0.0 * term) for _, term in each if not depends(term))
         case ViewOp() | CheckAndRaise():
             yield from _of_logarithm(sign, operands[0], latents, depends)
         case _:
             raise _NotExponentialError
 
 
+def _number(variable: Variable) -> float | None:
+    """The value of a constant that is one number; None for others."""
+    while isinstance(variable.owner and variable.owner.op, DimShuffle):
+        variable = variable.owner.inputs[0]
+    return float(variable.data.item()) if isinstance(variable, TensorConstant) and variable.data.size == 1 else None
+
+
 def _of_sum(
-    sign: int, variable: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
+    sign: float, variable: TensorVariable, latents: Collection[Variable], depends: Callable[[Variable], bool]
 ) -> _Terms:
-    """Terms, with their signs, that a variable is the sum of."""
+    """Terms, with their factors, that so many times a variable is the sum of."""
     if variable in latents or variable.owner is None or not depends(variable):
         yield sign, variable
         return

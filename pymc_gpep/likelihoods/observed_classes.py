@@ -28,10 +28,11 @@ __all__ = [
 ]
 
 A_ROW_FOR_EACH_VOTE = (
-    "Votes, how many of them each class has, need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
+    "Votes, how many of them each class has, are pm.Multinomial(n=votes.sum(axis=1), p=pm.math.softmax(f.T, axis=-1)). "
+    "Where classes have no softmax they need a row for each: X=np.repeat(X, votes.sum(axis=1), axis=0), and "
     "labels np.concatenate([np.repeat(np.arange(votes.shape[1]), row) for row in votes])."
 )
-"""How votes (n, classes) become single labels."""
+"""How votes (n, classes) are given, as they are or as single labels."""
 
 _WHOLE = "Code the classes as 0 ... c−1; a label in doubt needs a row for each vote, np.repeat(X, ..., axis=0)."
 _SHOWN = 5  # offending labels that an error message lists

@@ -76,6 +76,7 @@ def plot_probabilities(
     if isinstance(source, Fit):
         if X is None and (Xnew is None or not isinstance(source.rows, FormerRows)):
             X, y = source.fitted_inputs(gp), source.labels(gp)
+            y = y if y.ndim == 1 else y.argmax(axis=1)  # the class with most votes
         if Xnew is None:
             Xnew = input_grid(X)
         p = source.predict(gp, Xnew)["p"]

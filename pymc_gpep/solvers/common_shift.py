@@ -14,7 +14,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve, solve_triangular
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.inducing import Features
 from pymc_gpep.solvers.triangular_products import lower_product
-from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior, whitened_posterior
+from pymc_gpep.solvers.whitened_posterior import WhitenedPosterior
 
 __all__ = ["CommonShift", "SiteSums", "own_features_shift", "shared_features_shift"]
 
@@ -47,12 +47,21 @@ def shared_features_shift(
     `precision` S (c, M, M) and `location` (c, M) are those of the `posterior`. Returns what it becomes, and h.
     """
     size = posterior.mean.shape[1]
-    pull = len(posterior.root) * np.eye(size) - np.einsum("kji,kjl->il", posterior.root, posterior.root)
+    stacked = posterior.root.reshape(-1, size)
+    pull = len(posterior.root) * np.eye(size) - stacked.T @ stacked
     ridge = _RIDGE * pull.trace() / size
     if not ridge > 0.0:
         return posterior, lambda block: np.zeros(block.features.w.shape[-1])
     weights = -np.linalg.solve(pull + ridge * np.eye(size), posterior.mean.sum(axis=0))
-    return whitened_posterior(precision, location + precision @ weights), lambda block: weights @ block.features.w[0]
+    moved = location + precision @ weights
+    # With Σ S = I − Σ the means move by a − Σ a, and ½ log |Σ| stays.
+    mean = (
+        posterior.mean
+        + weights
+        - np.array([posterior.covariances(k, weights[:, None])[:, 0] for k in range(len(moved))])
+    )
+    number = posterior.log_normaliser + 0.5 * float((moved * mean).sum() - (location * posterior.mean).sum())
+    return WhitenedPosterior(mean, posterior.root, number), lambda block: weights @ block.features.w[0]
 
 
 def own_features_shift(

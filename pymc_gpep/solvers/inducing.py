@@ -103,13 +103,11 @@ class InducingWhitening(NamedTuple):
         return found
 
     def _solve(self, right: Array, transposed: bool = False) -> Array:
-        """L⁻¹ right, or L⁻ᵀ right, (q, M, ·)."""
-        return np.stack(
-            [
-                solve_triangular(factor, of, lower=True, trans=int(transposed), check_finite=False)
-                for factor, of in zip(self.factor, right, strict=True)
-            ]
-        )
+        """L⁻¹ right, or L⁻ᵀ right, (q, M, ·), with what belongs to a row side by side in memory."""
+        found = np.empty((len(right), right.shape[2], right.shape[1]))
+        for own, factor, of in zip(found, self.factor, right, strict=True):
+            own[:] = solve_triangular(factor, of, lower=True, trans=int(transposed), check_finite=False).T
+        return found.swapaxes(1, 2)
 
 
 def whitening(k: Array, jitter: float) -> InducingWhitening | None:

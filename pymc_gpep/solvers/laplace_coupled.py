@@ -1,4 +1,4 @@
-"""The Laplace approximation where the curvature is diag(π) − ππᵀ at each point: that of sites with 1ᵀπ = 1."""
+"""The Laplace approximation where the curvature is diag(π) − ππᵀ / 1ᵀπ at each point: that of sites."""
 
 from collections.abc import Callable
 
@@ -26,8 +26,6 @@ class CoupledAscent:
         As of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
 
-    stiffness = 1.0
-
     def __init__(
         self, problem: Problem, log_density: Callable[..., float], along_line: Callable[..., tuple[float, float]]
     ) -> None:
@@ -36,11 +34,17 @@ class CoupledAscent:
         self.f, self.gradient, self.pi = np.full((3, c, n), np.nan)
         self.algebra = problem.prior.coupled(c, problem.team)
 
+    @property
+    def stiffness(self) -> Array:
+        """See `pymc_gpep.solvers.newton.Ascent`."""
+        return np.maximum(self.pi, 1.0)
+
     def log_density(self) -> float:
         return self._log_density(self.f, self._problem.labels, self.pi, self.gradient)
 
     def factorise(self) -> tuple[bool, float]:
-        return self.algebra.factorise(self.pi)
+        ok, log_det = self.algebra.factorise(self.pi)
+        return ok, log_det - float(np.log(self.pi.sum(axis=0)).sum())
 
     def solve(self, residual: Array, step: Array) -> None:
         self.algebra.weights(residual, step)

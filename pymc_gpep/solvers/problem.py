@@ -39,7 +39,7 @@ class Problem(NamedTuple):
     mean: Array
     """Prior mean, (c, n)."""
     labels: Observed
-    """Classes 0…c−1, (n,)."""
+    """Classes 0…c−1, or other observations, (n,); (n, c) where there is a number for each class."""
     parameters: Array = NO_PARAMETERS
     """What the likelihood is given besides latent values at each point, (p, n)."""
     team: Team = ALONE
@@ -65,11 +65,12 @@ def check_problem(problem: Problem, start: Array, trusted: bool = False) -> int:
 
 
 def relative_problem(problem: Problem) -> tuple[Problem, Array]:
-    """The problem with a prior mean less that of the observed class at each point, and what was taken off, (n,).
+    """The problem with a prior mean less that of the class observed (most often) at each point, and that mean, (n,).
 
     For likelihoods that do not see what is added to all functions: a large number would take the digits of the rest.
     """
-    common = problem.mean[problem.labels, np.arange(problem.labels.size)]
+    y = problem.labels if problem.labels.ndim == 1 else problem.labels.argmax(axis=1)
+    common = problem.mean[y, np.arange(len(y))]
     return problem._replace(mean=problem.mean - common), common
 
 

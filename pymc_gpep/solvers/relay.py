@@ -57,7 +57,7 @@ _made: dict[str, Any] = {}
 """Symbol → C function, which must live as long as code that calls it."""
 
 
-def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64") -> Any:
+def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64", observed_axes: int = 1) -> Any:
     """What compiled code calls to run `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
 
     Parameters
@@ -67,16 +67,20 @@ def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "in
     solve : callable
     observed_dtype : {"int64", "float64"}
         Type of the labels.
+    observed_axes : int
+        Number of their axes: (n,), or (n, c) with two.
     """
     kind = signature(observed_dtype)
     symbol = f"pymc_gpep_{hashlib.sha256(name.encode()).hexdigest()[:16]}"
     if symbol not in _made:
-        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[each] for each in kind.args))(_on_pointers(solve))
+        _made[symbol] = ctypes.CFUNCTYPE(None, *(_C_TYPES[each] for each in kind.args))(
+            _on_pointers(solve, observed_axes)
+        )
         llvmlite.binding.add_symbol(symbol, ctypes.cast(_made[symbol], ctypes.c_void_p).value)
     return types.ExternalFunction(symbol, kind)
 
 
-def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
+def _on_pointers(solve: Callable[..., Outcome], observed_axes: int) -> Callable[..., None]:
     def call(
         matrices: int, c: int, n: int, columns: int, p: int, k_: Any, mean_: Any, labels_: Any, parameters_: Any,
         start_: Any, size: int, looseness: float,
@@ -91,7 +95,8 @@ def _on_pointers(solve: Callable[..., Outcome]) -> Callable[..., None]:
         evidence[:] = gradient[:] = gradient_mean[:] = gradient_parameters[:] = np.nan
         outcome[:] = OUT_OF_MEMORY, 0
         try:
-            k, mean, labels = array(k_, (matrices, n, columns)), array(mean_, (c, n)), array(labels_, (n,))
+            k, mean = array(k_, (matrices, n, columns)), array(mean_, (c, n))
+            labels = array(labels_, (n, c)[:observed_axes])
             found = solve(k, mean, labels, start, looseness, parameters, gradient=True)
         except KeyboardInterrupt:
             # Nothing can be raised through compiled code: interrupt again in a moment, when it will have returned.

@@ -130,7 +130,7 @@ def _solve(
     status = check_problem(problem, start, trusted)
     if status != CONVERGED:
         return _failed(status, problem.mean, start, history)
-    less, common = relative_problem(problem) if relative else (problem, np.zeros(problem.labels.size))
+    less, common = relative_problem(problem) if relative else (problem, np.zeros(len(problem.labels)))
     found = solver(less, start, history)
     slopes = Derivatives(np.empty(0), np.empty(0))
     if gradient and found.status == CONVERGED:

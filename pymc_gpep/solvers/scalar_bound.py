@@ -37,6 +37,7 @@ _NARROWEST = 0.1  # to which part of a variance one step may take it
 _CLOSE = 0.3  # in standard deviations: means that move less do not overshoot
 _ROUGHLY = 1e-3  # tolerance of the sites that a solve from cold begins with
 _WIDE = 1.0  # largest precision that a solve from cold begins with
+_DEAR = 2.0  # average loss, of which sites that fit have about one half at most
 
 
 class _Look(NamedTuple):
@@ -124,6 +125,7 @@ def scalar_bound(
     `average_target`, or that of `QuadraticBound`, for which it is `bound_target`; `slopes` is the kernel of
     `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if there is one: from cold the bound is then
     raised from the sites of naive TAP, which are found without a factorisation and near by however large the magnitude.
+    Where these leave the posterior too wide for the density, it is raised from narrow sites about the mode.
     """
     y, parameters = problem.labels, problem.parameters
     posterior = problem.prior.posterior(problem.mean[0])
@@ -155,9 +157,22 @@ def scalar_bound(
             parameter_slopes(problem, slopes, posterior.mean, posterior.variance),
         )
 
+    def loss(sites: Array) -> float:
+        """How much of the log density (n,), on average, the spread of the posterior with sites (2, n) costs."""
+        if not posterior.update(*sites):
+            return np.nan
+        mean, variance = posterior.mean, posterior.variance
+        return float((at(mean, np.zeros_like(variance))[0] - at(mean, variance)[0]).mean())
+
     if not sites.any() and average is not None:
-        sites[:, :, 0] = sites_at_mode(problem, average, _ROUGHLY, wide=True)
-        np.clip(sites[0], 0.0, largest_precision, out=sites[0])
+        wide = sites_at_mode(problem, average, _ROUGHLY, wide=True)
+        wide[0] = np.clip(wide[0], 0.0, largest_precision)
+        sites[:, :, 0] = wide
+        if not (wide.any() and loss(wide) < _DEAR):
+            # Averages of what grows like an exponential are beyond all numbers, or nearly, under wide posteriors.
+            mode = sites_at_mode(problem, average, _ROUGHLY, wide=False)
+            more = np.maximum(min(_WIDE, largest_precision) - mode[0], 0.0)
+            sites[:, :, 0] = [mode[0] + more, mode[1] + more * posterior.mean] if posterior.update(*mode) else 0.0
     if not sites.any():
         # Narrow at first: bounds fall fast, and averages are expensive, where a posterior is too wide.
         sites[0] = min(_WIDE, largest_precision)

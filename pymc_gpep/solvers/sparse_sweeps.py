@@ -90,10 +90,10 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
 
         def part(rows: slice, block: SiteSums) -> tuple[Array, Array]:
             w = [block.features.w[own] for own in self._owner]
-            return (
-                np.array([weighted_gram(w[k], block.precision[k]) for k in range(c)]),
-                np.array([w[k] @ block.location[k] for k in range(c)]),
-            )
+            of_precision = np.empty((c, size, size))
+            for own, of, t in zip(of_precision, w, block.precision, strict=True):
+                weighted_gram(of, t, own)
+            return of_precision, np.array([w[k] @ block.location[k] for k in range(c)])
 
         for of_precision, of_location in self._each(sites, part):
             precision += of_precision
@@ -194,6 +194,8 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
 
     def _marginals(self, features: Features, posterior: WhitenedPosterior) -> tuple[Array, Array]:
         """Means and variances of the projections, (c, B)."""
+        if max(self._owner) == 0:
+            return posterior.shared_marginals(features.w[0])
         pairs = [posterior.marginals(k, features.w[own]) for k, own in enumerate(self._owner)]
         mean, variance = (np.array(each) for each in zip(*pairs, strict=True))
         return mean, variance
@@ -203,7 +205,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         return features.rest[self._owner]
 
     def _by_site(self, rows: slice, values: Array) -> Array:
-        """Of values (c, B) of functions those that the sites act on, (B, d)."""
+        """Return the values that the sites act on, (B, d), from those of all functions (c, B)."""
         return np.take_along_axis(values.T, self._functions[rows], axis=1)
 
     def _by_function(self, rows: slice, values: Array) -> Array:

@@ -36,8 +36,8 @@ def evidences_with_new_point(
     k : (1 or c, n, n) array
         Prior covariance.
     prior_mean : (c, n) array
-    y : (n,) array of int
-        Labels.
+    y : (n,) or (n, c) array of int
+        Labels, or votes.
     b : (c, n) array
         Weights at the mode given `y`, from where each search starts.
     k_cross : (1 or c, m, n) array
@@ -60,7 +60,8 @@ def evidences_with_new_point(
         mean = np.column_stack([prior_mean, new_mean[:, new]])
         for label in range(c):
             weights = np.column_stack([b, np.zeros(c)])
-            problem = Problem(DenseForm(prior), mean, np.append(y, label))
+            observed = np.append(y, label) if y.ndim == 1 else np.vstack([y, np.eye(c, dtype=np.int64)[label]])
+            problem = Problem(DenseForm(prior), mean, observed)
             ascent = CoupledAscent(problem, log_density, along_line)
             evidence, status = newton(problem, weights, ascent, History(max_iterations), tolerance=tolerance)
             if status == CONVERGED:

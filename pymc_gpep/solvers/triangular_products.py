@@ -1,11 +1,12 @@
 """Matrix products of which BLAS does half, because a factor is triangular or the result symmetric."""
 
 import numpy as np
-from scipy.linalg.blas import dtrmm
+from scipy.linalg.blas import dsyrk, dtrmm
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.sparse_step.loops import mirror, scaled_rows, squared_rows
 
-__all__ = ["lower_product", "weighted_gram"]
+__all__ = ["lower_product", "squared_columns", "weighted_gram"]
 
 
 def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
@@ -14,11 +15,23 @@ def lower_product(lower: Array, w: Array, transposed: bool = False) -> Array:
     return product
 
 
-def weighted_gram(w: Array, weights: Array) -> Array:
-    """Σ_b weights_b w_b w_bᵀ, (M, M), of w (M, B)."""
+def squared_columns(w: Array) -> Array:
+    """Squared norms (B,) of the columns of w (M, B), best in Fortran order."""
+    found = np.empty(w.shape[1])
+    squared_rows(np.ascontiguousarray(w.T), found)
+    return found
+
+
+def weighted_gram(w: Array, weights: Array, out: Array | None = None) -> Array:
+    """Σ_b weights_b w_b w_bᵀ, (M, M), of w (M, B), best in Fortran order."""
     if (weights < 0.0).any():
-        full: Array = (w * weights) @ w.T
-        return full
-    scaled = w * np.sqrt(weights)
-    half: Array = scaled @ scaled.T  # numpy sees that this is symmetric
-    return half
+        return np.matmul(w * weights, w.T, out=out)
+    rows = np.ascontiguousarray(w.T)
+    scaled, half = np.empty_like(rows), np.empty((len(w), len(w)))
+    scaled_rows(rows, weights[:, None], 0, scaled)
+    dsyrk(1.0, scaled.T, c=half.T, lower=0, overwrite_c=1)  # the lower triangle, in the order of C
+    mirror(half[None])
+    if out is None:
+        return half
+    out[:] = half
+    return out

@@ -7,7 +7,7 @@ from scipy.linalg import LinAlgError, cho_solve, cholesky
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.triangular_products import lower_product
+from pymc_gpep.solvers.triangular_products import lower_product, squared_columns
 
 __all__ = ["Whitened", "WhitenedPosterior", "whitened_posterior"]
 
@@ -50,7 +50,12 @@ class WhitenedPosterior(NamedTuple):
     def marginals(self, k: int, w: Array) -> tuple[Array, Array]:
         """Mean and variance (B,) of wᵀv_k for features w (M, B)."""
         half = lower_product(self.root[k], w)
-        return self.mean[k] @ w, np.einsum("ib,ib->b", half, half)
+        return self.mean[k] @ w, squared_columns(half)
+
+    def shared_marginals(self, w: Array) -> tuple[Array, Array]:
+        """Means and variances (c, B) of all functions, for features w (M, B) that they have in common."""
+        variance = np.array([squared_columns(lower_product(root, w)) for root in self.root])
+        return self.mean @ w, variance
 
     def moments(self, w: list[Array]) -> tuple[Array, Array]:
         """Means (c, B) and covariances (B, c, c), which are diagonal; see `Whitened.moments`."""

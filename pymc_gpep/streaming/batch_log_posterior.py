@@ -320,8 +320,8 @@ class BatchLogPosterior(BlockLogPosterior):
     def ending(self, trace: Trace, solution: Callable[[], "BatchSolution"]) -> str:
         """See `LogPosterior`."""
         settings, steps = self.steps.settings, len(trace.losses)
-        epochs, warmup = steps / trace.per_epoch, int(settings["warmup"])
-        stayed = bool(self.space.size) and epochs <= warmup
+        epochs, warmup = steps / trace.per_epoch, int(settings["warmup"] or 0)
+        stayed = bool(self.space.size) and epochs <= warmup and settings["warmup"] is not None
         still = f" Hyperparameters have not moved yet (warmup={warmup} epochs)." if stayed else ""
         over = f" {OVER_FITTED}" if self.of_ep and settings["learn_inducing"] and epochs > warmup else ""
         return (

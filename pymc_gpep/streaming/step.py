@@ -19,6 +19,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.features import batch_features, prior_blocks
 from pymc_gpep.streaming.memories.memory import Effect, Memory
@@ -45,6 +46,8 @@ class BatchProblem(NamedTuple):
     batch_size: int
     rows: int
     """In all."""
+    prior: StepBlocks | None = None
+    """Prior moments on arrays, where all functions share their covariance."""
 
 
 class StepGraph(NamedTuple):

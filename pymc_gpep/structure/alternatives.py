@@ -22,8 +22,8 @@ def as_it_is(model: pm.Model) -> str:
 def instead_of_likelihood(variable: Variable) -> str:
     """What can be read in place of an observed variable; nothing if nothing is near."""
     match distribution(variable):
-        case "Multinomial" | "DirichletMultinomial":
-            return f"{A_ROW_FOR_EACH_VOTE} {_SUCH_LABELS}"
+        case "DirichletMultinomial":
+            return f"Where votes are more spread out add pm.Normal for each row and class to f. {A_ROW_FOR_EACH_VOTE}"
         case "Dirichlet":
             return (
                 "Probabilities of classes can be given as votes in these proportions, and the more votes the surer: "

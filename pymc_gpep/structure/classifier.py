@@ -20,6 +20,7 @@ from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading
 from pymc_gpep.likelihoods.observed_classes import missing_labels, to_one_axis
+from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.structure.alternatives import as_it_is, instead_of_likelihood
 from pymc_gpep.structure.assembly import Dims, evaluate, read_assembly
 from pymc_gpep.structure.elementwise import is_elementwise
@@ -54,7 +55,7 @@ class GPClassifier(LatentPrior):
         Which likelihood it is.
     likelihood : TensorVariable, shape (n,)
         The observed random variable.
-    labels : TensorVariable, shape (n,)
+    labels : TensorVariable, shape (n,), or (n, c) where there is a number for each class
         Its value: a constant, or the shared variable of `pm.Data`.
     parameters : TensorVariable, shape (p, n)
         What the likelihood is given besides latent values, a function of hyperparameters; p is 0 for most.
@@ -221,6 +222,11 @@ class GPClassifier(LatentPrior):
         return self.likelihood_model.n_classes(self.n_functions)
 
     @property
+    def observes_classes(self) -> bool:
+        """Whether an observation is one of the classes."""
+        return self.likelihood_model.observes_classes(self.n_functions)
+
+    @property
     def class_names(self) -> list[object]:
         """What the classes are called: as the model has it, or numbers."""
         return list(self.class_labels or range(self.n_classes))
@@ -279,6 +285,7 @@ def read_classifier(
     likelihood_model = likelihood_model.given(np.full((count, prior.n_points), np.nan))
     labels = model.rvs_to_values[rv]
     _check_labels(likelihood_model, rv, labels, prior.n_functions, prior.n_points)
+    _check_totals(reading, rv, labels)
     if count and set(model.free_RVs).isdisjoint(ancestors([parameters])):
         _check_parameters(likelihood_model, rv, *evaluate([parameters, labels]))
     _check_hyperparameters(prior, rv)
@@ -377,8 +384,7 @@ def _find_likelihood(
     for rv in model.basic_RVs:
         if rv in apart:
             continue
-        # With more axes PyMC has given them to the parameters, too.
-        read = None if rv.ndim > 1 else _first_reading(rv, latents, missing) or _first_reading(rv, processes, missing)
+        read = _first_reading(rv, latents, missing) or _first_reading(rv, processes, missing)
         if read is None:
             refused += [rv] * (rv in model.observed_RVs)
         elif rv in model.observed_RVs:
@@ -429,6 +435,9 @@ def _first_reading(
 ) -> tuple[Likelihood, TensorVariable, Reading] | None:
     """The first likelihood that a random variable is, the variable, and what it is given; None if it is none."""
     for likelihood in LIKELIHOODS:
+        # With more axes PyMC has given them to the parameters, too.
+        if rv.ndim > likelihood.observed_axes:
+            continue
         if (reading := _reading(likelihood, rv, frozenset(latents), missing.get(rv))) is not None:
             return likelihood, rv, reading
     return None
@@ -453,7 +462,7 @@ def _no_likelihood(
     for rv in sorted(refused, key=lambda rv: latents.isdisjoint(ancestors([rv]))):
         likely = [likelihood for likelihood in LIKELIHOODS if likelihood.may_be(rv)]
         random = [each for each in ancestors([rv]) if each in model.basic_RVs and each is not rv]
-        if likely and rv.ndim > 1 and not near:
+        if likely and rv.ndim > likely[0].observed_axes and not near:
             (labels,) = evaluate([model.rvs_to_values[rv]])
             values = "" if likely[0].function_axis else ", and latent values of one axis, f as gp.prior(...) returns it"
             return (
@@ -545,6 +554,21 @@ def _check_labels(
         )
     except ValueError as error:
         raise StructureError(str(error)) from None
+
+
+def _check_totals(reading: Reading, rv: TensorVariable, labels: Variable) -> None:
+    """Refuse observations of several numbers that do not sum to what a model says."""
+    if reading.totals is None:
+        return
+    totals, values = evaluate([reading.totals, labels])
+    sums = values.sum(axis=1)
+    if (bad := sums != totals).any():
+        i = int(bad.argmax())
+        said = np.broadcast_to(totals, sums.shape)[i]
+        raise StructureError(
+            f"Counts of {rv.name!r} must sum to n at each point, but do not in {rows_text(bad)}: row {i} has {sums[i]} "
+            f"of n = {said}. Give n the sums of what is observed: n=y.sum(axis=1)."
+        )
 
 
 def _check_parameters(

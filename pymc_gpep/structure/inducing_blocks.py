@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.blocking import PointType
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
@@ -21,7 +22,8 @@ from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
-from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions
+from pymc_gpep.structure.moment_functions import MomentFunctions, moment_functions, moment_graphs
+from pymc_gpep.structure.stationary import Stationary, stationary
 
 __all__ = ["InducingBlocks", "PriorAt"]
 
@@ -74,6 +76,7 @@ class InducingBlocks:
                 f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
                 f"{self.rows.n_inputs}{_which_columns(self.rows)}."
             )
+        self._matched, self._data, self._columns = matched, data, inputs.shape[1]
         self._moments = moment_functions(classifier, matched, data, inputs.shape[1], compile_kwargs or {})
         self._of = {  # the prior that each function has, and which of its outputs that is
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
@@ -96,6 +99,21 @@ class InducingBlocks:
     def n_covariances(self) -> int:
         """q where all functions have the same inducing inputs: 1 if they share their prior covariance, else c."""
         return 1 if self._shared else self.n_functions
+
+    def stationary(self, points: Sequence[Sequence[Array]]) -> Stationary | None:
+        """The covariance of all functions as a variance times a known function of scaled distances, if it is one.
+
+        `points` are places of the hyperparameters at which numbers are compared. Means must be 0.
+        """
+        if not self._shared:
+            return None
+        ((latent, functions),) = self._matched
+        model, z, x = (
+            self._classifier.model,
+            *(pt.tensor(name, dtype="float64", shape=(None, self._columns)) for name in ("inducing_inputs", "rows")),
+        )
+        values = [model.rvs_to_values[rv] for rv in self._classifier.hyperparameters]
+        return stationary(model, values, moment_graphs(model, latent, functions, self._data, z, x), z, x, points)
 
     def _values(self, point: PointType) -> list[Array]:
         return [np.asarray(point[name]) for name in self._names]

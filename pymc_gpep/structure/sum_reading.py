@@ -62,8 +62,8 @@ def read_sum(
     """
     stop = [*model.basic_RVs, *gaussians.processes]
     labels = model.rvs_to_values[likelihood]
-    if labels.ndim != 1:
-        raise StructureError(f"{likelihood.name!r} must be observed with one axis, but has {labels.ndim}.")
+    if labels.ndim == 0:
+        raise StructureError(f"{likelihood.name!r} must be observed with an axis for points, but has none.")
     (argument,) = in_double_precision([argument.astype("float64")], stop)
     latents = tuple(gaussians.processes.values())
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents])) if latents else []

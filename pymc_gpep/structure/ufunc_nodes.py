@@ -45,7 +45,7 @@ class Ufunc(Op):
         return Apply(self, made.inputs, [made.outputs[0].type()])
 
     def function(self, operands: int, dtype: str) -> Callable[..., Any]:
-        """The function that computes an array of a type from so many others."""
+        """Functions that compute arrays of a type from so many others."""
         called = _called(self.elemwise, operands)
         if isinstance(called, np.ufunc) and dtype in ("float64", "bool"):
             return called

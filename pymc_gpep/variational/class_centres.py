@@ -3,11 +3,11 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.hyper.centres import in_turn
 from pymc_gpep.rows.chunks import chunks, inputs_at, sample_numbers
 from pymc_gpep.rows.open_rows import rows_of
 
@@ -77,7 +77,7 @@ def class_centres(
     drawn = np.sort(sample_numbers(labels.size, max(_MOST, size), np.random.default_rng(random_seed)))
     X, y = inputs_at(rows, drawn), labels[drawn]
     if shared:
-        counts = _in_turn(np.bincount(y, minlength=c), size)
+        counts = in_turn(np.bincount(y, minlength=c), size)
         return np.concatenate([_centres(X[y == k], int(counts[k]), random_seed) for k in range(c)])
     sets = []
     for k in range(c):
@@ -86,15 +86,6 @@ def class_centres(
         some = max(min(size // 2, here), size - (y.size - here))
         sets.append(np.concatenate([_centres(X[own], some, random_seed), _centres(X[~own], size - some, random_seed)]))
     return np.stack(sets)
-
-
-def _in_turn(available: NDArray[np.int64], size: int) -> NDArray[np.int64]:
-    """How many each of several gets of `size`, if they take one in turn until they have what is available to them."""
-    taken = np.zeros_like(available)
-    while (left := size - int(taken.sum())) > 0:
-        takers = np.flatnonzero(taken < available)[:left]
-        taken[takers] += 1
-    return taken
 
 
 def _centres(X: Array, count: int, random_seed: int) -> Array:

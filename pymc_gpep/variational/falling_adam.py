@@ -1,21 +1,14 @@
 """Adam with a rate that rises, then falls to nothing, so that a fit by batches does not end in the noise of them."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
-import pytensor
-import pytensor.tensor as pt
-from pymc.variational.updates import adam
 
 from pymc_gpep.argument_types import check_number, check_whole
+from pymc_gpep.streaming.falling import FallingAdam
 
 __all__ = ["falling_adam"]
 
 
-def falling_adam(
-    steps: int, learning_rate: float = 1e-2, rise: int = 0
-) -> Callable[[Sequence[Any], Sequence[Any]], dict[Any, Any]]:
+def falling_adam(steps: int, learning_rate: float = 1e-2, rise: int = 0) -> FallingAdam:
     """Adam whose rate falls along half a cosine to 0, for `pm.fit(obj_optimizer=...)` of a fit by batches.
 
     Parameters
@@ -53,10 +46,4 @@ def falling_adam(
     if not 0.0 < learning_rate < np.inf:
         raise ValueError(f"learning_rate must be positive, but is {learning_rate}.")
 
-    def updates(gradients: Sequence[Any], parameters: Sequence[Any]) -> dict[Any, Any]:
-        taken = pytensor.shared(0.0, "steps taken")
-        fallen = pt.clip((taken - rise) / (steps - rise), 0.0, 1.0)
-        now = learning_rate * pt.minimum((taken + 1.0) / max(1, rise), 0.5 * (1.0 + pt.cos(np.pi * fallen)))
-        return dict(adam(gradients, parameters, learning_rate=now)) | {taken: taken + 1.0}
-
-    return updates
+    return FallingAdam(steps, learning_rate, rise)

@@ -181,11 +181,11 @@ class GPInference(Inference):
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function, optional
-            One of PyMC's, for steps by a gradient. By batches `pm.adam(learning_rate=1e-3)` if not given, or
-            `gpep.falling_adam(...)`. With `update="inner"`: without one each parameter has a length of steps of its
-            own, which grows while its slope keeps its sign (Riedmiller and Braun 1993). Of `"sparse_vi"` no step may
-            lower the bound; without an optimiser they are Adam's at a rate that begins at 0.03, grows by 3 % with each
-            step, tenfold at most, and is halved where one was refused.
+            One of PyMC's, for steps by a gradient, or `gpep.falling_adam(...)`. Batches take that if it is not given,
+            with a rate of 0.03 that falls to 0 in the `n` steps. With `update="inner"`: without one each parameter has
+            a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993). Of
+            `"sparse_vi"` no step may lower the bound; without an optimiser they are Adam's at a rate that begins at
+            0.03, grows by 3 % with each step, tenfold at most, and is halved where one was refused.
         backend : str, optional
             PyTensor backend to compile graphs with: "numba", "c", "jax". Without one graphs are interpreted, since
             compiling takes longer than most fits.

@@ -5,10 +5,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pymc.gp.util import JITTER_DEFAULT
+from pymc.pytensorf import get_symbolic_rv_shapes
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.structure import GPClassifier
+from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.latent import jitter_of
 from pymc_gpep.user_warnings import warn
@@ -17,9 +19,17 @@ __all__ = ["off_symmetry", "warn_of_free_magnitude", "warn_of_jitter", "warn_of_
 
 
 def warn_of_single_class(classifier: GPClassifier, labels: NDArray[Any]) -> None:
-    """Warn where all labels (n,) are of one class; counts may be alike."""
-    if labels.size and (labels == labels[0]).all():
+    """Warn where all labels (n,) are of one class, with the same bounds at all rows; counts may be alike."""
+    if classifier.observes_classes and labels.size and (labels == labels[0]).all() and not _given_by_row(classifier):
         _warn(classifier, int(labels[0]), labels.size)
+
+
+def _given_by_row(classifier: GPClassifier) -> bool:
+    """Whether the likelihood is given numbers of each row, such as the bounds between which a response is known."""
+    if classifier.given is None:
+        return False
+    (shape,) = evaluate(get_symbolic_rv_shapes([classifier.given]))
+    return int(shape[1]) > 1
 
 
 def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
@@ -29,7 +39,7 @@ def warn_of_single_count(classifier: GPClassifier, counts: Array) -> None:
 
 
 def _warn(classifier: GPClassifier, label: int, rows: int) -> None:
-    if not classifier.n_classes:
+    if not classifier.observes_classes:
         return
     warn(
         f"All {rows} labels of {classifier.response!r} are of the class {classifier.class_names[label]!r}: "

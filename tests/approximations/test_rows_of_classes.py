@@ -58,6 +58,11 @@ def shared(rng):
     return rng.normal(size=(C, N, 5)) / 2
 
 
+def observed(rng, likelihood):
+    """A class at each point, or votes."""
+    return rng.integers(0, C, N) if likelihood.observed_axes == 1 else rng.integers(0, 4, (N, C))
+
+
 shapes = pytest.mark.parametrize("make", [full, entries, mixed], ids=lambda make: make.__name__)
 
 
@@ -65,7 +70,7 @@ shapes = pytest.mark.parametrize("make", [full, entries, mixed], ids=lambda make
 @pytest.mark.parametrize(("method", "likelihood"), CASES)
 def test_a_solution_is_that_of_the_covariances(method, likelihood, make):
     rng = np.random.default_rng(1)
-    j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), rng.integers(0, C, N)
+    j, mean, y = make(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
     cold = np.zeros(method.start_size(C, N))
     rows = method.run(j, mean, y, cold, True, likelihood=likelihood, form=RowForm)
     dense = method.run(j @ j.swapaxes(1, 2), mean, y, cold, True, likelihood=likelihood)
@@ -93,7 +98,7 @@ def test_rows_may_be_more_than_matrices_may_have(method):
 @pytest.mark.parametrize(("method", "likelihood"), [case for case in CASES if "QEP" not in str(case.id)])
 def test_derivatives_where_functions_have_normals_in_common(method, likelihood):
     rng = np.random.default_rng(2)
-    j, mean, y = shared(rng), 0.3 * rng.normal(size=(C, N)), rng.integers(0, C, N)
+    j, mean, y = shared(rng), 0.3 * rng.normal(size=(C, N)), observed(rng, likelihood)
     cold = np.zeros(method.start_size(C, N))
 
     def run(j):

@@ -32,8 +32,8 @@ DESIGNS = {
     "rows of nothing": design(level=0.0, x=np.where(np.arange(N)[:, None] < 4, 0.0, X), groups=0.0),
     "one row": design(x=X[:1], levels=GROUPS[:1]),
 }
-OVERFLOWS = {("kl", "poisson", "groups of any spread", "mixed")}
-"""Averages of rates where a group has no counts, and next to no prior."""
+FLAT = {("kl", "poisson", "groups of any spread", "mixed")}
+"""Averages of rates where a group has no counts, and next to no prior: the bound hardly changes about its maximum."""
 
 
 @pytest.mark.parametrize("labels", ["mixed", "all the same"])
@@ -53,9 +53,10 @@ def test_a_solve_ends_and_depends_on_nothing_else(method, likelihood, name, labe
         return solver.solve(mean=mean[:, rows], labels=y[rows], start=start, likelihood=likelihood, **prior)
 
     cold = solve()
-    if (method, likelihood.name, name, labels) in OVERFLOWS:
+    if (method, likelihood.name, name, labels) in FLAT:
         assert not cold.convergence.converged
-        assert np.isnan(cold.evidence)
+        assert np.isfinite(cold.evidence)
+        assert cold.convergence.residual[-1] < 1e-6
         return
     if name == "wide priors" and not cold.convergence.converged:
         assert "reached the limit of rounding" in str(cold.convergence)

@@ -137,7 +137,7 @@ def test_latent_values_of_another_likelihood_are_not_compared():
     [
         ({"reference": "VB"}, r"reference names \['VB'\], but the results are"),
         ({"probabilities": {"VB": 1}}, r"probabilities names \['VB'\]"),
-        ({"probabilities": {"EP": np.ones((4, 3))}}, "need Xnew, or data of sums; or give them"),
+        ({"probabilities": {"EP": np.ones((4, 3))}}, "need Xnew, or data of sums .*; or give them"),
         ({"probabilities": {n: np.ones((4, 2)) for n in ("EP", "IEP", "MCMC")}}, r"must all be \(points, 3\)"),
         (
             {"probabilities": {n: np.ones((4, 3)) for n in ("EP", "IEP", "MCMC")}, "ynew": np.zeros(4), "prob": 95},

@@ -85,7 +85,7 @@ REFUSED = {
     "three classes": (lambda f, y: pm.Bernoulli("y", logit_p=f, observed=y + 1), "among them are 1, 2.*Multinomial"),
     "one point": (
         lambda f, y: pm.Bernoulli("y", logit_p=f[0], observed=y[0]),
-        "must be observed with one axis, but has 0",
+        "must be observed with an axis for points, but has none",
     ),
     "a column": (lambda f, y: gpep.Probit("y", f[:, None], observed=y[:, None]), r"shape \(7, 1\).*f as gp.*ravel"),
 }

@@ -19,9 +19,9 @@ def outcome(status=CONVERGED, value=7.0):
                    np.full(SIZE, value), np.zeros((6, 2)), status, 0, np.full((P, N), value))  # fmt: skip
 
 
-def call(name, solve):
+def call(name, solve, labels=None, observed_axes=1):
     """What compiled code gets from a solver: evidence, derivatives, sites, status and iterations."""
-    function = external(name, solve)
+    function = external(name, solve, observed_axes=observed_axes)
 
     @numba.njit
     def compiled(k, mean, labels, sites, parameters):
@@ -37,7 +37,7 @@ def call(name, solve):
         return evidence[0], gradient, gradient_mean, sites, gradient_parameters, ended
 
     k, mean, parameters = np.arange(16.0).reshape(1, N, N), np.ones((C, N)), np.full((P, N), 2.0)
-    return compiled(k, mean, np.arange(N), np.arange(5.0), parameters)
+    return compiled(k, mean, np.arange(N) if labels is None else labels, np.arange(5.0), parameters)
 
 
 def test_arrays_go_in_and_come_out():
@@ -61,6 +61,17 @@ def test_arrays_go_in_and_come_out():
     assert (gradient_mean == 7.0).all()
     assert (sites == 7.0).all()
     assert tuple(ended) == (CONVERGED, 6)
+
+
+def test_votes_have_an_axis_for_classes():
+    seen, votes = {}, np.arange(N * C).reshape(N, C)
+
+    def solve(k, mean, labels, *_, gradient):
+        seen.update(labels=labels.copy())
+        return outcome()
+
+    assert call("votes", solve, votes, observed_axes=2)[0] == 7.0
+    assert seen["labels"].tolist() == votes.tolist()
 
 
 def test_a_failure_is_nan_and_a_status():

@@ -10,11 +10,14 @@ from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.streaming.batches import Batch, Batches
 from pymc_gpep.streaming.memories.memory import Memory
+from pymc_gpep.streaming.model_blocks import model_blocks
 from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.streaming.state import State
 from pymc_gpep.streaming.step import BatchProblem, make_step, step_graph
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.cross_covariance import as_gps
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 from tests import models
 from tests.graphs import HARDLY_REWRITTEN
 
@@ -58,8 +61,13 @@ class Small(NamedTuple):
         return Batch(X, labels, np.ones(len(X)), np.arange(len(X)))
 
 
-def small(build: Any, memory: Memory, sites: str | None, batch_size: int, inducing: int = 5) -> Small:
-    """With q after a few rows, so that nothing is at zero."""
+def small(
+    build: Any, memory: Memory, sites: str | None, batch_size: int, inducing: int = 5, together: bool = False
+) -> Small:
+    """With q after a few rows, so that nothing is at zero.
+
+    Where functions are `together` they have the same inducing inputs, and steps may be taken on arrays.
+    """
     model, gp = build()
     classifier = read_classifier(model)
     space = Hyperparameters(classifier)
@@ -67,13 +75,15 @@ def small(build: Any, memory: Memory, sites: str | None, batch_size: int, induci
     c = classifier.n_functions
     labels = (y == 2).astype(int) if c == 1 else y
     rng = np.random.default_rng(7)
-    rule = rule_for(memory.functional, sites, classifier.likelihood_model)
+    at_a_row = LikelihoodElsewhere(classifier, 1, space.data)(space.point(space.initial_point()))
+    rule = rule_for(memory.functional, sites, at_a_row)
     counts = rule.counts(np.bincount(labels).astype(float), c)
     batches = Batches(InMemory(X, labels), batch_size, 1)
-    z = np.stack([X[rng.choice(len(X), inducing, replace=False)] + 0.1 for _ in range(c)])
+    z = np.stack([X[rng.choice(len(X), inducing, replace=False)] + 0.1 for _ in range(1 if together else c)])
     state = State(space.initial_point(), z, np.array([0.5, 2.0]), c, 1e-6, True)
     half = rng.normal(size=(c, inducing, inducing))
     state.precision.set_value(half @ half.swapaxes(1, 2))
     state.location.set_value(rng.normal(size=(c, inducing)))
-    problem = BatchProblem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size, len(X))
+    prior = model_blocks(space, InducingBlocks(classifier, as_gps(gp), space.data)) if together else None
+    problem = BatchProblem(space, as_gps(gp), rule, memory, counts, batches.per_epoch, batches.size, len(X), prior)
     return Small(problem, state, batches)

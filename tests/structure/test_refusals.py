@@ -172,6 +172,10 @@ def _trials():
     gpep.Probit("y", one(X=np.repeat(X, TRIALS, axis=0)), observed=labels)
 
 
+def _shares(p):
+    return p / p.sum(axis=-1, keepdims=True)
+
+
 def _spread_out():
     noisy = pm.gp.cov.ExpQuad(1, ls=0.3) + pm.gp.cov.WhiteNoise(0.5)
     pm.Poisson("y", mu=pm.math.exp(one(cov=noisy)), observed=Y)
@@ -184,8 +188,13 @@ def _proportions():
 
 OBSERVED = {
     "Multinomial": Refused(
+        lambda: pm.Multinomial("y", n=5, p=_shares(pm.math.invprobit(several().T)), observed=COUNTS),
+        ["pm.Multinomial('y', n=n, p=pm.math.softmax(f.T, axis=-1))"],
         lambda: pm.Multinomial("y", n=5, p=pm.math.softmax(several().T, axis=-1), observed=COUNTS),
-        [ROWS],
+    ),
+    "DirichletMultinomial": Refused(
+        lambda: pm.DirichletMultinomial("y", n=5, a=pt.exp(several().T), observed=COUNTS),
+        ["pm.Normal for each row and class", ROWS],
         lambda: _votes(COUNTS),
     ),
     "Dirichlet": Refused(

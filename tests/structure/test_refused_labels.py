@@ -36,6 +36,7 @@ DECLARED = {
     "gamma": (lambda f, y: pm.Gamma("y", alpha=2.0, beta=pm.math.exp(-f), observed=y), 3),
     "weibull": (lambda f, y: pm.Exponential("y", scale=pm.math.exp(f), observed=y), 3),
 }
+VOTES = {"multinomial": (lambda f, y: pm.Multinomial("y", n=1, p=pm.math.softmax(f.T, axis=-1), observed=y), 3)}
 POSITIVE = {"log_normal", "gamma", "weibull"}
 NUMBERS = {"normal", "logistic", "asymmetric_laplace"}
 CLASSES = DECLARED.keys() - {"poisson", "binomial", "negative_binomial", *POSITIVE, *NUMBERS}
@@ -43,12 +44,14 @@ every = pytest.mark.parametrize("likelihood", DECLARED)
 
 
 def labels(likelihood):
+    if likelihood in VOTES:
+        return np.eye(3, dtype=int)[np.arange(N) % 3]
     return np.arange(N) % DECLARED[likelihood][1] + (likelihood in POSITIVE)
 
 
 def declared(likelihood, y, X=X):
     """A model of a likelihood, with several functions where it has them."""
-    declare, c = DECLARED[likelihood]
+    declare, c = (DECLARED | VOTES)[likelihood]
     one = not next(each for each in LIKELIHOODS if each.name == likelihood).function_axis
     with pm.Model() as model, warnings.catch_warnings():
         warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
@@ -66,8 +69,8 @@ def refusal_of(likelihood, y):
 
 
 def test_every_likelihood_is_here():
-    assert set(DECLARED) == {likelihood.name for likelihood in LIKELIHOODS}
-    for likelihood in DECLARED:
+    assert {*DECLARED, *VOTES} == {likelihood.name for likelihood in LIKELIHOODS}
+    for likelihood in (*DECLARED, *VOTES):
         assert read_classifier(declared(likelihood, labels(likelihood))).kind == likelihood
 
 

@@ -17,6 +17,7 @@ import pymc_gpep as gpep
 from pymc_gpep.fits.checkpoint import read_checkpoint
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.streaming.memories.stateless import Stateless
+from pymc_gpep.streaming.run import Run
 from tests import models
 
 X, Y = models.data()
@@ -27,7 +28,8 @@ OF_ONE_FUNCTION = {"build": models.bernoulli_probit, "sites": None}  # whose ste
 
 def fit(n, method="sparse_ep", build=models.shared, **options):
     model, gp = build()
-    settings = {"gp": gp, "inducing": 6, "batch_size": 10, "sites": "pairwise", "random_seed": 3, "obj_optimizer": ADAM}
+    settings = {"gp": gp, "inducing": 6, "batch_size": 10, "sites": "pairwise", "random_seed": 3, "obj_optimizer": ADAM,
+                "shared_inducing": False, "warmup": 1}  # fmt: skip
     with model:
         return model, pm.fit(n, method=method, progressbar=False, **settings | options)
 
@@ -222,7 +224,7 @@ def test_decay_and_warmup_reach_the_steps(monkeypatch):
     def run(step, state, batches, schedule, warmup, done):
         raise ReachedError(schedule.decay, schedule.per_epoch, warmup)
 
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", lambda *_: None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", lambda *_: None)
     monkeypatch.setattr("pymc_gpep.variational.plans.batches.Run", run)
     with pytest.raises(ReachedError) as reached:
         fit(1, decay=0.5, warmup=2)
@@ -276,7 +278,7 @@ def test_other_rows_are_no_way_to_go_on(learned):
     ],
 )
 def test_other_inducing_inputs_are_no_way_to_go_on(learned, options, message, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match=f"start is of another fit: {message}"):
         fit(1, start=learned, **options)
 
@@ -303,7 +305,7 @@ def test_sites_of_rows_may_be_kept():
 
 
 def test_steps_and_minutes_are_looked_at_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     with pytest.raises(ValueError, match="n, the number of steps, must be at least 0, but is -3"):
         fit(-3)
     with pytest.raises(TypeError, match="minutes must be a number"):
@@ -382,7 +384,7 @@ def test_other_rows_than_those_of_the_model():
 
 
 def test_a_row_that_cannot_be_used_is_named_before_any_work(tmp_path, monkeypatch):
-    monkeypatch.setattr("pymc_gpep.variational.plans.batches.make_step", None)
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.step_of", None)
     inputs, labels = np.tile(X, (40, 1)), np.tile(Y, 40)
     inputs[1000, 1] = np.nan
     np.save(tmp_path / "x.npy", inputs)
@@ -426,3 +428,58 @@ def test_functions_may_share_their_inducing_inputs():
     assert found.inducing.dims == ("inducing", "column")
     assert np.isfinite(found.hist).all()
     assert found.predict(NEW).p.notnull().all()
+
+
+def as_it_comes(n, **options):
+    model, _ = models.shared()
+    with model:
+        return pm.fit(n, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False, **options)
+
+
+def test_as_it_comes_functions_share_inducing_inputs_at_centres_of_classes():
+    """Thirty rows have thirty of them. Six are two of each class: means of those of its rows that are nearest."""
+    assert as_it_comes(0).inducing.shape == (30, 2)
+    found = as_it_comes(0, inducing=6, learn_inducing=False).inducing.values
+    for k in range(3):
+        rows, centres = X[k == Y], found[2 * k : 2 * k + 2]
+        scaled = (rows[:, None] - centres) / X.std(axis=0)
+        nearest = (scaled**2).sum(axis=2).argmin(axis=1)
+        assert_allclose(centres, [rows[nearest == j].mean(axis=0) for j in range(2)])
+    own = as_it_comes(0, inducing=np.stack([X[:4], X[4:8], X[8:12]]))
+    assert own.inducing.dims == ("species", "inducing", "column")
+    assert as_it_comes(0, inducing=4, shared_inducing=False).inducing.shape == (3, 4, 2)
+
+
+def test_as_it_comes_a_tenth_of_the_steps_are_of_the_warm_up(monkeypatch):
+    asked = []
+
+    class Recorded(Run):
+        def __init__(self, step, state, batches, schedule, warmup, done=0):
+            asked.append((warmup, done))
+            super().__init__(step, state, batches, schedule, warmup, done)
+
+    monkeypatch.setattr("pymc_gpep.variational.plans.batches.Run", Recorded)
+    short, long = as_it_comes(12), as_it_comes(40)
+    assert asked == [(1, 0), (3, 0)]
+    assert not np.array_equal(short.theta, as_it_comes(0).theta)
+    as_it_comes(28, start=short)
+    assert asked[-1] == (3, 12)
+    assert "have not moved" not in long.message
+
+
+def test_as_it_comes_rates_fall_so_that_a_run_that_was_cut_ends_as_a_whole_one():
+    """The state has how many steps were taken, and the rate falls to 0 at the last of all steps."""
+    whole = as_it_comes(20).trace.values
+    assert whole["optimiser_5"] == 18.0  # two are of the warm-up
+    model, _ = models.shared()
+    steps = pm.fit(20, model=model, method="sparse_ep", batch_size=10, random_seed=3, progressbar=False,
+                   obj_optimizer=gpep.falling_adam(18, 0.03)).trace.values  # fmt: skip
+    for name, values in steps.items():
+        assert_array_equal(whole[name], values, err_msg=name)
+
+
+def test_as_it_comes_length_scales_that_nobody_has_said_begin_where_data_suggest():
+    first = as_it_comes(0).hyperparameters
+    relative = first.ls.values / X.std(axis=0)
+    assert_allclose(relative[0], relative[1], rtol=1e-2)
+    assert_allclose(as_it_comes(0, start={"ls": [1.5, 0.5]}).hyperparameters.ls, [1.5, 0.5])

@@ -13,6 +13,7 @@ from pymc_gpep.solvers.coupled_sparse_ep import CoupledFactors
 __all__ = ["Nested"]
 
 _LARGEST = 4000  # matrix to factorise in each sweep where nobody has asked for it
+_MOST = 6  # functions: products of matrices number c²
 
 
 class Nested(SiteRule):
@@ -24,7 +25,7 @@ class Nested(SiteRule):
 
     @classmethod
     def suits(cls, c: int, size: int) -> bool:
-        return c > 2 and c * size <= _LARGEST
+        return 2 < c <= _MOST and c * size <= _LARGEST
 
     def factors(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> CoupledFactors:
         local = likelihood.computation(NoisyDifferenceFactors)

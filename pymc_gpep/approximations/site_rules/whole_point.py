@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import PointFactor
+from pymc_gpep.likelihoods.local_computations import PointFactor, TabulatedFactor
 from pymc_gpep.solvers.sparse_ep import Tilted
 
 __all__ = ["WholePoint"]
@@ -31,5 +31,8 @@ class WholePoint(ScalarSites):
 
     def tilted(self, likelihood: Likelihood, mean: Array, variance: Array, labels: NDArray[np.int64]) -> Tilted:
         found = Tilted(np.empty(len(mean)), np.empty_like(mean), np.empty_like(mean))
+        if likelihood.offers(TabulatedFactor):
+            likelihood.computation(TabulatedFactor).derivatives(mean, variance, labels, *found)
+            return found
         likelihood.computation(PointFactor).derivatives(mean, variance, labels, likelihood.parameters, *found)
         return found

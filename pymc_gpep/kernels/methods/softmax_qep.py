@@ -15,7 +15,7 @@ from pymc_gpep.kernels.moments.coupled_projection import difference_precision, p
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
-__all__ = ["softmax_qep_update", "softmax_sites"]
+__all__ = ["cavity", "new_site", "softmax_qep_update", "softmax_sites"]
 
 
 @kernel
@@ -35,7 +35,7 @@ def softmax_sites(sites, pi, nu):
 
 
 @inlined_kernel
-def _cavity(s, precision, location, m):
+def cavity(s, precision, location, m):
     """Make the moments `m` (d,) and `s` (d, d) of differences those of the cavity, of full rank or not.
 
     Returns the log normaliser of the site under it.
@@ -100,6 +100,43 @@ def _contrast_variances(cov, weights, out):
 
 
 @kernel
+def new_site(sites, target, cov, label, log_pi, m, gradient, scale):
+    """A site of one point into `target` (2, c), with the precision that exp of `log_pi` (c,) makes.
+
+    `m` and `gradient` (c − 1,) are tilted means of differences to the class `label`, and ∇ log Z in these. `sites`
+    (2, c) is the site so far, `cov` (c, c) the posterior covariance. Variances of contrasts are written into `scale`.
+    Returns the largest change of the site in units of its marginal.
+    """
+    c = log_pi.shape[0]
+    own, weights = np.empty((2, c))
+    precision = np.empty((c - 1, c - 1))
+    total = 0.0
+    for a in range(c):
+        own[a] = sites[0, a]
+        total += own[a]
+    for a in range(c):
+        own[a] = own[a] if total > 0.0 else 1.0 / c
+        weights[a] = own[a] / total if total > 0.0 else 1.0 / c
+    _contrast_variances(cov, weights, scale)
+    residual = 0.0
+    for a in range(c):
+        target[0, a] = math.exp(log_pi[a])
+        residual = max(residual, abs(target[0, a] - own[a]) * scale[a])
+        own[a] = target[0, a]
+    difference_precision(own, label, precision)
+    target[1, label] = 0.0
+    for j in range(c - 1):
+        value = gradient[j]
+        for k in range(c - 1):
+            value += precision[j, k] * m[k]
+        target[1, j + (j >= label)] = -value
+        target[1, label] += value
+    for a in range(c):
+        residual = max(residual, abs(target[1, a] - sites[1, a]) * math.sqrt(scale[a]))
+    return residual if math.isfinite(residual) else np.nan
+
+
+@kernel
 def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale):
     """New sites of all points into `target` from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
@@ -112,20 +149,18 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
     m, location, gradient = np.empty((3, d))
     s, precision = np.empty((2, d, d))
     factor, loss = np.empty((d, c)), np.empty((c, c))
-    own, weights, variances, log_pi = np.empty((4, c))
+    own, log_pi = np.empty((2, c))
     terms = 0.0
     residual = 0.0
     for i in range(n):
         label = y[i]
-        total = 0.0
         for a in range(c):
             own[a] = pi[a, i]
-            total += own[a]
         label_differences(mean[:, i], cov[i], label, m, s)
         for j in range(d):
             location[j] = -sites[1, i, j + (j >= label)]
         difference_precision(own, label, precision)
-        terms -= _cavity(s, precision, location, m)
+        terms -= cavity(s, precision, location, m)
         if not math.isfinite(terms):
             return np.nan, np.nan
         terms += softmax_moments(m, s, nodes, log_weights, factor, gradient, loss)
@@ -145,25 +180,8 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
             log_pi[j + (j >= label)] = max(-m[j] - level, -200.0)
         project_site(factor, loss, label, log_pi)
 
-        for a in range(c):
-            weights[a] = own[a] / total
-        _contrast_variances(cov[i], weights, variances)
-        for a in range(c):
-            scale[i, a] = variances[a]
-            target[0, i, a] = math.exp(log_pi[a])
-            residual = max(residual, abs(target[0, i, a] - own[a]) * variances[a])
-            own[a] = target[0, i, a]
-        difference_precision(own, label, precision)
-        target[1, i, label] = 0.0
-        for j in range(d):
-            a = j + (j >= label)
-            value = gradient[j]
-            for k in range(d):
-                value += precision[j, k] * m[k]
-            target[1, i, a] = -value
-            target[1, i, label] += value
-        for a in range(c):
-            residual = max(residual, abs(target[1, i, a] - sites[1, i, a]) * math.sqrt(variances[a]))
-        if not math.isfinite(residual):
+        change = new_site(sites[:, i], target[:, i], cov[i], label, log_pi, m, gradient, scale[i])
+        if not math.isfinite(change):
             return np.nan, np.nan
+        residual = max(residual, change)
     return terms, residual

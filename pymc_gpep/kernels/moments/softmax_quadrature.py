@@ -26,7 +26,7 @@ from pymc_gpep.kernels.moments.weighted_moments import rescale
 from pymc_gpep.kernels.special.log_logistic_mixture import log_logistic_mixture
 from pymc_gpep.kernels.special.logistic_mixture import mixture_scales
 
-__all__ = ["softmax_moments"]
+__all__ = ["small_or_large", "softmax_moments"]
 
 _RANK = 1e-14  # eigenvalues of Var q less than this part of the variance of g are rounding
 _NEWTON = 100
@@ -260,12 +260,12 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
         for k in range(j + 1):
             curvature[j, k] = curvature[j, k] / total + gradient[j] * gradient[k]
             curvature[k, j] = curvature[j, k]
-    _small_or_large(factor, curvature, loss)
+    small_or_large(factor, curvature, loss)
     return log_z
 
 
 @kernel
-def _small_or_large(factor, curvature, loss):
+def small_or_large(factor, curvature, loss):
     """Ω into `loss`, in which Cov t is, from that and `curvature`, −∇∇ log Z: as Fᵀ (−∇∇ log Z) F where it is small.
 
     Where it is large I − Cov t is the more accurate: a rule's covariance is positive definite whatever its error.

@@ -1,8 +1,8 @@
 """The probability that three jointly normal variables are below bounds: P(x < b) of x ~ N(0, S).
 
-By Plackett's identity it is that of the first variable alone and the two others together, and one integral over the
-angle by which the first turns away from them (Genz, 2004, section 3). Its terms may have either sign, so that little
-is left of a small probability. That one is an integral of positive terms over the first variable.
+Plackett's identity makes it the product of that of the first variable and that of the two others, and one integral.
+This goes over the angle by which the first turns towards the others (Genz, 2004, section 3). Its terms may have either
+sign, so that little is left of a small probability. That one is an integral of positive terms over the first variable.
 """
 
 import math

@@ -68,7 +68,8 @@ class NegativeBinomialLikelihood(StandardLikelihood):
         name = repr(variable.name)
         return (
             f"{name} is a NegativeBinomial, but its mean is not the exponential of one latent function and what is "
-            f"added to it: write pm.NegativeBinomial({name}, mu=pm.math.exp(f + offset), alpha=alpha)."
+            f"added to it: write pm.NegativeBinomial({name}, mu=pm.math.exp(f + offset), alpha=alpha), with "
+            "alpha a hyperparameter."
         )
 
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> NDArray[np.int64]:

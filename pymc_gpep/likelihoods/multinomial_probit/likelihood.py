@@ -26,6 +26,7 @@ from pymc_gpep.kernels.moments.site_information import probit_information
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.kernels.scalar import probit
 from pymc_gpep.kernels.schemes.energy_descent import site_energies
+from pymc_gpep.kernels.sparse_step.point_terms import tabulated_derivatives
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     BlockCurvature,
@@ -39,6 +40,7 @@ from pymc_gpep.likelihoods.local_computations import (
     RoughDensity,
     RoughNormaliser,
     SiteInformation,
+    TabulatedFactor,
     Utilities,
     UtilityBound,
 )
@@ -72,6 +74,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         DifferenceQuadrature(qep_update, full_qep_update),
         IndependentQuadrature(qiep_update),
         PointFactor(point_derivatives),
+        TabulatedFactor(tabulated_derivatives),
         RoughNormaliser(rough_log_normalisers),
         PairFactors(pair_derivatives),
         PointAverage(utility_average),

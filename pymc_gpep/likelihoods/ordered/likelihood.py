@@ -24,6 +24,7 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
 )
 from pymc_gpep.likelihoods.observed_classes import some_of, without_marks
+from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
 from pymc_gpep.likelihoods.ordered.cutpoints import read_cutpoints
 
@@ -61,6 +62,11 @@ class OrderedLikelihood(OneFunction, ABC):
         )
 
     def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
+        if not np.isfinite(self.parameters).all():
+            raise ValueError(
+                f"The cutpoints of {name} are not finite in {rows_text(~np.isfinite(self.parameters).all(axis=0))}. "
+                "Give a class without an end a cutpoint far away: np.clip(cutpoints, -1e10, 1e10)."
+            )
         descends = ~(np.diff(self.parameters, axis=0) > 0.0).all(axis=0)
         if descends.any():
             first = self.parameters[:, descends][:, 0]

@@ -2,16 +2,13 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
-from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import CategoricalRV
-from pytensor.tensor.special import Softmax
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import log_softmax
 
@@ -22,6 +19,7 @@ from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature, CoupledQuadrature, SiteInformation
 from pymc_gpep.likelihoods.one_function_per_class import OneFunctionPerClass
 from pymc_gpep.likelihoods.ordered.cutpoints import has_cutpoints
+from pymc_gpep.likelihoods.softmax.argument import softmax_argument
 from pymc_gpep.likelihoods.softmax.information import rough_information
 from pymc_gpep.likelihoods.softmax.predictive import softmax_probabilities
 from pymc_gpep.likelihoods.softmax.tail import log_tail
@@ -51,21 +49,8 @@ class SoftmaxLikelihood(OneFunctionPerClass):
         if not self.may_be(variable):
             return None
         (p,) = variable.owner.op.dist_params(variable.owner)
-        transposed = False
-        while not isinstance(p.owner and p.owner.op, Softmax):
-            match p.owner and p.owner.op:
-                case DimShuffle(new_order=(1, 0)):
-                    transposed = not transposed
-                case ViewOp():  # of pm.Deterministic
-                    pass
-                case _:
-                    return None
-            p = p.owner.inputs[0]
-        (argument,) = p.owner.inputs
-        if transposed:
-            argument = argument.T
-        over_classes = p.owner.op.axis == ((0,) if transposed else (argument.ndim - 1,))
-        return Reading(cast(TensorVariable, argument)) if over_classes else None
+        argument = softmax_argument(p)
+        return None if argument is None else Reading(argument)
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
         (p,) = variable.owner.op.dist_params(variable.owner)

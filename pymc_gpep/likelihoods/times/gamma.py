@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.basic import GammaRV
 from pytensor.tensor.variable import TensorVariable
 from scipy.special import gammainc, gammaln, psi
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Reading
-from pymc_gpep.likelihoods.log_rate import read_log_rate
+from pymc_gpep.likelihoods.log_rate import free_of_latents, read_log_rate
 from pymc_gpep.likelihoods.observed_numbers import checked_numbers
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardForm, standard_computations
 from pymc_gpep.likelihoods.standard_likelihood import StandardLikelihood, log_normal_moments, reading_of
@@ -57,13 +56,20 @@ class GammaLikelihood(StandardLikelihood):
         if not self.may_be(variable):
             return None
         alpha, scale = variable.owner.op.dist_params(variable.owner)
-        reading = read_log_rate(scale, latents)
-        if reading is None or reading.parameters is None or not set(latents).isdisjoint(ancestors([alpha])):
+        reading, shape = read_log_rate(scale, latents), free_of_latents(alpha, latents)
+        if reading is None or reading.parameters is None or shape is None:
             return None
-        return reading_of(reading.argument, reading.parameters[0], alpha)
+        return reading_of(reading.argument, reading.parameters[0], shape)
 
     def why_not(self, variable: TensorVariable, latents: Collection[Variable]) -> str | None:
-        name = repr(variable.name)
+        name, (alpha, _) = repr(variable.name), variable.owner.op.dist_params(variable.owner)
+        if free_of_latents(alpha, latents) is None:
+            return (
+                f"{name} is a Gamma whose shape depends on latent values: mu and sigma make it (mu / sigma)². Let "
+                f"sigma be in proportion to mu, pm.Gamma({name}, mu=mu, sigma=ratio * mu), where mu is pm.math.exp(f), "
+                f"or write pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)), with ratio or alpha a "
+                "hyperparameter."
+            )
         return (
             f"{name} is a Gamma, but its scale is not the exponential of one latent function and what is added to it: "
             f"write pm.Gamma({name}, alpha=alpha, beta=alpha * pm.math.exp(-f)), with alpha a hyperparameter."

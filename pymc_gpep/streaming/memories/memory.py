@@ -14,12 +14,19 @@ from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import check_limits
+from pymc_gpep.solvers.batch_sites import ArrayMemory
 from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.schedule import Schedule
 from pymc_gpep.streaming.state import State
 
-__all__ = ["Effect", "Marginals", "Memory", "log_site_normalisers", "site_of"]
+__all__ = [
+    "Effect",
+    "Marginals",
+    "Memory",
+    "log_site_normalisers",
+    "site_of",
+]
 
 
 class Marginals(NamedTuple):
@@ -77,6 +84,10 @@ class Memory(ABC):
 
     def __post_init__(self) -> None:
         check_limits(self)
+
+    def in_arrays(self) -> ArrayMemory | None:
+        """The same for arrays, where functions share covariance and inducing inputs; None where it is not written."""
+        return None
 
     @abstractmethod
     def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:

@@ -7,6 +7,7 @@ import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations.limits import at_least
+from pymc_gpep.solvers.batch_sites import StatelessSites
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.graph_functions import repeat
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
@@ -62,6 +63,9 @@ class Stateless(AveragesMemory):
             of_point.in_variance,
             pt.ge(t * variance, (1.0 - _LEAST) * (1.0 - 1e-12)).any(axis=1),
         )
+
+    def in_arrays(self) -> StatelessSites:
+        return StatelessSites(self.local_iterations, _LEAST)
 
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable

@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.solvers.batch_sites import StochasticSites
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import Marginals, site_of
@@ -47,6 +48,9 @@ class Stochastic(AveragesMemory):
             of_point.in_variance,
             pt.zeros_like(labels),
         )
+
+    def in_arrays(self) -> StochasticSites:
+        return StochasticSites()
 
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable

@@ -14,6 +14,7 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, whole_point_kernel
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 from pymc_gpep.streaming.rules.whole_point import log_largest
 
@@ -55,3 +56,6 @@ class LabelNoiseNormaliser(Rule):
         value = pt.logaddexp(right, np.log(self.epsilon / mean.type.shape[1]))
         share = pt.exp(right - value)[:, None]
         return PointTerms(value, share * found.in_mean, share * found.in_variance)
+
+    def kernel(self) -> PointKernel:
+        return whole_point_kernel(max(self.noise, _LEAST), self.epsilon)

@@ -12,6 +12,7 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, probit_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.log_concave import window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
@@ -44,6 +45,9 @@ class ProbitNormaliser(_OfOneFunction):
         z = scale * mean[:, 0]
         rate = hazard(z)
         return PointTerms(log_ndtr(z), (scale * rate)[:, None], (-0.5 * scale * scale * rate * z)[:, None])
+
+    def kernel(self) -> PointKernel:
+        return probit_kernel()
 
 
 class LogitNormaliser(_OfOneFunction):

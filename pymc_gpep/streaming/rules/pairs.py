@@ -12,6 +12,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, pair_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
@@ -49,6 +50,9 @@ class PairNormalisers(_OfPairs):
         rate = hazard(z)
         rho, delta = scale * rate, -0.5 * scale * scale * rate * z
         return PointTerms(log_ndtr(z).sum(axis=1), *_of_both(rho, delta))
+
+    def kernel(self) -> PointKernel:
+        return pair_kernel(self.noise)
 
 
 class StepPairNormalisers(PairNormalisers):

@@ -9,6 +9,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.batch_sites import PointKernel
 
 __all__ = ["PointTerms", "Rule"]
 
@@ -52,6 +53,10 @@ class Rule(ABC):
     @abstractmethod
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         """The functional, for means and variances (B, d) of the latent values and labels (B,)."""
+
+    def kernel(self) -> PointKernel | None:
+        """The same for arrays; None where there is no loop of machine code for it."""
+        return None
 
     def counts(self, labels: Array, c: int) -> Array:
         """How many sites act on each of the c functions, of points of which `labels` (c,) have each label."""

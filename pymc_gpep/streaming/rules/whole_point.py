@@ -10,6 +10,7 @@ from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.approximations.site_rules.whole_point import WholePoint
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.solvers.batch_sites import PointKernel, whole_point_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.log_concave import window
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
@@ -37,6 +38,9 @@ class WholePointNormaliser(Rule):
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         return log_largest(mean, 1.0 + variance, labels)
+
+    def kernel(self) -> PointKernel:
+        return whole_point_kernel(1.0)
 
 
 def log_largest(mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:

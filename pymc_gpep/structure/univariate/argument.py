@@ -19,7 +19,7 @@ _FEW = 5  # numbers of Gaussian variables that stay hyperparameters, as those of
 
 
 class Argument(NamedTuple):
-    """A way by which Gaussian variables reach a random variable."""
+    """The Gaussian variables that reach a random variable."""
 
     variable: TensorVariable
     """An affine function of them, a number for each row or one for all."""
@@ -39,7 +39,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
     Returns
     -------
     Argument or None
-        None where there is no such function, and where there are several.
+        None if there is no such function, or if there are several.
     """
     every = frozenset(sources)
     inputs = [each for each in variable.owner.inputs if not isinstance(each.type, RandomType)]
@@ -68,7 +68,7 @@ def argument_of_variable(variable: TensorVariable, sources: Collection[Variable]
 
 
 def _peeled(variable: TensorVariable, sources: frozenset[Variable]) -> TensorVariable:
-    """A variable without constants that it is multiplied with or that are added: f of −f/√2."""
+    """The variable without its constant factors and terms: −f/√2 is of no interest."""
     while variable not in sources and variable.owner is not None and isinstance(variable.owner.op, Elemwise):
         inputs = variable.owner.inputs
         inner = [each for each in inputs if not _is_number(each)]

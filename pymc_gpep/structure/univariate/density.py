@@ -46,7 +46,7 @@ class RowGraph:
     f, y : TensorVariable
         Vectors: latent values and observations.
     rows : list of TensorVariable
-        Vectors of all else that it depends on.
+        Vectors: what else it depends on.
     """
 
     output: TensorVariable
@@ -68,13 +68,13 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     variable : TensorVariable
         The random variable, (n,).
     argument : TensorVariable
-        The variable that takes latent values, a number for each row or one for all.
+        Functions of latent values and of numbers for each row or for all.
 
     Returns
     -------
     RowGraph
     list of TensorVariable
-        The variables of the model that its rows are: numbers, or vectors with an entry for each row or for all.
+        What its rows are in the model: numbers, or vectors with a number for each row or one for all.
 
     Raises
     ------

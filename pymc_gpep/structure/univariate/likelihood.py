@@ -63,7 +63,7 @@ class UnivariateLikelihood(OneFunction):
 
     @property
     def local(self) -> tuple[object, ...]:  # type: ignore[override]
-        """Local computations by its log density."""
+        """All computations at points for which its log density is enough."""
         if self.density is None:
             return ()
         made = _Computations(self.density)
@@ -129,7 +129,7 @@ class UnivariateLikelihood(OneFunction):
 
     def check_parameters(self, observed: NDArray[Any] | None, name: str) -> None:
         if (bad := np.isnan(self.parameters).any(axis=0)).any():
-            raise ValueError(f"A parameter of {name} besides its latent values is not a number in {rows_text(bad)}.")
+            raise ValueError(f"A parameter of {name} is not a number in {rows_text(bad)}.")
         if observed is None or not self.parameters.shape[1]:
             return
         values = np.stack([self._values(np.full(len(observed), f), observed, self.parameters) for f in _PLACES])
@@ -246,4 +246,4 @@ def _depends_on_draws(part: TensorVariable) -> bool:
 
 
 ANY_UNIVARIATE = UnivariateLikelihood()
-"""The reader of observed variables that no other likelihood reads."""
+"""What reads observed variables that no other likelihood does."""

@@ -1,7 +1,7 @@
 """Graphs with a number for each row: the proof that rows stay apart, and the parts that do not move.
 
 A graph is followed from its result to the arrays that move, such as a latent value and an observation for each row. All
-that does not depend on these is cut off. A vector with a number for each row takes its place.
+that does not depend on these is cut off, and stands for a number for each row in a graph that is otherwise the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -30,7 +30,7 @@ _MOST = 64  # numbers of a row in one part that is cut off, such as weights of a
 
 
 class RowsMixedError(Exception):
-    """An operation may make a row depend on more than its own numbers.
+    """An operation makes a row depend on more than its own numbers, or is not known to leave rows apart.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class RowCut:
     Attributes
     ----------
     parts : list of TensorVariable
-        The variables that were cut off: numbers, or vectors with a number for each row or one for all.
+        The parts that were cut off: numbers, or vectors with a number for each row or one for all.
     inputs : list of TensorVariable
         Vectors that take the place of the parts.
     conditions : list of TensorVariable
@@ -97,14 +97,14 @@ class RowCut:
         return made
 
     def allowed(self) -> TensorVariable | None:
-        """Return the vector of truths that all conditions of PyMC's hold; None without such conditions."""
+        """Return the vector of truths that all conditions of PyMC's hold that were met; None without any."""
         if self.conditions:
             self._truths.append(pt.gt(self._input(reduce(pt.and_, self.conditions)), 0.5))
             self.conditions = []
         return reduce(pt.and_, self._truths) if self._truths else None
 
     def depends(self, variable: Variable) -> bool:
-        """Return whether values of a variable depend on what moves. Its shape does not count."""
+        """Return whether values of a variable depend on what moves; its shape does not count."""
         pending = [variable]
         while pending:
             each = pending[-1]
@@ -285,7 +285,7 @@ class RowCut:
         ]
 
     def _part(self, variable: TensorVariable, axis: int | None, node: Apply | None) -> TensorVariable:
-        """The variable that takes the place of one that does not move."""
+        """Return the stand-in of a variable that does not move."""
         alike = all(variable.type.broadcastable)
         if (alike or axis is None) and all(isinstance(each, Constant) for each in explicit_graph_inputs([variable])):
             return variable if axis is not None else variable.dimshuffle("x", *range(variable.ndim))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
-from pymc.variational.updates import adam
 
 from pymc_gpep.approximations.methods import check_fits
 from pymc_gpep.approximations.suggestion import did_you_mean
@@ -24,16 +23,21 @@ from pymc_gpep.rows.chunks import column_deviations
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.fingerprint import fingerprint
 from pymc_gpep.rows.rows import Rows
+from pymc_gpep.solvers.step_blocks import StepBlocks
 from pymc_gpep.streaming.batch_log_posterior import BatchLogPosterior, StepTrace
 from pymc_gpep.streaming.batches import Batches as BatchOrder
+from pymc_gpep.streaming.falling import FallingAdam
+from pymc_gpep.streaming.first_scales import first_scales
 from pymc_gpep.streaming.left_off import LeftOff
 from pymc_gpep.streaming.memories.memory import Memory
 from pymc_gpep.streaming.methods import STREAMING_METHODS
+from pymc_gpep.streaming.model_blocks import model_blocks
 from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 from pymc_gpep.streaming.rules.rule import Rule
 from pymc_gpep.streaming.run import Run
 from pymc_gpep.streaming.state import State
-from pymc_gpep.streaming.step import BatchProblem, make_step
+from pymc_gpep.streaming.step import BatchProblem
+from pymc_gpep.streaming.steps import step_of
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -51,6 +55,10 @@ from pymc_gpep.variational.plans.plan import FitTask, Plan, Search
 __all__ = ["ByBatches"]
 
 _SMOOTHING = 0.98  # of the objective that progress shows
+_RATE = 0.03  # of Adam, which falls to 0
+_LEARNED = 10  # one in so many steps, at most, is of the warm-up
+_FEWEST, _MOST, _PART = 50, 150, 10  # inducing inputs, of one row in so many
+_SETS = 3  # dimensions of an array of inducing inputs of each function
 
 
 @dataclass(frozen=True)
@@ -60,11 +68,14 @@ class ByBatches(Plan):
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        How many inducing inputs each function has, rows of the data to begin with (k-means++); or these themselves.
+        How many inducing inputs each function has, or these themselves. If not given 150, 50 of 500 rows or fewer, and
+        a tenth of the rows between. They begin at centres of the classes where all functions have the same ones, else
+        at rows of the data (k-means++).
     learn_inducing : bool
         Whether inducing inputs are learned with the hyperparameters, or stay where they are.
-    shared_inducing : bool
-        Whether all functions have the same inducing inputs.
+    shared_inducing : bool, optional
+        Whether all functions have the same inducing inputs. If not given they do where they share their covariance: a
+        step takes a tenth of the time then.
     batch_size : int, optional
         Most rows of a batch; all if not given. An epoch has as few batches as can be, alike up to a row.
     sites : str, optional
@@ -74,8 +85,9 @@ class ByBatches(Plan):
         What is remembered of rows between batches. For `"sparse_ep"` nothing, "stateless", or their "sites", which
         leaves no noise of batches and takes n (4 M + 18 d) bytes for n rows of d sites, with each function's own
         covariance or inducing inputs 4 c M in place of 4 M.
-    warmup : int
-        Epochs in which hyperparameters and inducing inputs stay, while q is found.
+    warmup : int, optional
+        Epochs in which hyperparameters and inducing inputs stay, while q is found. One if not given, and no more than a
+        tenth of all steps.
     decay : float, optional
         The step size of q after e epochs is 1 / (1 + decay e) of what it is in the first one.
     jitter : float
@@ -85,11 +97,11 @@ class ByBatches(Plan):
 
     inducing: Any = None
     learn_inducing: bool = True
-    shared_inducing: bool = False
+    shared_inducing: bool | None = None
     batch_size: int | None = None
     sites: str | None = None
     memory: str | None = None
-    warmup: int = 1
+    warmup: int | None = None
     decay: float | None = None
     jitter: float = 1e-6
 
@@ -105,8 +117,11 @@ class ByBatches(Plan):
     }
 
     def __post_init__(self) -> None:
-        check_switches(learn_inducing=self.learn_inducing, shared_inducing=self.shared_inducing)
-        check_whole("warmup, the epochs in which hyperparameters stay,", self.warmup)
+        check_switches(learn_inducing=self.learn_inducing)
+        if self.shared_inducing is not None:
+            check_switches(shared_inducing=self.shared_inducing)
+        if self.warmup is not None:
+            check_whole("warmup, the epochs in which hyperparameters stay,", self.warmup)
         if self.batch_size is not None:
             check_whole("batch_size", self.batch_size, 1)
         for name, value, least in (("decay", self.decay, 0.0), ("jitter", self.jitter, 1e-15)):
@@ -160,7 +175,7 @@ class ByBatches(Plan):
         warn_of_free_magnitude(given.space, blocks, first)
         warn_of_jitter(given.space, blocks, first)
         made = {"mode": INTERPRETED} | kwargs
-        return _Stepping(self, given, self._rule(given), blocks, first, optimiser or adam(learning_rate=1e-3), made)
+        return _Stepping(self, given, self._rule(given), blocks, first, optimiser, made)
 
 
 class _Stepping(Search):
@@ -173,7 +188,7 @@ class _Stepping(Search):
         rule: Rule,
         blocks: InducingBlocks,
         first: Array,
-        optimiser: Callable[..., Any],
+        optimiser: Callable[..., Any] | None,
         kwargs: dict[str, Any],
     ) -> None:
         self._plan, self._given, self._rule, self._blocks = plan, given, rule, blocks
@@ -203,14 +218,17 @@ class _Stepping(Search):
         before = begin.trace.left_off if begin is not None else self._given.left_off  # type: ignore[attr-defined]
         known = before or LeftOff({}, {}, np.empty(0), np.empty(0))
         known.check(settings, state.inducing_inputs())
-        run.stage("making the graph of a step")
-        step = make_step(problem, state, self._optimiser, self._kwargs)
+        run.stage("preparing steps")
+        steps_in_all = len(known.losses) + n
+        warmup = self._warmup(batches.per_epoch, steps_in_all)
+        optimiser = self._optimiser or FallingAdam(max(1, steps_in_all - warmup), _RATE)
+        step = step_of(problem, state, optimiser, self._kwargs)
         if before is not None:
             state.set_values(before.values)
         memory = self._given.approximator
         decay = memory.decay if self._plan.decay is None else float(self._plan.decay)
         schedule = memory.schedule(batches.per_epoch, decay)
-        steps = Run(step, state, batches, schedule, int(self._plan.warmup) * batches.per_epoch, len(known.losses))
+        steps = Run(step, state, batches, schedule, warmup, len(known.losses))
         record = np.concatenate([np.stack([known.losses, known.floored]), np.empty((2, n))], axis=1)
 
         def now(ended: str, read: Callable[[], Mapping[str, Array]], interrupted: bool = False) -> BatchLogPosterior:
@@ -264,6 +282,11 @@ class _Stepping(Search):
             ended, self._alarming = f"{ended} ({ran})", True
         self._found = now(ended, lambda: values, interrupted)
 
+    def _warmup(self, per_epoch: int, steps: int) -> int:
+        """Steps of so many in all in which hyperparameters and inducing inputs stay."""
+        warmup = self._plan.warmup
+        return min(per_epoch, steps // _LEARNED) if warmup is None else int(warmup) * per_epoch
+
     def _settings(self, batches: BatchOrder) -> dict[str, Any]:
         given, plan, rows = self._given, self._plan, self._blocks.rows
         memory = given.approximator
@@ -277,20 +300,42 @@ class _Stepping(Search):
             "method": given.method,
             "memory": repr(memory),
             "sites": self._rule.expresses.name,
-            "warmup": int(plan.warmup),
+            "warmup": None if plan.warmup is None else int(plan.warmup),
             "decay": float(memory.decay if plan.decay is None else plan.decay),
             "learn_inducing": bool(plan.learn_inducing),
             "parameters": ", ".join(given.space.parameters),
         }
+
+    def _with_scales(self, prior: StepBlocks | None) -> Array:
+        """Where hyperparameters begin, with length scales from the data if nobody has said what they are at first."""
+        given, model = self._given, self._given.classifier.model
+        functions = None if prior is None else prior.scale_functions()
+        started = given.left_off is not None or not np.array_equal(given.first, given.space.initial_point())
+        if functions is None or started:
+            return self._first
+        free = {each.name for each in given.classifier.hyperparameters if model.rvs_to_initial_values[each] is None}
+        return first_scales(given.space, functions, self._first, free, self._blocks.rows, given.seed)
+
+    def _shares(self) -> bool:
+        """Whether all functions have the same inducing inputs."""
+        if self._plan.shared_inducing is not None:
+            return bool(self._plan.shared_inducing)
+        return self._blocks.n_covariances == 1 and np.ndim(self._plan.inducing) != _SETS
 
     def _prepare(self) -> tuple[BatchProblem, State, BatchOrder]:
         """What is fitted, where it begins, and the order of the rows."""
         given, plan = self._given, self._plan
         rows, c = self._blocks.rows, self._blocks.n_functions
         batches = BatchOrder(rows, min(int(plan.batch_size or rows.n_rows), rows.n_rows), given.seed)
-        inducing = initial_inducing(plan.inducing, rows, c, bool(plan.shared_inducing), given.seed)
         deviations = column_deviations(rows)
         units = np.where(deviations > 0.0, deviations, 1.0)
+        prior = model_blocks(given.space, self._blocks) if self._blocks.n_covariances == 1 else None
+        self._first = self._with_scales(prior)
+        scales = None if prior is None else prior.same_scales(self._first)
+        inducing = initial_inducing(
+            plan.inducing, rows, c, self._shares(), given.seed, default=_inducing(rows.n_rows),
+            centre_scales=1.0 / units if scales is None else scales,
+        )  # fmt: skip
         state = State(self._first, inducing, units, c, float(plan.jitter), bool(plan.learn_inducing))
         counts = _label_counts(given.classifier, rows)
         warn_of_single_count(given.classifier, counts)
@@ -303,8 +348,14 @@ class _Stepping(Search):
             batches.per_epoch,
             batches.size,
             rows.n_rows,
+            prior,
         )
         return problem, state, batches
+
+
+def _inducing(rows: int) -> int:
+    """How many inducing inputs there are where nobody says."""
+    return min(max(_FEWEST, rows // _PART), _MOST)
 
 
 def _label_counts(classifier: GPClassifier, rows: Rows) -> Array:

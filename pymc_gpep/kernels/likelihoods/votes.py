@@ -1,0 +1,133 @@
+"""The softmax likelihood of votes, p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a), N = Σ_a y_a and π the softmax of f.
+
+Arrays are those of `pymc_gpep.kernels.likelihoods.softmax`, but for the votes `y` (n, c), and for `pi` (c, n), which
+holds N π. The curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+
+__all__ = ["along_line", "curvature_slope", "log_density", "log_ways", "point_log_density"]
+
+_NO_VOTE = 1e-100  # Σ π of a point without votes, whose logarithm is a number
+
+
+@kernel
+def log_ways(y):
+    """log N! / Π_a y_a! of the votes of one point (c,)."""
+    total = 0
+    value = 0.0
+    for a in range(y.shape[0]):
+        total += y[a]
+        if y[a] > 1:
+            value -= math.lgamma(y[a] + 1.0)
+    return value + math.lgamma(total + 1.0) if total > 1 else 0.0
+
+
+@kernel
+def point_log_density(f, y, pi, gradient):
+    """Softmax of f (c,) into `pi`, y − N π into `gradient`; returns Σ_a y_a log π_a. NaN where a vote is negative.
+
+    Nothing cancels in the gradient, Σ_e (y_a w_e − y_e w_a) / Σ_e w_e, nor in log π where π is nearly 1.
+    """
+    c = f.shape[0]
+    best = 0
+    for a in range(1, c):
+        if f[a] > f[best]:
+            best = a
+    others = 0.0
+    for a in range(c):
+        pi[a] = math.exp(f[a] - f[best])
+        if a != best:
+            others += pi[a]
+    total = 1.0 + others
+    votes = 0
+    value = 0.0
+    for a in range(c):
+        if y[a] < 0:
+            return np.nan
+        votes += y[a]
+        if y[a] > 0:
+            value += y[a] * (f[a] - f[best])
+        gradient[a] = 0.0
+        for e in range(c):
+            if e != a:
+                gradient[a] += (y[a] * pi[e] - y[e] * pi[a]) / total
+    for a in range(c):
+        pi[a] /= total
+    return value - votes * math.log1p(others)
+
+
+@kernel
+def log_density(f, y, pi, gradient):
+    """N π into `pi`, ∇ log p(y_i | f_i) into `gradient`; returns Σ_i log p(y_i | f_i)."""
+    c, n = f.shape
+    at, own, slope = np.empty((3, c))
+    value = 0.0
+    for i in range(n):
+        votes = 0
+        for a in range(c):
+            at[a] = f[a, i]
+            votes += y[i, a]
+        value += point_log_density(at, y[i], own, slope) + log_ways(y[i])
+        for a in range(c):
+            pi[a, i] = max(float(votes), _NO_VOTE) * own[a]
+            gradient[a, i] = slope[a]
+    return value
+
+
+@kernel
+def along_line(f, y, direction, t):
+    """First derivative of Σ_i log p(y_i | f_i + t d_i) with respect to t, and minus the second."""
+    c, n = f.shape
+    slope = 0.0
+    curvature = 0.0
+    for i in range(n):
+        own = 0
+        votes = 0
+        top = -np.inf
+        for a in range(c):
+            top = max(top, f[a, i] + t * direction[a, i])
+            votes += y[i, a]
+            if y[i, a] > y[i, own]:
+                own = a
+        total = 0.0
+        first = 0.0
+        second = 0.0
+        # Relative to the class with most votes
+        for a in range(c):
+            weight = math.exp(f[a, i] + t * direction[a, i] - top)
+            gap = direction[own, i] - direction[a, i]
+            total += weight
+            first += weight * gap
+            second += weight * gap * gap
+            slope -= y[i, a] * gap
+        first /= total
+        slope += votes * first
+        curvature += votes * max(second / total - first * first, 0.0)
+    return slope, curvature
+
+
+@kernel
+def curvature_slope(pi, cov, slope):
+    """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = N (diag(π) − ππᵀ).
+
+    With d = diag S and q = S π it is −½ N π ∘ (d − 2q − πᵀ(d − 2q)), for each point.
+    """
+    c, n = pi.shape
+    for i in range(n):
+        votes = 0.0
+        for a in range(c):
+            votes += pi[a, i]
+        average = 0.0
+        for a in range(c):
+            inner = cov[i, a, a]
+            for e in range(c):
+                inner -= 2.0 * cov[i, a, e] * pi[e, i] / votes
+            slope[a, i] = inner
+            average += pi[a, i] / votes * inner
+        for a in range(c):
+            slope[a, i] = -0.5 * pi[a, i] * (slope[a, i] - average)

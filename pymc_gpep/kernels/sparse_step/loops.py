@@ -1,0 +1,205 @@
+"""Work of a step between products of matrices, in one pass over an array each.
+
+Arrays have a row for each of B rows of data. Features are w (B, M), and Σ_k w of all c functions is (B, c M). Numbers
+of functions are (B, c), and those of sites (B, d).
+"""
+
+import math
+
+from pymc_gpep.kernels.compile import kernel, summing_kernel
+
+__all__ = [
+    "at_sites",
+    "average",
+    "by_function",
+    "feature_slopes",
+    "input_slopes",
+    "left_unsaid",
+    "log_squared_exponential",
+    "mirror",
+    "move",
+    "precisions",
+    "row_slopes",
+    "scaled_inputs",
+    "scaled_rows",
+    "squared_distances",
+    "squared_norms",
+    "squared_rows",
+    "variances",
+]
+
+
+@summing_kernel
+def scaled_inputs(inputs, squares, scaled, norms):
+    """Inputs (n, d) times `squares` (d,) into `scaled`, and the squared norms of the inputs under these, (n,)."""
+    for i in range(inputs.shape[0]):
+        norm = 0.0
+        for j in range(inputs.shape[1]):
+            value = inputs[i, j] * squares[j]
+            scaled[i, j] = value
+            norm += value * inputs[i, j]
+        norms[i] = norm
+
+
+@summing_kernel
+def squared_norms(inputs, squares, norms):
+    """Squared norms of inputs (n, d) under `squares` (d,), (n,)."""
+    for i in range(inputs.shape[0]):
+        norm = 0.0
+        for j in range(inputs.shape[1]):
+            norm += inputs[i, j] * inputs[i, j] * squares[j]
+        norms[i] = norm
+
+
+@kernel
+def input_slopes(z, squares, of_rows, of_inducing, row_weights, weights, slopes, of_squares):
+    """Derivatives in inducing inputs z (M, d) and in `squares` (d,) from those in squared distances times −2.
+
+    Derivatives are G (B, M) to rows x, and H (M, M) among the z. Then `of_rows` is Gᵀ x, and `of_inducing` is H z.
+    `row_weights` and `weights` (M,) are sums of G and H over all others. The part of z is added to `of_squares`.
+    """
+    for m in range(z.shape[0]):
+        total = row_weights[m] + 2.0 * weights[m]
+        for j in range(z.shape[1]):
+            both = of_rows[m, j] + of_inducing[m, j]
+            slopes[m, j] = squares[j] * (both + of_inducing[m, j] - total * z[m, j])
+            of_squares[j] += z[m, j] * (both - 0.5 * total * z[m, j])
+
+
+@kernel
+def row_slopes(x, row_weights, of_squares):
+    """Add to derivatives in `squares` (d,) what rows (B, d) have to say, by sums (B,) of derivatives as above."""
+    for b in range(x.shape[0]):
+        half = 0.5 * row_weights[b]
+        for j in range(x.shape[1]):
+            of_squares[j] -= half * x[b, j] * x[b, j]
+
+
+@kernel
+def squared_distances(products, left, right):
+    """Squared distances in place of inner products (B, M), from squared norms (B,) and (M,)."""
+    for b in range(products.shape[0]):
+        for m in range(products.shape[1]):
+            products[b, m] = max(left[b] + right[m] - 2.0 * products[b, m], 0.0)
+
+
+@kernel
+def log_squared_exponential(products, left, right, log_variance):
+    """Log of variance times exp(−r² / 2) in place of inner products; see `squared_distances`."""
+    for b in range(products.shape[0]):
+        for m in range(products.shape[1]):
+            products[b, m] = log_variance - 0.5 * max(left[b] + right[m] - 2.0 * products[b, m], 0.0)
+
+
+@summing_kernel
+def left_unsaid(variance, w, rest):
+    """Variances (B,) less those of features, into `rest` (B,); at least 0."""
+    for b in range(w.shape[0]):
+        total = 0.0
+        for m in range(w.shape[1]):
+            total += w[b, m] * w[b, m]
+        rest[b] = max(variance[b] - total, 0.0)
+
+
+@summing_kernel
+def squared_rows(rows, found):
+    """Squared norms (B,) of rows (B, M)."""
+    for b in range(rows.shape[0]):
+        total = 0.0
+        for m in range(rows.shape[1]):
+            total += rows[b, m] * rows[b, m]
+        found[b] = total
+
+
+@summing_kernel
+def variances(w, covariances, found):
+    """wᵀ Σ_k w into `found` (B, c)."""
+    size = w.shape[1]
+    for b in range(w.shape[0]):
+        for k in range(found.shape[1]):
+            total = 0.0
+            for m in range(size):
+                total += w[b, m] * covariances[b, k * size + m]
+            found[b, k] = total
+
+
+@kernel
+def feature_slopes(w, covariances, of_variance, of_rest, slopes):
+    """Add what variances wᵀ Σ_k w and s have to say, by derivatives (B, c) in both, to derivatives in w (B, M)."""
+    size = w.shape[1]
+    for b in range(w.shape[0]):
+        total = 0.0
+        for k in range(of_variance.shape[1]):
+            total += of_rest[b, k]
+            twice = 2.0 * of_variance[b, k]
+            for m in range(size):
+                slopes[b, m] += twice * covariances[b, k * size + m]
+        for m in range(size):
+            slopes[b, m] -= 2.0 * total * w[b, m]
+
+
+@kernel
+def scaled_rows(w, weights, k, scaled):
+    """Rows of w times roots of weights (B, c) of function k, into `scaled`."""
+    for b in range(w.shape[0]):
+        root = math.sqrt(weights[b, k])
+        for m in range(w.shape[1]):
+            scaled[b, m] = root * w[b, m]
+
+
+@kernel
+def precisions(s, share, found):
+    """I + β S in the lower triangle of `found` (M, M), which may have fewer bits."""
+    for i in range(s.shape[0]):
+        for j in range(i):
+            found[i, j] = share * s[i, j]
+        found[i, i] = 1.0 + share * s[i, i]
+
+
+@kernel
+def average(s, found, beta):
+    """Replace the part β of S in its lower triangle by what is in that of `found` (M, M)."""
+    for i in range(s.shape[0]):
+        for j in range(i + 1):
+            s[i, j] += beta * (found[i, j] - s[i, j])
+
+
+@kernel
+def mirror(matrices):
+    """Copy the lower triangles of matrices (c, M, M) to the upper ones."""
+    size = matrices.shape[1]
+    tile = 16
+    for k in range(matrices.shape[0]):
+        for top in range(0, size, tile):
+            for left in range(0, top + 1, tile):
+                for i in range(top, min(top + tile, size)):
+                    for j in range(left, min(left + tile, i)):
+                        matrices[k, j, i] = matrices[k, i, j]
+
+
+@kernel
+def at_sites(values, functions, found):
+    """Values (B, c) of the functions (B, d) that sites act on, into `found` (B, d)."""
+    for b in range(functions.shape[0]):
+        for i in range(functions.shape[1]):
+            found[b, i] = values[b, functions[b, i]]
+
+
+@kernel
+def by_function(values, functions, weights, found):
+    """Sums of values (B, d) of the sites on each function, times the weight (B,) of the row, into `found` (B, c)."""
+    for b in range(found.shape[0]):
+        for k in range(found.shape[1]):
+            found[b, k] = 0.0
+        for i in range(functions.shape[1]):
+            found[b, functions[b, i]] += weights[b] * values[b, i]
+
+
+@kernel
+def move(values, slopes, first, second, rate, of_first, of_second, least):
+    """A step of Adam uphill, in place: `rate` has the correction of both moments in it."""
+    for i in range(values.size):
+        slope = -slopes[i]
+        first[i] = of_first * first[i] + (1.0 - of_first) * slope
+        second[i] = of_second * second[i] + (1.0 - of_second) * slope * slope
+        values[i] -= rate * first[i] / (math.sqrt(second[i]) + least)

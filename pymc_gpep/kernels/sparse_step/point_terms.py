@@ -1,0 +1,185 @@
+"""Log normalisers of the factors of many points, and their derivatives, to the digits that a step needs.
+
+Normal latent values of B points come in, with means and variances (B, d) as the factor of each site sees them.
+`value` (B,), `in_mean` and `in_variance` (B, d) are overwritten: the log normaliser of each point and its derivatives.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
+
+__all__ = ["FLAT", "mix_labels", "one_probit", "pairs", "tabulated_derivatives", "whole_points"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_NEWTON_STEPS = 30
+_MOST_NODES = 5000  # dozens are wanted
+_CLOSE = 0.02  # of the width of the integrand: how far the last step may lead
+
+
+FLAT = 15.0
+"""κ of an integral for a Gauss-Hermite rule."""
+_FINE = math.log(1e-12)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+_RULE = np.stack([_NODES, np.log(_WEIGHTS) + 0.5 * _NODES**2])  # for functions without the rule's own factor
+
+
+@kernel
+def pairs(mean, variance, noise, value, in_mean, in_variance):
+    """log ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then those on the f_k, in the same order."""
+    rows, d = mean.shape
+    half = d // 2
+    for b in range(rows):
+        total = 0.0
+        for i in range(half):
+            scale = 1.0 / math.sqrt(noise + variance[b, i] + variance[b, half + i])
+            z = scale * (mean[b, i] - mean[b, half + i])
+            log_cdf, rate = log_cdf_and_hazard(z)
+            total += log_cdf
+            slope = scale * rate
+            bend = -0.5 * scale * slope * z
+            in_mean[b, i] = slope
+            in_mean[b, half + i] = -slope
+            in_variance[b, i] = bend
+            in_variance[b, half + i] = bend
+        value[b] = total
+
+
+@kernel
+def one_probit(mean, variance, labels, noise, value, in_mean, in_variance):
+    """log Φ(±m / √(noise + v)) of one function, + for label 1 and − for label 0."""
+    for b in range(mean.shape[0]):
+        scale = 1.0 / math.sqrt(noise + variance[b, 0])
+        if labels[b] == 0:
+            scale = -scale
+        z = scale * mean[b, 0]
+        value[b], rate = log_cdf_and_hazard(z)
+        in_mean[b, 0] = scale * rate
+        in_variance[b, 0] = -0.5 * scale * scale * rate * z
+
+
+@kernel
+def whole_points(mean, variance, labels, noise, flat, log_error, modes, value, in_mean, in_variance):
+    """log P that the utility of the label is the largest of d independent ones, latent values with normal noise.
+
+    It is log ∫ φ(x) ∏_k Φ(a_k x + d_k) dx over the other classes, about the mode of the integrand. Where κ = 1 + Σ a_k²
+    is less than `flat` a Gauss-Hermite rule of 16 nodes has it. With `FLAT` errors are 5e-5 at most and 1e-8 as a
+    rule. Else the trapezoid rule does with the step that has errors of exp(`log_error`): see
+    `pymc_gpep.kernels.special.probit_product`. Newton's method begins at `modes` (B,), which it overwrites by where it
+    ends.
+    """
+    rows, c = mean.shape
+    slopes, offsets, scales = np.empty(c), np.empty(c), np.empty(c)
+    rates, first_of, second_of = np.empty(c), np.empty(c), np.empty(c)
+    for b in range(rows):
+        y = labels[b]
+        own = math.sqrt(noise + variance[b, y])
+        steepest = 1.0
+        for k in range(c):
+            scales[k] = 1.0 / math.sqrt(noise + variance[b, k])
+            slopes[k] = own * scales[k]
+            offsets[k] = (mean[b, y] - mean[b, k]) * scales[k]
+            first_of[k] = 0.0
+            second_of[k] = 0.0
+            if k != y:
+                steepest += slopes[k] * slopes[k]
+        mode = modes[b] if math.isfinite(modes[b]) else 0.0
+        curvature = 1.0
+        for _ in range(_NEWTON_STEPS):
+            slope = -mode
+            curvature = 1.0
+            for k in range(c):
+                if k != y:
+                    z = slopes[k] * mode + offsets[k]
+                    rate = log_cdf_and_hazard(z)[1]
+                    slope += slopes[k] * rate
+                    curvature += slopes[k] * slopes[k] * rate * (rate + z)
+            step = slope / curvature
+            mode += step
+            if not step * step * curvature > _CLOSE * _CLOSE:
+                break
+        modes[b] = mode
+        hermite = steepest < flat
+        if hermite:
+            step = 1.0 / math.sqrt(curvature)
+            most = _RULE.shape[1]
+            peak = -0.5 * mode * mode
+            for k in range(c):
+                if k != y:
+                    peak += log_cdf_and_hazard(slopes[k] * mode + offsets[k])[0]
+        else:
+            step = math.pi * math.sqrt(-2.0 / (steepest * log_error))
+            most = _MOST_NODES
+            peak = 0.0
+        total = 0.0
+        first = 0.0
+        second = 0.0
+        x = mode
+        side = step
+        for node in range(most):
+            log_weight = -peak
+            if hermite:
+                x = mode + step * _RULE[0, node]
+                log_weight += _RULE[1, node]
+            log_weight -= 0.5 * x * x
+            for k in range(c):
+                if k != y:
+                    log_cdf, rates[k] = log_cdf_and_hazard(slopes[k] * x + offsets[k])
+                    log_weight += log_cdf
+            if not hermite:
+                if node == 0:
+                    peak = log_weight
+                    log_weight = 0.0
+                if log_weight < log_error:
+                    if side < 0.0:
+                        break
+                    side = -step
+                    x = mode - step
+                    continue
+            weight = math.exp(log_weight)
+            total += weight
+            first += weight * x
+            second += weight * x * x
+            for k in range(c):
+                if k != y:
+                    of_rate = weight * rates[k]
+                    first_of[k] += of_rate
+                    second_of[k] += of_rate * x
+            x += side
+        value[b] = peak + math.log(total * step) - _HALF_LOG_2PI
+        for k in range(c):
+            if k == y:
+                in_mean[b, k] = first / total / own
+                in_variance[b, k] = 0.5 * (second / total - 1.0) / (own * own)
+            else:
+                of_argument = slopes[k] * second_of[k] + offsets[k] * first_of[k]
+                in_mean[b, k] = -first_of[k] / total * scales[k]
+                in_variance[b, k] = -0.5 * of_argument / total * scales[k] * scales[k]
+
+
+@kernel
+def tabulated_derivatives(mean, variance, labels, log_z, rho, gamma):
+    """Log normalisers of `whole_points` with unit noise, to some ten digits, for EP that is to converge.
+
+    `rho` and `gamma` (B, d) are the first derivatives and minus the second ones in the means.
+    """
+    whole_points(mean, variance, labels, 1.0, 0.0, _FINE, np.zeros(mean.shape[0]), log_z, rho, gamma)
+    for b in range(mean.shape[0]):
+        for k in range(mean.shape[1]):
+            gamma[b, k] = rho[b, k] * rho[b, k] - 2.0 * gamma[b, k]
+
+
+@kernel
+def mix_labels(epsilon, classes, value, in_mean, in_variance):
+    """The same of (1 − ε) P + ε / c, from log P and its derivatives, in place."""
+    right, wrong = math.log1p(-epsilon), math.log(epsilon / classes)
+    for b in range(value.shape[0]):
+        of_right = right + value[b]
+        largest = max(of_right, wrong)
+        value[b] = largest + math.log(math.exp(of_right - largest) + math.exp(wrong - largest))
+        share = math.exp(of_right - value[b])
+        for k in range(in_mean.shape[1]):
+            in_mean[b, k] *= share
+            in_variance[b, k] *= share

@@ -1,0 +1,1 @@
+"""Votes of several classes at each point by a softmax, `pm.Multinomial`."""

@@ -1,0 +1,138 @@
+"""An estimator of counts in the style of scikit-learn."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import numpy as np
+from sklearn.metrics import d2_tweedie_score
+from sklearn.utils.validation import check_array, column_or_1d
+
+from pymc_gpep.array_types import Array, Observed
+from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
+from pymc_gpep.sklearn.response import COUNTS, Counts
+
+__all__ = ["GaussianProcessCounts"]
+
+
+class GaussianProcessCounts(GaussianProcessEstimator):
+    """Predict counts whose rate is the exponential of a Gaussian process.
+
+    Rows may be arrays or data frames with numbers, booleans, strings and categories. Inputs are standardised within.
+    Counts are whole numbers of at least 0. scikit-learn's regressors take any number, and so its `is_regressor` is
+    False for this estimator.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "matern32", "matern52"} or function
+        Covariance function; see `GaussianProcessClassifier`.
+    ard : bool
+        Whether each column of numbers has a length scale of its own.
+    linear : bool
+        Whether latent functions have a linear part as well. Without effect where `kernel` is a function.
+    likelihood : {"poisson", "negative_binomial"}
+        Distribution of a count given its rate. The second has more spread.
+    method : str
+        `"auto"`, or a method of `pm.fit`.
+    hyper : str, optional
+        `"map"`, or a way to integrate over hyperparameters, such as `"ccd"`; see `pm.fit`.
+    max_dense_rows : int
+        Most rows; more are refused, since all are fitted together.
+    missing : {"error", "impute"}
+        Whether missing values are refused, or take the mean of a number and a category of their own.
+    unseen : {"error", "new"}
+        Whether new categories are refused when predicting, or taken for a level of their own.
+    fit_options : dict, optional
+        Further arguments of `pm.fit`.
+    random_state : int, RandomState or None
+        Seed for what is drawn.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Number of columns.
+    feature_names_in_ : array (columns,)
+        Names of the columns, where training rows were a data frame.
+    fit_method_ : str
+        Method that was taken.
+    fit_ : Fit
+        The fit, as `pm.fit` returned it.
+    model_ : pm.Model
+        The model in PyMC.
+    columns_ : Columns
+        How rows are encoded.
+    relevance_ : Series
+        Inverse length scale of each column.
+    """
+
+    def __init__(
+        self,
+        kernel: Any = "matern52",
+        *,
+        ard: bool = False,
+        linear: bool = True,
+        likelihood: str = "poisson",
+        method: str = "auto",
+        hyper: str | None = None,
+        max_dense_rows: int = 3000,
+        missing: str = "error",
+        unseen: str = "error",
+        fit_options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.ard = ard
+        self.linear = linear
+        self.likelihood = likelihood
+        self.method = method
+        self.hyper = hyper
+        self.max_dense_rows = max_dense_rows
+        self.missing = missing
+        self.unseen = unseen
+        self.fit_options = fit_options
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from rows and their counts.
+
+        Parameters
+        ----------
+        X : array (n, columns) or DataFrame
+        y : array (n,)
+            Whole numbers of at least 0.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        ValueError
+            If `y` are no counts; if rows or parameters cannot be used.
+        """
+        if self.likelihood not in COUNTS:
+            raise ValueError(f"likelihood must be {' or '.join(map(repr, COUNTS))}, but is {self.likelihood!r}.")
+        table, y = self._read(X, y)
+        # Half a count more keeps the level finite where all counts are 0.
+        response = Counts(float(np.log(y.mean() + 0.5 / len(y))), self.likelihood)
+        return self._fit(X, y, table, response, [])
+
+    def _observations(self, y: Any) -> Observed:
+        numbers = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, input_name="y")
+        if (bad := (numbers < 0) | (numbers != np.floor(numbers))).any():
+            raise ValueError(f"Counts must be whole numbers of at least 0, but one is {numbers[bad][0]}.")
+        counts: Observed = numbers.astype(np.int64)
+        return counts
+
+    def predict(self, X: Any) -> Array:
+        """Mean (m,) of a count at each new row."""
+        mean: Array = self._predicted(X)["y_mean"].values
+        return mean
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> Array:
+        """Intervals (m, 2) that hold a new count with at least the probability `level`."""
+        ends: Array = self._predicted(X, quantiles=quantile_levels(level))["y_quantile"].values
+        return ends
+
+    def score(self, X: Any, y: Any) -> float:
+        """Share of the Poisson deviance of counts that predictions explain: 1 at best, 0 of a constant mean."""
+        return float(d2_tweedie_score(y, self.predict(X), power=1))

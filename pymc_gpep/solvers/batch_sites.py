@@ -1,0 +1,207 @@
+"""Sites of a batch on arrays: terms of the factors of its points, and the sites that memories make of these."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.sparse_step import loops
+from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_probit, pairs, whole_points
+from pymc_gpep.kernels.sparse_step.site_updates import bounded_sites, cavities, matching_sites, without_sites
+from pymc_gpep.solvers.shared_step import SharedPosterior
+
+__all__ = [
+    "ArrayMarginals",
+    "ArrayMemory",
+    "ArraySites",
+    "ArrayTerms",
+    "PointKernel",
+    "StatelessSites",
+    "StochasticSites",
+    "at_sites",
+    "pair_kernel",
+    "probit_kernel",
+    "summed_by_function",
+    "whole_point_kernel",
+]
+
+_LOG_ERROR = float(np.log(1e-6))  # of the integral of a point
+
+
+class ArrayTerms(NamedTuple):
+    """As `PointTerms`, of arrays."""
+
+    value: Array
+    """(B,)."""
+    in_mean: Array
+    """(B, d)."""
+    in_variance: Array
+    """(B, d)."""
+
+
+class PointKernel:
+    """Terms of points whose factors see d normal latent values each.
+
+    Parameters
+    ----------
+    compute : function
+        A function of means and variances (B, d), labels (B,), places of integrals (B,), and the arrays of
+        `ArrayTerms`. It overwrites all but the first three.
+    """
+
+    def __init__(self, compute: Callable[..., None]) -> None:
+        self._compute = compute
+
+    def of(self, labels: NDArray[np.int64]) -> Callable[[Array, Array], ArrayTerms]:
+        """The terms of points with these labels (B,), from means and variances (B, d), again and again."""
+        places = np.zeros(len(labels))
+
+        def terms(mean: Array, variance: Array) -> ArrayTerms:
+            found = ArrayTerms(np.empty(len(mean)), np.empty_like(mean), np.empty_like(mean))
+            self._compute(mean, variance, labels, places, *found)
+            return found
+
+        return terms
+
+
+def pair_kernel(noise: float) -> PointKernel:
+    """Return ∏_k Φ((f_y − f_k) / √noise): sites on f_y come first, then those on the f_k."""
+    return PointKernel(lambda mean, variance, labels, places, *found: pairs(mean, variance, noise, *found))
+
+
+def probit_kernel() -> PointKernel:
+    """Return Φ(±f) of one function."""
+    return PointKernel(lambda mean, variance, labels, places, *found: one_probit(mean, variance, labels, 1.0, *found))
+
+
+def whole_point_kernel(noise: float, epsilon: float = 0.0) -> PointKernel:
+    """Return the probability that the utility of the label is the largest; of labels that are noise in a part ε."""
+
+    def compute(mean: Array, variance: Array, labels: NDArray[np.int64], places: Array, *found: Array) -> None:
+        whole_points(mean, variance, labels, noise, FLAT, _LOG_ERROR, places, *found)
+        if epsilon:
+            mix_labels(epsilon, mean.shape[1], *found)
+
+    return PointKernel(compute)
+
+
+class ArrayMarginals(NamedTuple):
+    """As `Marginals`, of arrays (B, d)."""
+
+    mean: Array
+    variance: Array
+    prior_mean: Array
+    rest: Array
+
+
+class ArraySites(NamedTuple):
+    """Sites of a batch, as `BatchSites` of `pymc_gpep.streaming.memories.averages`, of arrays."""
+
+    precision: Array
+    location: Array
+    value: Array
+    in_mean: Array
+    in_variance: Array
+    in_rest: Array
+    floored: Array
+
+
+class ArrayMemory(Protocol):
+    """A memory that keeps averages over batches, on arrays: see `AveragesMemory` there."""
+
+    def share(self, counts: Array) -> Array:
+        """Which part of S and h is in the Gaussian that a batch is taken with, (c,)."""
+
+    def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
+        """Sites of a batch."""
+
+    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+        """Return the objective without any points, from the Gaussian that was seen; `whole` is of all of q.
+
+        That function returns log normalisers (c,).
+        """
+
+
+class StatelessSites:
+    """EP that remembers no site: see `pymc_gpep.streaming.memories.stateless`.
+
+    Parameters
+    ----------
+    iterations : int
+    least : float
+        Part of the precision of a marginal that a cavity keeps.
+    """
+
+    def __init__(self, iterations: int, least: float) -> None:
+        self._iterations, self._largest = iterations, 1.0 - least
+
+    def share(self, counts: Array) -> Array:
+        """See `ArrayMemory`."""
+        return np.ones_like(counts)
+
+    def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
+        """See `ArrayMemory`."""
+        t, nu = np.zeros_like(at.mean), np.zeros_like(at.mean)
+        cavity_mean, cavity_variance, latent_mean, latent_variance = np.empty((4, *t.shape))
+
+        def of_cavities() -> ArrayTerms:
+            cavities(
+                at.mean, at.variance, t, nu, at.prior_mean, at.rest,
+                cavity_mean, cavity_variance, latent_mean, latent_variance,
+            )  # fmt: skip
+            return terms(latent_mean, latent_variance)
+
+        for _ in range(self._iterations):
+            found = of_cavities()
+            matching_sites(found.in_mean, found.in_variance, cavity_mean, cavity_variance, t, nu)
+            bounded_sites(at.variance, self._largest, t, nu)
+        found = of_cavities()
+        values, of_variance, floored = np.empty(len(t)), np.empty_like(t), np.empty(len(t))
+        without_sites(
+            at.mean, at.variance, t, nu, cavity_mean, cavity_variance, *found, self._largest * (1.0 - 1e-12),
+            values, of_variance, floored,
+        )  # fmt: skip
+        return ArraySites(t, nu, values, found.in_mean, of_variance, found.in_variance, floored)
+
+    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+        """See `ArrayMemory`."""
+        return float(seen.log_normalisers.sum())
+
+
+class StochasticSites:
+    """Stochastic EP: see `pymc_gpep.streaming.memories.stochastic`."""
+
+    def share(self, counts: Array) -> Array:
+        """See `ArrayMemory`."""
+        found: Array = 1.0 - 1.0 / counts
+        return found
+
+    def sites(self, terms: Callable[[Array, Array], ArrayTerms], at: ArrayMarginals) -> ArraySites:
+        """See `ArrayMemory`."""
+        found = terms(at.prior_mean + at.mean, at.rest + at.variance)
+        t, nu = np.empty_like(at.mean), np.empty_like(at.mean)
+        matching_sites(found.in_mean, found.in_variance, at.mean, at.variance, t, nu)
+        return ArraySites(
+            t, nu, found.value, found.in_mean, found.in_variance, found.in_variance, np.zeros(len(found.value))
+        )
+
+    def constant(self, seen: SharedPosterior, whole: Callable[[], Array], counts: Array) -> float:
+        """See `ArrayMemory`."""
+        of_all = whole()
+        return float((of_all + counts * (seen.log_normalisers - of_all)).sum())
+
+
+def at_sites(values: Array, functions: NDArray[np.int64]) -> Array:
+    """Return values (B, c) of the functions (B, d) that sites act on, (B, d)."""
+    found = np.empty(functions.shape)
+    loops.at_sites(values, functions, found)
+    return found
+
+
+def summed_by_function(values: Array, functions: NDArray[np.int64], weights: Array, count: int) -> Array:
+    """Return sums (B, c) of values (B, d) of the sites on each of c functions, times the weight (B,) of the row."""
+    found = np.empty((len(values), count))
+    loops.by_function(values, functions, weights, found)
+    return found

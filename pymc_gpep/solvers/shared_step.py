@@ -1,0 +1,245 @@
+"""The algebra of a step over a batch, of functions that share covariance and inducing inputs, on arrays.
+
+Function k is f = m + wᵀv_k + e, w = L⁻¹ k(x), s = κ − wᵀw. Its q(v_k) = N(μ_k, Σ_k) has Σ_k = (I + β_k S_k)⁻¹ and
+μ_k = β_k Σ_k h_k. A batch is taken with the part β_k of S and h. All else is made of the covariances themselves.
+Variances are wᵀΣ_k w, derivatives in w need Σ_k w as well, and S Σ S follows from S and Σ. So there is one product of
+all w with all Σ_k, and nothing is solved for a function.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy.linalg import LinAlgError
+from scipy.linalg.blas import dsymv, dsyrk, dtrsm, ssymv, ssyrk
+from scipy.linalg.lapack import dposv, dpotrf, dpotri, spotrf, spotri
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.sparse_step.loops import (
+    average,
+    feature_slopes,
+    left_unsaid,
+    mirror,
+    precisions,
+    scaled_rows,
+    variances,
+)
+from pymc_gpep.solvers.step_blocks import InducingMoments, RowMoments
+
+__all__ = ["Covered", "SharedFeatures", "SharedPosterior", "SharedWhitening", "average_sites"]
+
+_RIDGE = 1e-10
+_SINGLE_RIDGE = 1e-6  # of a system whose numbers have 32 bits
+_LARGEST_TRACE = 1e5  # of β S, for inverses with 32 bits a number
+_LEAST = 1e-100  # where there is nothing to solve
+
+
+class SharedFeatures(NamedTuple):
+    """Features of B rows."""
+
+    w: Array
+    """(B, M)."""
+    rest: Array
+    """s, (B,)."""
+    moments: RowMoments
+
+
+class SharedWhitening:
+    """From inducing values to whitened ones, at fixed hyperparameters and inducing inputs.
+
+    Parameters
+    ----------
+    moments : InducingMoments
+    jitter : float
+        Added to the diagonal of the covariance of the inducing values, relative to its mean.
+
+    Raises
+    ------
+    LinAlgError
+        If that has no Cholesky factor.
+    """
+
+    def __init__(self, moments: InducingMoments, jitter: float) -> None:
+        self._moments, self._jitter = moments, jitter
+        k = moments.covariance.copy()
+        diagonal = np.arange(len(k))
+        k[diagonal, diagonal] += jitter * k.trace() / len(k)
+        # A lower triangle in the order of C is an upper one in that of Fortran, which LAPACK overwrites.
+        upper, failed = dpotrf(k.T, lower=0, clean=0, overwrite_a=1)
+        if failed:
+            raise LinAlgError("the covariance of the inducing values has no Cholesky factor")
+        self._upper = upper
+
+    def features(self, x: Array) -> SharedFeatures:
+        """Features of rows (B, d)."""
+        moments = self._moments.rows(x)
+        w = moments.cross.copy()
+        self._solve(w)
+        rest = np.empty(len(w))
+        left_unsaid(moments.variance, w, rest)
+        return SharedFeatures(w, rest, moments)
+
+    def pulled(self, features: SharedFeatures, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Array, Array]:
+        """Derivatives in hyperparameters and inducing inputs, from those in w, s and m of the last features.
+
+        `w_bar` (B, M) is what w has to say besides s, `rest_bar` (B,) is 0 where s is, and `mean_bar` is (B, c).
+        """
+        product = w_bar.T @ features.w
+        lower = np.tril(product)
+        lower += lower.T
+        diagonal = np.arange(len(lower))
+        lower[diagonal, diagonal] *= 0.5
+        self._solve(lower, transposed=True)
+        half = np.ascontiguousarray(lower.T)
+        self._solve(half, transposed=True)
+        half *= -0.5
+        half[diagonal, diagonal] += self._jitter * half.trace() / len(half)
+        self._solve(w_bar, transposed=True)
+        return self._moments.pulled(half, RowMoments(w_bar, rest_bar, mean_bar))
+
+    def _solve(self, rows: Array, transposed: bool = False) -> None:
+        """Put rows (B, M) times L⁻ᵀ in place of them, or times L⁻¹."""
+        dtrsm(1.0, self._upper, rows.T, side=0, lower=0, trans_a=0 if transposed else 1, overwrite_b=1)
+
+
+class Covered(NamedTuple):
+    """Moments of the rows of a batch under q."""
+
+    mean: Array
+    """Of the wᵀv_k, (B, c)."""
+    variance: Array
+    """(B, c)."""
+    covariances: Array
+    """Σ_k w, (B, c M)."""
+
+
+class SharedPosterior:
+    """q of all functions, from S (c, M, M), h (c, M) and the parts β (c,) of both.
+
+    The lower triangles of S are what is looked at. Where `single`, Σ has 32 bits a number, and is computed with these.
+    In directions of which data say nothing its error is their rounding times the largest eigenvalue of I + β S. A
+    function has 64 bits where that may be too large.
+
+    Raises
+    ------
+    LinAlgError
+        If I + β S has no Cholesky factor.
+    """
+
+    def __init__(self, precision: Array, location: Array, share: Array, single: bool = False) -> None:
+        c, size, _ = precision.shape
+        self._precision, self._share, self._single = precision, share, single
+        self._averages = bool((share == 1.0).all())
+        self.location = location.copy()
+        self.mean, self._half_log_dets = np.empty((c, size)), np.empty(c)
+        self.covariance = np.empty((c, size, size), np.float32 if single else np.float64)
+        traces = share * precision.trace(axis1=1, axis2=2) if single else np.zeros(c)
+        wide = np.empty((size, size)) if (traces > _LARGEST_TRACE).any() else None
+        for k, own in enumerate(self.covariance):
+            if wide is not None and traces[k] > _LARGEST_TRACE:
+                self._half_log_dets[k] = _inverse(precision[k], share[k], wide)
+                self.mean[k] = dsymv(share[k], wide.T, self.location[k], lower=0)
+                own[:] = wide
+            else:
+                self._half_log_dets[k] = _inverse(precision[k], share[k], own)
+                multiply = ssymv if single else dsymv
+                self.mean[k] = multiply(share[k], own.T, self.location[k], lower=0)
+        mirror(self.covariance)
+
+    @property
+    def log_normalisers(self) -> Array:
+        """log ∫ N(v | 0, I) exp(β hᵀv − ½ β vᵀS v) dv, (c,)."""
+        found: Array = 0.5 * self._share * (self.location * self.mean).sum(axis=1) - self._half_log_dets
+        return found
+
+    @property
+    def half_log_dets(self) -> Array:
+        """½ log |I + β S|, (c,)."""
+        return self._half_log_dets
+
+    def whole_log_normalisers(self) -> Array:
+        """The same for β = 1, to first order in 1 − β, (c,), by Σ S = (I − Σ) / β."""
+        traces = self.covariance.trace(axis1=1, axis2=2, dtype=np.float64)
+        squares = (self.mean * self.mean).sum(axis=1)
+        slopes = (self.location * self.mean).sum(axis=1) + (squares - self.mean.shape[1] + traces) / self._share
+        found: Array = self.log_normalisers + 0.5 * (1.0 - self._share) * slopes
+        return found
+
+    def shift(self, common: Array) -> Array:
+        """Move sites with the best function common to all, h_k + S_k a, and return what becomes of `common`, g (M,).
+
+        See `pymc_gpep.streaming.common_shift`. The system there is the sum of (I − Σ_k) / β_k, since
+        S Σ S = (S − (I − Σ) / β) / β. And S μ is h − μ / β.
+        """
+        size = self.location.shape[1]
+        total = self.covariance.sum(axis=0, dtype=np.float64) if self._averages else self._over_shares()
+        system = -total
+        diagonal = np.arange(size)
+        system[diagonal, diagonal] += (1.0 / self._share).sum()
+        ridge = _SINGLE_RIDGE if self._single else _RIDGE
+        system[diagonal, diagonal] += ridge * max(float(system.trace()), 0.0) / size + _LEAST
+        missing = (self.location - self.mean / self._share[:, None]).sum(axis=0) - common
+        _, weights, failed = dposv(system, missing, lower=1, overwrite_a=1)
+        if failed or not np.isfinite(weights.sum()):
+            return common
+        moved = np.array([_symmetric_product(own, weights) for own in self._precision])
+        self.location += moved
+        self.mean += weights - self.covariance @ weights.astype(self.covariance.dtype)
+        return common + moved.sum(axis=0)
+
+    def _over_shares(self) -> Array:
+        """The sum of Σ_k / β_k."""
+        found: Array = np.einsum("k,kij->ij", 1.0 / self._share, self.covariance)
+        return found
+
+    def covered(self, features: SharedFeatures) -> Covered:
+        """Return the moments of a batch."""
+        c, size = self.mean.shape
+        w = features.w.astype(self.covariance.dtype, copy=False)
+        covariances = w @ self.covariance.reshape(c * size, size).T
+        variance = np.empty((len(w), c))
+        variances(w, covariances, variance)
+        return Covered(features.w @ self.mean.T, variance, covariances)
+
+    def feature_slopes(
+        self, features: SharedFeatures, covered: Covered, of_mean: Array, of_variance: Array, of_rest: Array
+    ) -> Array:
+        """Derivatives in w (B, M), from those (B, c) in mean and variance of wᵀv_k and in s, which is less wᵀw."""
+        slopes: Array = of_mean @ self.mean
+        feature_slopes(features.w, covered.covariances, of_variance, of_rest, slopes)
+        return slopes
+
+
+def average_sites(precision: Array, w: Array, weights: Array, beta: float, single: bool = False) -> None:
+    """Replace the part β of S (c, M, M) by Σ t w wᵀ, in place, with weights t (B, c).
+
+    Where `single` the sums have 32 bits a number, and S keeps its 64.
+    """
+    size = w.shape[1]
+    scaled = np.empty(w.shape, np.float32 if single else np.float64)
+    sums = np.empty((size, size), np.float32) if single else None
+    for k, own in enumerate(precision):
+        scaled_rows(w, weights, k, scaled)
+        if sums is None:
+            dsyrk(beta, scaled.T, beta=1.0 - beta, c=own.T, lower=0, overwrite_c=1)
+        else:
+            ssyrk(1.0, scaled.T, c=sums.T, lower=0, overwrite_c=1)
+            average(own, sums, beta)
+    mirror(precision)
+
+
+def _inverse(precision: Array, share: float, found: Array) -> float:
+    """Σ = (I + β S)⁻¹ in the lower triangle of `found`; returns ½ log |I + β S|."""
+    factorise, invert = (spotrf, spotri) if found.dtype == np.float32 else (dpotrf, dpotri)
+    precisions(precision, share, found)
+    upper, failed = factorise(found.T, lower=0, clean=0, overwrite_a=1)
+    if failed:
+        raise LinAlgError("the precision of q has no Cholesky factor")
+    half_log_det = float(np.log(upper.diagonal()).sum(dtype=np.float64))
+    invert(upper, lower=0, overwrite_c=1)
+    return half_log_det
+
+
+def _symmetric_product(lower: Array, x: Array) -> Array:
+    """S x, where the lower triangle of a matrix is that of S."""
+    found: Array = dsymv(1.0, lower.T, x, lower=0)
+    return found

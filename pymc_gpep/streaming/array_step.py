@@ -1,0 +1,150 @@
+"""A step of a fit batch by batch on arrays, of functions that share covariance and inducing inputs.
+
+It does what the graph of `pymc_gpep.streaming.step` does, in a fraction of the time: see
+`pymc_gpep.solvers.shared_step`. Steps in which nothing is learned have no gradient.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError
+
+from pymc_gpep.approximations.site_rules.site_rule import ScalarSites
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.batch_sites import ArrayMarginals, ArrayMemory, PointKernel, at_sites, summed_by_function
+from pymc_gpep.solvers.shared_step import SharedPosterior, SharedWhitening, average_sites
+from pymc_gpep.solvers.step_blocks import StepBlocks
+from pymc_gpep.streaming.array_optimisers import array_optimiser
+from pymc_gpep.streaming.state import State
+from pymc_gpep.streaming.step import BatchProblem, Optimiser, Step, Taken
+
+__all__ = ["array_step"]
+
+_MANY = 100  # inducing inputs; with fewer of them products take little of the time
+_LEFT_OUT = Taken(np.nan, np.nan, False)
+
+
+def array_step(problem: BatchProblem, state: State, optimiser: Optimiser, single: bool | None = None) -> Step | None:
+    """A step as `make_step` makes it; None where functions differ in covariance or inducing inputs, or a loop lacks.
+
+    Where `single`, products of matrices have 32 bits a number as far as that does no harm. They have with many inducing
+    inputs if it is not said.
+    """
+    prior = problem.prior
+    memory, kernel = problem.memory.in_arrays(), problem.rule.kernel()
+    sets = state.inducing.type.shape[0]
+    if prior is None or memory is None or kernel is None or sets > 1:
+        return None
+    narrow = state.inducing.type.shape[1] >= _MANY if single is None else single
+    return _ArrayStep(problem, state, memory, kernel, prior, array_optimiser(optimiser, state), narrow)
+
+
+class _ArrayStep:
+    def __init__(
+        self,
+        problem: BatchProblem,
+        state: State,
+        memory: ArrayMemory,
+        kernel: PointKernel,
+        prior: StepBlocks,
+        optimiser: Callable[[list[Array]], None],
+        single: bool,
+    ) -> None:
+        self._single = single
+        self._problem, self._state = problem, state
+        self._memory, self._kernel, self._prior, self._optimiser = memory, kernel, prior, optimiser
+        self._prior_there: tuple[Array, tuple[float, Array]] | None = None
+        sites = problem.rule.expresses()
+        assert isinstance(sites, ScalarSites)
+        self._functions = sites
+        differences = not problem.space.classifier.likelihood_model.sees_common
+        self._common = state.hold_common(own=False).variables[0] if differences else None
+        self._share = memory.share(problem.counts)
+        self._known: tuple[Array, Array, float, SharedWhitening] | None = None
+
+    def __call__(
+        self,
+        inputs: Array,
+        labels: NDArray[np.int64],
+        weights: Array,
+        rows: NDArray[np.int64],
+        beta: float,
+        learns: bool,
+    ) -> Taken:
+        with np.errstate(all="ignore"):
+            try:
+                return self._step(inputs, labels, weights, beta, learns and bool(self._state.learned))
+            except LinAlgError:
+                return _LEFT_OUT
+
+    def _step(self, inputs: Array, labels: NDArray[np.int64], weights: Array, beta: float, learns: bool) -> Taken:
+        problem, state = self._problem, self._state
+        precision, location = (each.get_value(borrow=True) for each in (state.precision, state.location))
+        whitening = self._whitening()
+        features = whitening.features(inputs)
+        q = SharedPosterior(precision, location, self._share, self._single)
+        common = None if self._common is None else q.shift(self._common.get_value(borrow=True))
+        covered = q.covered(features)
+
+        functions = self._functions.functions(labels, problem.space.classifier.n_functions)
+        mean, variance = (at_sites(each, functions) for each in (covered.mean, covered.variance))
+        means = features.moments.mean
+        prior_mean = np.zeros(functions.shape) if means is None else at_sites(means, functions)
+        rest = np.broadcast_to(features.rest[:, None], functions.shape).copy()
+        sites = self._memory.sites(self._kernel.of(labels), ArrayMarginals(mean, variance, prior_mean, rest))
+
+        scale = weights * float(problem.batches)
+        theta = state.theta.get_value(borrow=True)
+        log_prior, of_prior = self._log_prior(theta)
+
+        def whole() -> Array:
+            if self._single:
+                return q.whole_log_normalisers()
+            return SharedPosterior(precision, q.location, np.ones(len(location))).log_normalisers
+
+        value = float(scale @ sites.value) + self._memory.constant(q, whole, problem.counts) + log_prior
+
+        def summed(values: Array) -> Array:
+            return summed_by_function(values, functions, scale, len(location))
+
+        t, nu = summed(sites.precision), summed(sites.location)
+        slopes: list[Array] = []
+        if learns:
+            of_mean, of_variance, of_rest = (summed(each) for each in sites[3:6])
+            of_rest *= (features.rest > 0.0)[:, None]
+            w_bar = q.feature_slopes(features, covered, of_mean, of_variance, of_rest)
+            of_theta, of_z = whitening.pulled(features, w_bar, of_rest.sum(axis=1), of_mean)
+            slopes = [of_theta + of_prior] * bool(theta.size)
+            slopes += [of_z[None] * state.units] * (state.inducing in state.learned)
+        if not (np.isfinite(value + t.sum() + nu.sum()) and all(np.isfinite(each.sum()) for each in slopes)):
+            return _LEFT_OUT
+        average_sites(precision, features.w, t, beta, self._single)
+        of_location = (features.w.T @ nu).T
+        location[:] = q.location + beta * (of_location - q.location)
+        if self._common is not None and common is not None:
+            of_common = features.w.T @ (t * covered.mean).sum(axis=1)
+            self._common.set_value(common + beta * (of_common - common), borrow=True)
+        if learns:
+            self._optimiser(slopes)
+        return Taken(value, float(weights @ sites.floored) / float(weights.sum()), True)
+
+    def _log_prior(self, theta: Array) -> tuple[float, Array]:
+        """Log prior of hyperparameters and its derivatives, which may be as they were."""
+        known = self._prior_there
+        if known is None or not np.array_equal(known[0], theta):
+            known = theta.copy(), self._problem.space.log_prior_and_slope(theta)
+            self._prior_there = known
+        return known[1]
+
+    def _whitening(self) -> SharedWhitening:
+        """The whitening at hyperparameters and inducing inputs as they are, which may be as they were."""
+        state = self._state
+        theta, inducing = state.theta.get_value(borrow=True), state.inducing.get_value(borrow=True)
+        jitter = float(state.jitter.get_value())
+        known = self._known
+        if known is None or known[2] != jitter or not all(map(np.array_equal, known[:2], (theta, inducing))):
+            moments = self._prior.at(theta, inducing[0] * state.units, self._single)
+            known = theta.copy(), inducing.copy(), jitter, SharedWhitening(moments, jitter)
+            self._known = known
+        return known[3]

@@ -1,0 +1,91 @@
+"""Latent functions that are sums, as a function of draws of a model's variables."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.structure.errors import StructureError, listing
+from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, without_c_compiler
+from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.sum_elsewhere import NewData
+
+__all__ = ["DrawnSum"]
+
+
+class DrawnSum:
+    """Values of latent functions, given those of all variables that they are made of.
+
+    Parameters
+    ----------
+    prior : LatentSum
+    """
+
+    def __init__(self, prior: LatentSum) -> None:
+        self._prior = prior
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The variables behind the argument: free ones of the model, and values of Gaussian processes."""
+        prior = self._prior
+        own: set[Variable] = {latent.f for latent in prior.processes}
+        behind = set(ancestors([prior.argument], blockers=own))
+        return [v for v in (*prior.model.free_RVs, *own) if v in behind]
+
+    def at_own_rows(self) -> Callable[[Sequence[Array]], Array]:
+        """Return the function of values of `variables` that makes (c, n) of them, at the rows that were fitted."""
+        function = _function(self.variables, self._prior.argument)
+        return lambda values: self._by_function(function(*values), self._prior.n_points)
+
+    def at_new_rows(self, data: Mapping[str, ArrayLike] | None) -> tuple[int, Callable[[Sequence[Array]], Array]]:
+        """Return the number of new rows m, and the function that makes (c, m).
+
+        Raises
+        ------
+        StructureError
+            If Gaussian processes are among the terms: their values at other inputs are not among draws.
+        """
+        prior = self._prior
+        if prior.processes:
+            raise StructureError(
+                f"Draws have the values of {listing([latent.f for latent in prior.processes])} at the rows of the "
+                "model alone. Predict by a fit, fit.predict, or by pm.sample_posterior_predictive."
+            )
+        new: NewData = prior.elsewhere(None, {}).rows(None, data or {})
+        given = {**new.by_row, **new.others}
+        known = {name: prior.model[name] for name in given}
+        there = {v: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()}
+        argument = prior.argument if prior.everywhere is None else prior.everywhere
+        (moved,) = graph_replace([argument], there, strict=False)
+        function, m = _function([*self.variables, *there.values()], moved), len(new)
+
+        def at(values: Sequence[Array]) -> Array:
+            try:
+                return self._by_function(function(*values, *given.values()), m)
+            except (ValueError, IndexError) as error:
+                behind = [v.name for v in prior.model.data_vars if v in ancestors([argument]) and v.name not in given]
+                more = f" It depends on {', '.join(map(repr, behind))} as well." if behind else ""
+                raise ValueError(
+                    f"The argument of the likelihood cannot be computed at {m} new rows from the data given.{more}"
+                ) from error
+
+        return m, at
+
+    def _by_function(self, found: Any, n: int) -> Array:
+        """Values of the argument as (c, n)."""
+        prior = self._prior
+        spread = np.broadcast_to(found, (n, prior.n_functions)[: 1 + prior.by_class])
+        return np.asarray(spread.T if prior.by_class else spread[None], np.float64)
+
+
+def _function(inputs: Sequence[Variable], output: Variable) -> Callable[..., Any]:
+    with without_c_compiler():
+        made = GraphFunction(pytensor.function(list(inputs), [output], mode=INTERPRETED, on_unused_input="ignore"))
+    return lambda *values: made(*values)[0]

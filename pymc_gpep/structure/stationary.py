@@ -1,0 +1,137 @@
+"""Covariances that are a variance times a known function of scaled distances, found in the graph of a model.
+
+Such a covariance is v φ(r²), r² = Σ_d s_d² (x_d − x'_d)², with φ one of the `PROFILES`. The variance v and the scales
+s (d,) are graphs of the hyperparameters. All that a step by batches needs of it can be written down.
+
+Scales are read from the product of inputs that distances are made of. Numbers show whether the covariance is made of
+them and a profile. The pairs of points have distances of all sizes, at several places of the hyperparameters.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.scalar.basic import Cast, Mul
+from pytensor.tensor.elemwise import DimShuffle
+from pytensor.tensor.math import Dot
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.profiles import PROFILES, Profile
+from pymc_gpep.structure.elementwise import is_elementwise
+from pymc_gpep.structure.interpreted import graph_function
+
+__all__ = ["Stationary", "stationary"]
+
+_SPREADS = 0.01, 0.3, 1.0, 3.0  # of points, in length scales over root 2 d
+_POINTS = 8  # for each of these
+_ALIKE = 3e-6  # PyMC adds 1e-12 to squared distances, and their root is to be had of that
+
+
+class Stationary(NamedTuple):
+    """A covariance v φ(r²), and variance and scales as graphs of the hyperparameters."""
+
+    profile: Profile
+    scales: TensorVariable
+    """s, (d,)."""
+    variance: TensorVariable
+    """v φ(0), a number."""
+
+
+def stationary(
+    model: pm.Model,
+    values: Sequence[Variable],
+    graphs: Sequence[TensorVariable],
+    z: TensorVariable,
+    x: TensorVariable,
+    points: Sequence[Sequence[Array]],
+) -> Stationary | None:
+    """The form of a covariance with a prior mean of 0; None where it is another one, or is not seen to be this one.
+
+    Parameters
+    ----------
+    model : pm.Model
+    values : sequence of Variable
+        The hyperparameters.
+    graphs : sequence of TensorVariable
+        Results of `moment_graphs` for inputs z (M, d) and x (B, d), whose number of columns is known.
+    z, x : TensorVariable
+    points : sequence of sequence of array
+        Places of the hyperparameters to look at, values of `values`.
+    """
+    _, cross, own, mean = graphs
+    columns = z.type.shape[1]
+    scales = _scales(cross, z, x)
+    if scales is None or columns is None:
+        return None
+    (variance,) = graph_replace([own], {x: pt.zeros((1, columns))}, strict=False)
+    found = graph_function(model, [*values, z, x], [cross, own, mean, scales, variance[0]])
+    rng = np.random.default_rng(0)
+    possible = list(PROFILES)
+    for point in points:
+        numbers = found(*point, np.zeros((1, columns)), np.zeros((1, columns)))
+        own_scales, v = np.asarray(numbers[3]), float(numbers[4])
+        used = own_scales > 0.0
+        if not (np.isfinite(own_scales).all() and used.any() and np.isfinite(v) and v > 0.0):
+            return None
+        spread = np.repeat(_SPREADS, _POINTS)[:, None] / np.sqrt(2.0 * used.sum())
+        z_at, x_at = (
+            np.where(used, spread * rng.normal(size=(len(spread), columns)) / np.where(used, own_scales, 1.0), 0.3)
+            for _ in range(2)
+        )
+        cross_at, own_at, mean_at, *_ = found(*point, z_at, x_at)
+        if np.any(mean_at != 0.0) or not np.allclose(own_at, v, rtol=_ALIKE, atol=0.0):
+            return None
+        squares = (((z_at[:, None] - x_at) * own_scales) ** 2).sum(axis=2)
+        possible = [
+            each for each in possible if np.allclose(cross_at, each.at(squares, v)[0], rtol=0.0, atol=_ALIKE * v)
+        ]
+    return Stationary(possible[0], scales, variance[0]) if possible else None
+
+
+def _scales(cross: TensorVariable, z: TensorVariable, x: TensorVariable) -> TensorVariable | None:
+    """The s (d,) by which the inputs z are multiplied in the one product of inputs that a covariance has."""
+    products = [each for each in ancestors([cross]) if each.owner is not None and isinstance(each.owner.op, Dot)]
+    of_inputs = [each for each in products if z in ancestors([each]) and x in ancestors([each])]
+    if len(of_inputs) != 1:
+        return None
+    sides = of_inputs[0].owner.inputs
+    of_z = [side for side in sides if z in ancestors([side]) and x not in ancestors([side])]
+    if len(of_z) != 1:
+        return None
+    columns = z.type.shape[1]
+    taken = _columns_taken(of_z[0], z)
+    if taken is None:
+        return None
+    (row,) = graph_replace([of_z[0]], {z: pt.ones((1, columns))}, strict=False)
+    return pt.set_subtensor(pt.zeros(columns)[taken], row.ravel())
+
+
+def _columns_taken(scaled: Variable, z: Variable) -> Array | None:
+    """Which columns of z a matrix has that is z, or some of its columns, times what does not depend on it."""
+    if scaled is z:
+        return np.arange(z.type.shape[1])
+    node: Any = scaled.owner
+    if node is None:
+        return None
+    if isinstance(node.op, AdvancedSubtensor):
+        inner = _columns_taken(node.inputs[0], z)
+        whole = len(node.inputs) == 2 and isinstance(node.inputs[1], Constant)
+        if inner is None or not whole or node.op.idx_list != (slice(None), 0):
+            return None
+        return inner[np.asarray(node.inputs[1].data)]
+    if isinstance(node.op, SpecifyShape) or is_elementwise(scaled, Cast):
+        return _columns_taken(node.inputs[0], z)
+    if isinstance(node.op, DimShuffle) and node.op.new_order == (1, 0):
+        return _columns_taken(node.inputs[0], z)
+    if not is_elementwise(scaled, Mul):
+        return None
+    own = [each for each in node.inputs if z in ancestors([each])]
+    return _columns_taken(own[0], z) if len(own) == 1 else None

@@ -1,0 +1,178 @@
+"""A column as training rows had it, by which new rows are encoded."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.tables.table import Values
+
+__all__ = ["Categories", "Column", "Missing", "Numbers", "Unseen", "column_of"]
+
+type Missing = Literal["error", "impute"]
+type Unseen = Literal["error", "new"]
+
+_NAMED = 5  # rows or categories that a message names
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """A column, as inputs of a Gaussian process.
+
+    Attributes
+    ----------
+    name : str
+    missing : {"error", "impute"}
+        Whether missing values are refused, or taken for the mean of the training rows or a category of their own.
+    """
+
+    name: str
+    missing: Missing
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Number of inputs that the column becomes."""
+
+    @abstractmethod
+    def encode(self, values: Values) -> Array:
+        """Inputs (n, width) of rows.
+
+        Raises
+        ------
+        ValueError
+            If a value is missing, infinite, or a category that training rows did not have, and may not be.
+        TypeError
+            If there are categories where training rows had numbers, or numbers where they had categories.
+        """
+
+    def _refuse_missing(self, absent: Any) -> None:
+        """Raise a ValueError that says which rows lack a value."""
+        (rows,) = np.nonzero(absent)
+        if rows.size and self.missing == "error":
+            raise ValueError(
+                f"Column {self.name!r} has a missing value, NaN, in {_rows(rows)}. Drop such rows, or take "
+                "missing='impute'."
+            )
+
+
+@dataclass(frozen=True)
+class Numbers(Column):
+    """A column of numbers, or of booleans: one standardised input.
+
+    Attributes
+    ----------
+    mean, deviation : float
+        Mean and standard deviation of the training rows. A column that does not vary has the deviation 0, and is the
+        same input 0 at all rows.
+    """
+
+    mean: float
+    deviation: float
+
+    @property
+    def width(self) -> int:
+        """See `Column`."""
+        return 1
+
+    def encode(self, values: Values) -> Array:
+        """See `Column`."""
+        numbers = values.numbers
+        if numbers is None:
+            raise TypeError(f"Column {self.name!r} has categories, and had numbers in training.")
+        absent = np.isnan(numbers)
+        self._refuse_missing(absent)
+        _refuse_infinite(self.name, numbers)
+        if not self.deviation:
+            return np.zeros((len(numbers), 1))
+        scaled = np.where(absent, 0.0, (numbers - self.mean) / self.deviation)
+        return scaled[:, None]
+
+
+@dataclass(frozen=True)
+class Categories(Column):
+    """A column of categories: an input of zeros and ones for each level, and one for levels that are new.
+
+    Rows of different levels are all at the same distance from each other, √2.
+
+    Attributes
+    ----------
+    levels : tuple
+        Categories of the training rows, in order; with None at the end where a missing value is one of them.
+    unseen : {"error", "new"}
+        Whether categories that training rows did not have are refused, or are another level, the same for all.
+    """
+
+    levels: tuple[Any, ...]
+    unseen: Unseen
+
+    @property
+    def width(self) -> int:
+        """See `Column`."""
+        return len(self.levels) + 1
+
+    def encode(self, values: Values) -> Array:
+        """See `Column`."""
+        labels = values.categories
+        if labels is None:
+            assert values.numbers is not None
+            if all(isinstance(level, str) for level in self.levels if level is not None):
+                raise TypeError(f"Column {self.name!r} has numbers, and had categories in training.")
+            labels = np.array([None if np.isnan(x) else x for x in values.numbers], dtype=object)
+        if None not in self.levels:
+            self._refuse_missing(np.array([label is None for label in labels]))
+        place = {level: k for k, level in enumerate(self.levels)}
+        new = sorted({str(label) for label in labels if label not in place and label is not None})
+        if new and self.unseen == "error":
+            named = ", ".join(map(repr, new[:_NAMED])) + (f" and {len(new) - _NAMED} more" if len(new) > _NAMED else "")
+            raise ValueError(
+                f"Column {self.name!r} has a category that training rows did not have: {named}. With unseen='new' such "
+                "rows have a level of their own."
+            )
+        inputs = np.zeros((len(labels), self.width))
+        inputs[np.arange(len(labels)), [place.get(label, len(self.levels)) for label in labels]] = 1.0
+        return inputs
+
+
+def column_of(values: Values, missing: Missing, unseen: Unseen) -> Column:
+    """Make a column of training rows.
+
+    Raises
+    ------
+    ValueError
+        If a number is infinite; if all values are missing; if one is, and may not be.
+    """
+    if values.numbers is not None:
+        _refuse_infinite(values.name, values.numbers)
+        present = values.numbers[~np.isnan(values.numbers)]
+        if not present.size:
+            raise ValueError(f"Column {values.name!r} has missing values, NaN, alone. Leave it out.")
+        # Rounding gives a deviation even to numbers that are all the same.
+        varies = np.ptp(present) > 0
+        mean, deviation = float(present.mean()), float(present.std()) if varies else 0.0
+        column: Column = Numbers(values.name, missing, mean, deviation)
+    else:
+        assert values.categories is not None
+        labels = [label for label in values.categories if label is not None]
+        levels = tuple(dict.fromkeys(labels))
+        try:
+            levels = tuple(sorted(levels))
+        except TypeError:  # of several types
+            levels = tuple(sorted(levels, key=str))
+        absent = len(labels) < len(values.categories)
+        column = Categories(values.name, missing, (*levels, None) if absent and missing == "impute" else levels, unseen)
+    column.encode(values)
+    return column
+
+
+def _refuse_infinite(name: str, numbers: Array) -> None:
+    (rows,) = np.nonzero(np.isinf(numbers))
+    if rows.size:
+        raise ValueError(f"Column {name!r} has an infinite value, inf, in {_rows(rows)}.")
+
+
+def _rows(rows: Any) -> str:
+    more = f" and {rows.size - _NAMED} more" if rows.size > _NAMED else ""
+    return f"row{'s' * (rows.size > 1)} {', '.join(map(str, rows[:_NAMED]))}{more}"

@@ -1,0 +1,237 @@
+"""Columns of a table as inputs of a Gaussian process, with a covariance function and priors for them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.tables.column import Categories, Column, Missing, Numbers, Unseen, column_of
+from pymc_gpep.tables.table import Values, read_table
+
+__all__ = ["KERNELS", "Columns", "columns", "read_columns"]
+
+KERNELS: dict[str, Callable[..., Any]] = {
+    "rbf": pm.gp.cov.ExpQuad,
+    "matern32": pm.gp.cov.Matern32,
+    "matern52": pm.gp.cov.Matern52,
+}
+"""Names of covariance functions of a distance that is scaled by length scales."""
+
+_SPREAD_OF_SCALE = 1.5  # standard deviation of the log of a length scale, as of `default_priors`
+_MAGNITUDE = 1.0, 1.5  # mean and standard deviation of the log of the magnitude, as there
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Columns of a table, as `gpep.columns` reads them.
+
+    Numbers and booleans become one standardised input each. A category becomes inputs of zeros and ones, which share
+    one length scale. Any two categories are as far from each other as any other two.
+
+    Attributes
+    ----------
+    columns : tuple of Column
+        The columns as training rows had them.
+    X : array (n, d)
+        Inputs at the training rows.
+    """
+
+    columns: tuple[Column, ...]
+    X: Array = field(repr=False)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the columns."""
+        return [column.name for column in self.columns]
+
+    @property
+    def coords(self) -> dict[str, Sequence[Any]]:
+        """Coordinates of a model: the columns, by name, for length scales."""
+        return {"column": self.names}
+
+    @cached_property
+    def places(self) -> NDArray[np.int64]:
+        """Number of the column that each of the d inputs belongs to, (d,)."""
+        return np.repeat(np.arange(len(self.columns)), [column.width for column in self.columns])
+
+    def encode(self, table: Any) -> Array:
+        """Inputs at new rows, scaled and encoded as in training.
+
+        Parameters
+        ----------
+        table : DataFrame, dict of str to array, or array (m, columns)
+            Columns of a frame are taken by their names, in any order; others may be there besides. Columns
+            of an array are taken by their places.
+
+        Returns
+        -------
+        array (m, d)
+
+        Raises
+        ------
+        ValueError
+            If a column is missing, or has values that are missing, infinite or unseen categories.
+        TypeError
+            If a column has another type than in training.
+        """
+        given = {values.name: values for values in read_table(table)}
+        if absent := [name for name in self.names if name not in given]:
+            raise ValueError(f"The table lacks the column {absent[0]!r}; it has {', '.join(map(repr, given))}.")
+        return self.encoded([given[name] for name in self.names])
+
+    def encoded(self, table: Sequence[Values]) -> Array:
+        """Inputs (m, d) of columns in the order of training."""
+        blocks = [column.encode(values) for column, values in zip(self.columns, table, strict=True)]
+        return np.concatenate(blocks, axis=1)
+
+    def covariance(
+        self,
+        kernel: str = "matern52",
+        *,
+        ard: bool = False,
+        linear: bool = True,
+        names: tuple[str, str] = ("ls", "eta"),
+        magnitude: tuple[float, float] = _MAGNITUDE,
+    ) -> Any:
+        """Add priors of length scales and of a magnitude to the model of the context, and make a covariance function.
+
+        Numbers share one length scale, or each has its own with `ard`. A column of categories has its own always: rows
+        whose categories differ are √2/ls apart, and with `"rbf"` have the factor exp(−1/ls²). Length scales are
+        log-normal with the median √p, for p columns. The magnitude is log-normal too, with the median e. With `linear`
+        a linear function of the inputs is added; the deviation of its slopes has the name `slope`.
+
+        Parameters
+        ----------
+        kernel : {"rbf", "matern32", "matern52"}
+        ard : bool
+            Whether each column has a length scale of its own. It then has the dim `column`, if the model has that.
+        linear : bool
+            Whether latent functions have a linear part, besides one of this kernel.
+        names : (str, str)
+            Names of the length scale and of the magnitude. Without `ard` the name for categories ends in `_category`.
+        magnitude : (float, float)
+            Mean and standard deviation of the log of the magnitude. The linear part has the same prior where all
+            numbers are one standard deviation from their mean.
+
+        Returns
+        -------
+        pm.gp.cov.Covariance
+            For `pm.gp.Latent(cov_func=...)` with inputs `X`.
+
+        Raises
+        ------
+        TypeError
+            If there is no model.
+        ValueError
+            If there is no such kernel.
+
+        Examples
+        --------
+        >>> table = gpep.columns(frame)
+        >>> with pm.Model(coords=table.coords):
+        ...     f = pm.gp.Latent(cov_func=table.covariance()).prior("f", X=table.X)
+        ...     gpep.Probit("y", f, observed=y)
+        ...     fit = pm.fit(method="ep")
+        >>> fit.predict(table.encode(new))
+        """
+        if kernel not in KERNELS:
+            raise ValueError(f"kernel must be {', '.join(map(repr, KERNELS))}, but is {kernel!r}.")
+        scales = self._length_scales(names[0], ard)
+        eta, d = pm.LogNormal(names[1], *magnitude), self.X.shape[1]
+        covariance = eta**2 * KERNELS[kernel](d, ls=scales[self.places] if scales.ndim else scales)
+        if not linear:
+            return covariance
+        mean, deviation = magnitude
+        slope = pm.LogNormal("slope", mean - np.log(len(self.columns)) / 2, deviation)
+        return covariance + slope**2 * pm.gp.cov.Linear(d, c=np.zeros(d))
+
+    def _length_scales(self, name: str, ard: bool) -> Any:
+        """Length scale of each column, (p,), or one of all."""
+        prior = {"mu": np.log(len(self.columns)) / 2, "sigma": _SPREAD_OF_SCALE}
+        known = "column" in pm.modelcontext(None).coords
+        if ard:
+            return pm.LogNormal(name, **prior, **({"dims": "column"} if known else {"shape": len(self.columns)}))
+        category = np.array([isinstance(column, Categories) for column in self.columns])
+        if not category.any():
+            return pm.LogNormal(name, **prior)
+        of_categories = pm.LogNormal(f"{name}_category", **prior, shape=int(category.sum()))
+        if category.all():
+            return of_categories
+        # One for all numbers, and then those of the categories.
+        where = np.where(category, np.cumsum(category), 0)
+        return pt.concatenate([pm.LogNormal(name, **prior)[None], of_categories])[where]
+
+    def length_scales(self, hyperparameters: Any, names: tuple[str, str] = ("ls", "eta")) -> Array:
+        """Length scale of each column, (p,), among the hyperparameters of a fit.
+
+        A column of numbers that does not vary has an infinite one.
+
+        Raises
+        ------
+        ValueError
+            If `covariance` did not make the hyperparameters.
+        """
+        name, category = names[0], np.array([isinstance(column, Categories) for column in self.columns])
+        known = {key: np.asarray(hyperparameters[key]) for key in (name, f"{name}_category") if key in hyperparameters}
+        found = np.full(len(self.columns), np.nan)
+        if name in known and (known[name].ndim == 0 or known[name].shape == found.shape):
+            found[:] = known[name]
+        if f"{name}_category" in known:
+            found[category] = known[f"{name}_category"]
+        if np.isnan(found).any():
+            raise ValueError("The covariance is not one that Columns.covariance made: it says no length scales.")
+        constant = [isinstance(column, Numbers) and not column.deviation for column in self.columns]
+        return np.where(constant, np.inf, found)
+
+
+def columns(table: Any, *, missing: Missing = "error", unseen: Unseen = "error") -> Columns:
+    """Read the columns of a table as inputs of a Gaussian process.
+
+    Parameters
+    ----------
+    table : DataFrame of pandas or polars, dict of str to array, or array (n, columns)
+        Training rows. Numbers and booleans are standardised; strings and categories become categories.
+    missing : {"error", "impute"}
+        Whether missing values are refused, by the name of their column. `"impute"` takes the mean of the column for a
+        number, and a category of its own for a category.
+    unseen : {"error", "new"}
+        Whether `encode` refuses categories that training rows did not have, by the name of their column. `"new"` takes
+        them for a level of its own.
+
+    Returns
+    -------
+    Columns
+        `X`, `covariance()` with priors for a model, and `encode` for new rows.
+
+    Raises
+    ------
+    TypeError
+        If a column has values that are neither numbers nor strings.
+    ValueError
+        If there is no row or column, if values are missing or infinite, or for options that are not known.
+
+    Examples
+    --------
+    >>> table = gpep.columns(pd.DataFrame({"age": [31.0, 45.0, 28.0], "city": ["Rome", "Oslo", "Rome"]}))
+    >>> table.X.shape  # one for age, and three for the two cities and any other
+    (3, 4)
+    """
+    return read_columns(read_table(table), missing, unseen)
+
+
+def read_columns(table: Sequence[Values], missing: Missing = "error", unseen: Unseen = "error") -> Columns:
+    """Read columns that were taken apart; see `columns`."""
+    for name, value, known in (("missing", missing, ("error", "impute")), ("unseen", unseen, ("error", "new"))):
+        if value not in known:
+            raise ValueError(f"{name} must be {known[0]!r} or {known[1]!r}, but is {value!r}.")
+    if not table or not table[0].size:
+        raise ValueError("The table has no rows or no columns.")
+    made = tuple(column_of(values, missing, unseen) for values in table)
+    X = np.concatenate([column.encode(values) for column, values in zip(made, table, strict=True)], axis=1)
+    return Columns(made, X)

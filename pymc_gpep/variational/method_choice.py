@@ -1,0 +1,109 @@
+"""The method that `pm.fit(method="auto")` takes: all rows together, inducing inputs, or these by batches of rows."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pymc as pm
+
+from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.rows.open_rows import rows_of
+from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure.memory import available_memory
+
+__all__ = ["AUTO", "MethodChoice", "choose_method", "chosen"]
+
+_log = logging.getLogger("pymc")  # which shows what it is told, as of other choices of pm.fit and pm.sample
+
+AUTO = "auto"
+"""The name that stands for a choice."""
+
+_DENSE = 1e10  # c n³ of a fit of a minute or so
+_MATRICES = 6  # of n × n numbers, for each function and for all together, that a search with derivatives holds
+_INDUCING = 100
+_SWEPT = 2e8  # c n M² of a minute or so, for the sweeps of a search
+_BATCH = 200
+_PASSES, _FEWEST, _MOST = 10, 1000, 10_000  # over the rows; and steps
+_GIGABYTE = 1e9
+
+
+class MethodChoice(NamedTuple):
+    """A method with its options for `pm.fit`.
+
+    Attributes
+    ----------
+    method : str
+    options : dict
+    n : int or None
+        How many steps; None for the limit on iterations that `pm.fit` has.
+    reason : str
+        Why, as a sentence.
+    """
+
+    method: str
+    options: Mapping[str, Any]
+    n: int | None
+    reason: str
+
+    def __str__(self) -> str:
+        """Name of the method, and what it takes besides."""
+        told = [self.method]
+        if "inducing" in self.options:
+            inducing = self.options["inducing"]
+            told.append(f"{inducing if np.ndim(inducing) == 0 else np.shape(inducing)[-2]} inducing inputs")
+        if "batch_size" in self.options:
+            told.append(f"{self.n} steps of {self.options['batch_size']} rows")
+        return ", ".join(told)
+
+
+def choose_method(
+    classifier: GPClassifier, given: Mapping[str, Any], max_dense_rows: int | None = None
+) -> MethodChoice:
+    """Choose a method by rows, latent functions and memory.
+
+    Parameters
+    ----------
+    classifier : GPClassifier
+        The reading of the model.
+    given : dict
+        Options of the user. `inducing`, `batch_size` and `data` ask for inducing inputs.
+    max_dense_rows : int, optional
+        Most rows for matrices of all of them. If not given these end where a fit would take minutes.
+    """
+    likelihood, c = classifier.likelihood_model, classifier.n_functions
+    n = classifier.n_points if given.get("data") is None else rows_of(given["data"]).n_rows
+    told = f"{n} rows and {c} latent function{'s' * (c > 1)}"
+    dense = likelihood.method if likelihood.method != SparseEP.name else None
+    if classifier.effects or not SparseEP.approximates(likelihood):
+        what = "a sum of effects" if classifier.effects else f"a {classifier.kind} likelihood"
+        return MethodChoice(dense or SparseEP.name, {}, None, f"no method with inducing inputs fits {what}.")
+    asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
+    held, there = 8.0 * _MATRICES * (c + 1) * n * n, available_memory()
+    few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
+    if dense and not asked and few and held <= there:
+        return MethodChoice(dense, {}, None, f"{told} are few enough for matrices of all rows.")
+    why = f"{told} are many for matrices of all rows"
+    if asked or not dense:
+        why = f"{' and '.join(asked) or 'the likelihood'} asks for inducing inputs"
+    elif few:
+        why = f"matrices of all rows take {held / _GIGABYTE:.1f} GB, and {there / _GIGABYTE:.1f} GB are free"
+    inducing = given.get("inducing")
+    size = (
+        min(_INDUCING, n) if inducing is None else int(inducing) if np.ndim(inducing) == 0 else np.shape(inducing)[-2]
+    )
+    by_batches = given.get("batch_size") is not None
+    if not by_batches and c * float(n) * size**2 <= _SWEPT:
+        options = {"inducing": size, "shared_inducing": True} if inducing is None else {}
+        return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
+    batch = given.get("batch_size") or _BATCH
+    steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
+    return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: a step takes {batch} of them.")
+
+
+def chosen(model: pm.Model | None, given: Mapping[str, Any]) -> MethodChoice:
+    """Read a model, choose a method for it, and say which and why."""
+    classifier = read_classifier(pm.modelcontext(model), given.get("likelihood"), given.get("hyperparameters", ()))
+    choice = choose_method(classifier, given)
+    _log.info("method='auto' takes %s: %s", choice, choice.reason)
+    return choice

@@ -1,0 +1,37 @@
+"""The table of classifiers, from results that are made up."""
+
+import numpy as np
+import pytest
+
+from benchmarks.classifiers import CLASSIFIERS, EXPERIMENT, FOLDED, OURS, SPLIT, splits
+
+
+def result(log_p, seconds=1.0):
+    return {"log_p": np.array(log_p), "wrong": np.array(log_p) < np.log(0.5), "fold_seconds": np.array([seconds] * 3)}
+
+
+def test_differences_are_paired():
+    other = "logistic regression"
+    found = {f"wine, {OURS}": result([-0.1, -0.2, -0.3]), f"wine, {other}": result([-0.4, -1.1, -0.9], 0.5)}
+    record, text = EXPERIMENT.report(found)
+    values = record["wine"][other]
+    differences = np.array([0.3, 0.9, 0.6])
+    assert values["difference"] == pytest.approx(differences.mean())
+    assert values["standard_error"] == pytest.approx(differences.std(ddof=1) / np.sqrt(3))
+    assert values["error"] == pytest.approx(2 / 3)
+    assert "| wine | 3 | 0.200, 1 s | not run | 0.800 ± 0.173, 0.5 s | not run | not run | not run |" in text
+    assert text.count("| not run") > len(FOLDED) + len(SPLIT) - 2  # sets that were not run are in the table too
+
+
+def test_every_classifier_has_a_cell_for_every_set():
+    names = {cell.name for cell in EXPERIMENT.cells("", False)}
+    assert names == {f"{name}, {which}" for name in (*FOLDED, *SPLIT) for which in CLASSIFIERS}
+
+
+def test_folds_have_each_row_once(tmp_path):
+    rows = [f"{k},{k % 7},{'ab'[k % 2]}" for k in range(40)]
+    (tmp_path / "iris.csv").write_text("\n".join(["x,z,label", *rows]))
+    folds = splits(tmp_path, "iris")
+    assert len(folds) == 10
+    assert sorted(np.concatenate([Xnew[:, 0] for _, _, Xnew, _ in folds])) == list(range(40))
+    assert all(set(y) == {"a", "b"} == set(ynew) for _, y, _, ynew in folds)

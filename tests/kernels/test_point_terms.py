@@ -1,0 +1,132 @@
+"""Log normalisers of the factors of points, and their derivatives, against quadrature and differences."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.integrate import quad
+from scipy.special import log_ndtr, logsumexp
+
+from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.sparse_step.point_terms import FLAT, mix_labels, one_probit, pairs, whole_points
+from pymc_gpep.kernels.special.largest_of_independent import LEGENDRE, log_largest_and_derivatives
+from pymc_gpep.kernels.special.tabulated_normal import log_cdf_and_hazard
+
+LOG_ERROR = np.log(1e-6)
+RNG = np.random.default_rng(0)
+
+
+@kernel
+def table(z, found):
+    for i in range(z.size):
+        found[0, i], found[1, i] = log_cdf_and_hazard(z[i])
+
+
+def test_the_table_has_eleven_digits():
+    z = np.concatenate([RNG.uniform(-12.0, 12.0, 20_000), [-40.0, -9.0, -8.999999, 0.0, 8.999999, 9.0, 40.0]])
+    found = np.empty((2, z.size))
+    table(z, found)
+    expected = log_ndtr(z)
+    hazard = np.exp(-0.5 * z * z - 0.5 * np.log(2.0 * np.pi) - expected)
+    assert_allclose(found[0], expected, rtol=1e-13, atol=1e-13)
+    assert_allclose(found[1], np.where(z >= 9.0, 0.0, hazard), rtol=1e-11, atol=1e-11)
+    nothing = np.empty((2, 1))
+    table(np.array([np.nan]), nothing)
+    assert np.isnan(nothing).all()
+
+
+def terms(compute, mean, variance, *between):
+    found = np.empty(len(mean)), np.empty_like(mean), np.empty_like(mean)
+    compute(mean, variance, *between, *found)
+    return found
+
+
+def assert_derivatives(compute, mean, variance, *between, atol):
+    """Of values, by central differences."""
+    _, in_mean, in_variance = terms(compute, mean, variance, *between)
+    h = 1e-4
+    for i in range(mean.shape[1]):
+        step = h * (np.arange(mean.shape[1]) == i)
+        for slope, up, down in (
+            (in_mean, (mean + step, variance), (mean - step, variance)),
+            (in_variance, (mean, variance + step), (mean, variance - step)),
+        ):
+            difference = terms(compute, *up, *between)[0] - terms(compute, *down, *between)[0]
+            assert_allclose(slope[:, i], difference / (2.0 * h), rtol=1e-4, atol=atol)
+
+
+def some(b, d, spread=2.0):
+    return RNG.normal(size=(b, d)) * spread, RNG.uniform(0.01, 1.0, (b, d)) * spread**2
+
+
+def test_pairs():
+    mean, variance = some(20, 6)
+    value, *_ = terms(pairs, mean, variance, 2.0)
+    z = (mean[:, :3] - mean[:, 3:]) / np.sqrt(2.0 + variance[:, :3] + variance[:, 3:])
+    assert_allclose(value, log_ndtr(z).sum(axis=1), rtol=1e-7, atol=1e-8)
+    assert_derivatives(pairs, mean, variance, 2.0, atol=1e-6)
+
+
+def test_one_function():
+    mean, variance = some(20, 1)
+    labels = RNG.integers(2, size=20)
+    value, *_ = terms(one_probit, mean, variance, labels, 1.0)
+    assert_allclose(
+        value, log_ndtr((2 * labels - 1) * mean[:, 0] / np.sqrt(1.0 + variance[:, 0])), rtol=1e-7, atol=1e-8
+    )
+    assert_derivatives(one_probit, mean, variance, labels, 1.0, atol=1e-6)
+
+
+def by_quadrature(mean, variance, y):
+    """log ∫ N(u | m_y, 1 + v_y) ∏ Φ((u − m_k) / √(1 + v_k)) du."""
+    width = np.sqrt(1.0 + variance)
+    others = np.arange(len(mean)) != y
+
+    def log_integrand(x):
+        u = mean[y] + width[y] * x
+        return -0.5 * x * x + log_ndtr((u - mean[others]) / width[others]).sum()
+
+    grid = np.linspace(-60.0, 60.0, 4001)
+    top = grid[np.argmax([log_integrand(x) for x in grid])]
+    peak = log_integrand(top)
+    inside, _ = quad(lambda x: np.exp(log_integrand(x) - peak), top - 12.0, top + 12.0, points=[top], limit=500)
+    return peak + np.log(inside) - 0.5 * np.log(2.0 * np.pi)
+
+
+@pytest.mark.parametrize("spread", [1.0, 4.0, 20.0])
+def test_whole_points(spread):
+    """With widths that are alike, where few nodes do, and others."""
+    mean, variance = some(12, 5, spread)
+    variance[6:, 1:] *= 1e-3
+    labels = RNG.integers(5, size=12)
+    value, in_mean, in_variance = terms(whole_points, mean, variance, labels, 1.0, FLAT, LOG_ERROR, np.zeros(12))
+    expected = [by_quadrature(mean[b], variance[b], labels[b]) for b in range(12)]
+    assert_allclose(value, expected, rtol=1e-5, atol=2e-5)
+    for b in range(12):
+        rho, gamma = np.empty(5), np.empty(5)
+        log_largest_and_derivatives(mean[b], 1.0 + variance[b], labels[b], *LEGENDRE, rho, gamma, np.empty((10, 5)))
+        assert_allclose(in_mean[b], rho, rtol=1e-4, atol=1e-4)
+        assert_allclose(in_variance[b], 0.5 * (rho**2 - gamma), rtol=1e-4, atol=1e-4)
+
+
+def test_the_start_of_a_search_for_a_mode_does_not_matter():
+    mean, variance = some(30, 4)
+    labels = RNG.integers(4, size=30)
+    places = np.zeros(30)
+    first = terms(whole_points, mean, variance, labels, 1.0, FLAT, LOG_ERROR, places)
+    assert places.any()
+    far = np.where(np.arange(30) % 3 == 0, np.nan, 5.0)
+    for start in (places, far):
+        again = terms(whole_points, mean, variance, labels, 1.0, FLAT, LOG_ERROR, start)
+        for one, other in zip(first, again, strict=True):
+            assert_allclose(one, other, atol=1e-4)
+
+
+def test_labels_may_be_noise():
+    value, in_mean, in_variance = np.log([0.3, 1e-30]), RNG.normal(size=(2, 3)), RNG.normal(size=(2, 3))
+    found = value.copy(), in_mean.copy(), in_variance.copy()
+    mix_labels(0.06, 3, *found)
+    expected = logsumexp([np.log(0.94) + value, np.full(2, np.log(0.02))], axis=0)
+    assert_allclose(found[0], expected)
+    share = 0.94 * np.exp(value - expected)[:, None]
+    assert_allclose(found[1], share * in_mean)
+    assert_allclose(found[2], share * in_variance)

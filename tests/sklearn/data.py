@@ -1,0 +1,30 @@
+"""A small data frame with labels, numbers and counts."""
+
+import numpy as np
+import pandas as pd
+
+__all__ = ["frame", "ratio"]
+
+ROWS = 40
+
+
+def frame(rows: int = ROWS) -> tuple[pd.DataFrame, pd.Series, np.ndarray]:
+    """A frame of a number, a boolean and a category, two classes by name, and a latent function of these."""
+    rng = np.random.default_rng(5)
+    table = pd.DataFrame(
+        {
+            "age": rng.uniform(20, 80, rows),
+            "smokes": rng.integers(2, size=rows).astype(bool),
+            "city": rng.choice(["Oslo", "Rome", "Bern"], rows),
+        }
+    )
+    f = np.sin(table["age"] / 10) + table["smokes"] - 1.0 * (table["city"] == "Rome")
+    labels = pd.Series(np.where(f + 0.3 * rng.standard_normal(rows) > 0.3, "well", "ill"))
+    return table, labels, np.asarray(f, dtype=float)
+
+
+def ratio(columns):
+    """A covariance of a user's own, which a pickle can find."""
+    import pymc as pm
+
+    return pm.HalfNormal("size", 2.0) ** 2 * pm.gp.cov.RatQuad(columns.X.shape[1], alpha=1.0, ls=2.0)

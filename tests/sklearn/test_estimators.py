@@ -1,0 +1,248 @@
+"""Estimators against models that are written down, and against scikit-learn's own Gaussian process."""
+
+import copy
+import io
+import pickle
+
+import joblib
+import numpy as np
+import pymc as pm
+import pytest
+from scipy.special import ndtr
+from scipy.stats import poisson
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.gaussian_process import GaussianProcessRegressor as ExactRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, DotProduct, Matern, WhiteKernel
+from sklearn.metrics import d2_tweedie_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import MinMaxScaler
+
+import pymc_gpep as gpep
+from pymc_gpep.sklearn import GaussianProcessClassifier, GaussianProcessCounts, GaussianProcessRegressor, estimator
+from pymc_gpep.sklearn.probability_draws import probability_draws
+from pymc_gpep.variational import method_choice
+from tests.sklearn.data import frame, ratio
+
+
+@pytest.fixture(scope="module")
+def two_classes():
+    X, y, _ = frame()
+    return GaussianProcessClassifier(random_state=0).fit(X, y)
+
+
+@pytest.fixture(scope="module")
+def three_classes():
+    X, _, f = frame()
+    return GaussianProcessClassifier(linear=False, random_state=0).fit(X[["age"]], np.digitize(f, [-0.3, 0.8]))
+
+
+def test_classifier_is_the_model_that_one_would_write(two_classes):
+    X, y, _ = frame()
+    table = gpep.columns(X)
+    with pm.Model(coords=table.coords):
+        f = pm.gp.Latent(cov_func=table.covariance()).prior("f", X=table.X)
+        gpep.Probit("y", f, observed=(y == "well").to_numpy(dtype=int))
+        fit = pm.fit(method="ep", starts=2, random_seed=1, progressbar=False)
+    new = X.iloc[:7].assign(age=33.0)
+    expected = fit.predict(table.encode(new))["p"].values
+    np.testing.assert_allclose(two_classes.predict_proba(new), expected, atol=1e-6)
+    assert two_classes.classes_.tolist() == ["ill", "well"]
+    np.testing.assert_array_equal(two_classes.predict(new), np.array(["ill", "well"])[expected.argmax(axis=1)])
+    assert two_classes.score(X, y) == np.mean(two_classes.predict(X) == y)
+    assert two_classes.fit_method_ == two_classes.fit_.name == "ep"
+
+
+def test_regressor_is_exact():
+    X = np.random.default_rng(0).uniform(-2, 2, (25, 2)) * [1.0, 100.0] + [0.0, 30.0]
+    y = 50 + 7 * np.sin(X[:, 0]) + X[:, 1] / 50 + np.random.default_rng(1).standard_normal(25)
+    ours = GaussianProcessRegressor().fit(X, y)
+    eta, ls, slope, noise = (float(ours.fit_.hyperparameters[name]) for name in ("eta", "ls", "slope", "noise"))
+    linear = ConstantKernel(slope**2) * DotProduct(0.0)
+    kernel = ConstantKernel(eta**2) * Matern(ls, nu=2.5) + linear + WhiteKernel(noise**2)
+    exact = ExactRegressor(kernel, optimizer=None)
+    with np.errstate(divide="ignore"):  # it takes the logarithm of what DotProduct has for 0
+        exact.fit((X - X.mean(axis=0)) / X.std(axis=0), (y - y.mean()) / y.std())
+    new = X[:6] + np.array([0.2, 5.0])
+    mean, deviation = exact.predict((new - X.mean(axis=0)) / X.std(axis=0), return_std=True)
+    found = ours.predict(new, return_std=True)
+    np.testing.assert_allclose(found[0], y.mean() + y.std() * mean, rtol=1e-6)
+    np.testing.assert_allclose(found[1], y.std() * deviation, rtol=1e-5)
+    np.testing.assert_array_equal(ours.predict(new), found[0])
+    ends = ours.predict_interval(new, 0.5)
+    np.testing.assert_allclose(ends[:, 1] - ends[:, 0], 2 * 0.674489750196 * found[1], rtol=1e-5)
+    assert ours.score(X, y) > 0.9
+
+
+@pytest.mark.parametrize("likelihood", ["poisson", "negative_binomial"])
+def test_counts_have_the_mean_of_a_log_normal_rate(likelihood):
+    X, _, f = frame()
+    y = np.random.default_rng(2).poisson(np.exp(1 + f))
+    counts = GaussianProcessCounts(likelihood=likelihood).fit(X, y)
+    moments = counts.fit_.predict(counts.columns_.encode(X.iloc[:9]))
+    mean = np.exp(moments["mean"].values + moments["variance"].values / 2)
+    np.testing.assert_allclose(counts.predict(X.iloc[:9]), mean, rtol=1e-6)
+    ends = counts.predict_interval(X.iloc[:9], 0.8)
+    assert (ends[:, 0] <= mean).all()
+    assert (ends[:, 1] >= poisson.ppf(0.9, np.exp(moments["mean"].values))).all()
+    assert counts.score(X, y) == pytest.approx(d2_tweedie_score(y, counts.predict(X), power=1))
+
+
+def test_interval_of_two_classes_is_that_of_the_latent_function(two_classes):
+    X, _, _ = frame()
+    moments = two_classes.fit_.predict(two_classes.columns_.encode(X.iloc[:5]))
+    f, deviation = moments["mean"].values, np.sqrt(moments["variance"].values)
+    ends = two_classes.predict_interval(X.iloc[:5], 0.9)
+    np.testing.assert_allclose(ends[:, 1, 0], ndtr(f - 1.6448536 * deviation), rtol=1e-5)
+    np.testing.assert_allclose(ends[:, 0, 0] + ends[:, 1, 1], 1.0)
+    p = two_classes.predict_proba(X.iloc[:5])
+    assert ((ends[:, :, 0] < p) & (p < ends[:, :, 1])).all()
+
+
+def test_draws_of_probabilities_average_to_the_probabilities(three_classes):
+    X = frame()[0][["age"]].iloc[:6]
+    moments = three_classes.fit_.predict(three_classes.columns_.encode(X))
+    draws = probability_draws(moments["mean"].values, moments["cov"].values, 4000)
+    error = 5 * draws.std(axis=0) / np.sqrt(4000)
+    assert (np.abs(draws.mean(axis=0) - three_classes.predict_proba(X)) < error).all()
+    ends = three_classes.predict_interval(X, 0.5)
+    inside = (ends[None, ..., 0] <= draws) & (draws <= ends[None, ..., 1])
+    np.testing.assert_allclose(inside.mean(axis=0), 0.5, atol=0.06)
+
+
+@pytest.mark.parametrize("dump", ["pickle", "joblib"])
+def test_what_was_dumped_predicts_the_same(two_classes, dump):
+    X, _, _ = frame()
+    if dump == "pickle":
+        again = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(two_classes))))
+    else:
+        file = io.BytesIO()
+        joblib.dump(two_classes, file)
+        again = joblib.load(file)
+    np.testing.assert_allclose(again.predict_proba(X), two_classes.predict_proba(X), atol=1e-8)
+    assert again.fit_.log_evidence == pytest.approx(two_classes.fit_.log_evidence)
+    assert [rv.name for rv in again.model_.free_RVs] == [rv.name for rv in two_classes.model_.free_RVs]
+
+
+def test_copies_share_the_fit_and_clones_have_none(two_classes):
+    assert copy.deepcopy(two_classes).fit_ is two_classes.fit_
+    with pytest.raises(NotFittedError):
+        clone(two_classes).fit_  # noqa: B018
+
+
+def test_relevance_is_an_inverse_length_scale_by_column(two_classes):
+    found = two_classes.relevance_
+    assert found.index.tolist() == two_classes.feature_names_in_.tolist() == ["age", "smokes", "city"]
+    scales = two_classes.fit_.hyperparameters
+    expected = [1 / scales["ls"], 1 / scales["ls"], 1 / scales["ls_category"].item()]
+    np.testing.assert_allclose(found, expected)
+
+
+def test_covariances_of_a_users_own_are_taken_and_pickled():
+    X, y, _ = frame()
+    fitted = GaussianProcessClassifier(kernel=ratio).fit(X, y)
+    assert [rv.name for rv in fitted.model_.free_RVs if "f" not in rv.name] == ["size"]
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
+    with pytest.raises(ValueError, match="it says no length scales"):
+        fitted.relevance_  # noqa: B018
+
+
+def test_more_rows_are_fitted_by_inducing_inputs():
+    X, y, _ = frame()
+    fitted = GaussianProcessClassifier(max_dense_rows=30, fit_options={"inducing": 15}, random_state=0).fit(X, y)
+    assert fitted.fit_method_ == "sparse_ep, 15 inducing inputs"
+    assert fitted.fit_.inducing_inputs.shape[1] == 15
+    assert fitted.score(X, y) > 0.8
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
+
+
+def test_many_rows_are_fitted_by_batches(monkeypatch):
+    for name, value in {"_SWEPT": 30, "_BATCH": 10, "_FEWEST": 20, "_PASSES": 1}.items():
+        monkeypatch.setattr(method_choice, name, value)
+    X, y, _ = frame()
+    fitted = GaussianProcessClassifier(max_dense_rows=0, linear=False, fit_options={"inducing": 8}, random_state=0)
+    fitted.fit(X, y)
+    assert fitted.fit_method_ == "sparse_ep, 8 inducing inputs, 20 steps of 10 rows"
+    assert len(fitted.fit_.hist) == 20
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(X), fitted.predict_proba(X), atol=1e-8)
+
+
+def test_label_noise_keeps_probabilities_from_the_ends():
+    X, y, _ = frame()
+    fitted = GaussianProcessClassifier(label_noise=0.1, fit_options={"inducing": 10}, random_state=0).fit(X, y)
+    p = fitted.predict_proba(X)
+    assert p.min() > 0.05
+    ends = fitted.predict_interval(X.iloc[:4])
+    assert (ends[..., 0] > 0.05 - 1e-12).all()
+    assert (ends[..., 0] < ends[..., 1]).all()
+
+
+def test_columns_are_taken_from_frames_in_a_pipeline():
+    X, y, _ = frame()
+    numbers = make_pipeline(MinMaxScaler(), GaussianProcessClassifier(linear=False)).fit(X[["age", "smokes"]], y)
+    whole = GaussianProcessClassifier(linear=False).fit(X[["age", "smokes"]], y)
+    np.testing.assert_allclose(
+        numbers.predict_proba(X[["age", "smokes"]]), whole.predict_proba(X[["age", "smokes"]]), atol=1e-6
+    )
+
+
+def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
+    X, y, _ = frame()
+    with pytest.raises(ValueError, match="'city' has a category that training rows did not have: 'Lima'"):
+        two_classes.predict(X.assign(city="Lima"))
+    with pytest.raises(ValueError, match="'age' has a missing value, NaN, in row 0"):
+        GaussianProcessClassifier().fit(X.assign(age=np.where(X.index == 0, np.nan, X["age"])), y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        two_classes.predict(X[["smokes", "age", "city"]])
+    with pytest.raises(ValueError, match="there is one class"):
+        GaussianProcessClassifier().fit(X, np.ones(len(X)))
+    with pytest.raises(ValueError, match=r"whole numbers of at least 0, but one is 1\.5"):
+        GaussianProcessCounts().fit(X, np.full(len(X), 1.5))
+
+
+def test_numbers_beside_strings_in_a_list_stay_numbers():
+    X = [[1.0, "a"], [2.0, "b"], [3.0, "a"], [4.0, "b"]] * 3
+    fitted = GaussianProcessClassifier().fit(X, ["u", "v", "v", "u"] * 3)
+    assert fitted.columns_.X.shape == (12, 4)
+    assert fitted.predict([[2.5, "a"]]).shape == (1,)
+
+
+def test_few_rows_have_two_starts(monkeypatch):
+    X, y, _ = frame()
+    given = []
+    monkeypatch.setattr(pm, "fit", lambda **arguments: given.append(arguments))
+    for rows in (40, 39):
+        monkeypatch.setattr(estimator, "_AGAIN", rows)
+        GaussianProcessClassifier().fit(X, y)
+    assert [arguments.get("starts", 1) for arguments in given] == [2, 1]
+
+
+def test_more_numbers_than_fit_together_are_refused():
+    X, _, f = frame()
+    with pytest.raises(ValueError, match=r"There are 40 rows, and max_dense_rows is 30\."):
+        GaussianProcessRegressor(max_dense_rows=30).fit(X, f)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "message"),
+    [
+        ({"kernel": "cosine"}, ValueError, "kernel must be 'rbf'"),
+        ({"ard": "yes"}, TypeError, "ard must be True or False"),
+        ({"max_dense_rows": 10.5}, TypeError, "max_dense_rows must be a whole number"),
+        ({"label_noise": "some"}, TypeError, "label_noise must be a number"),
+        ({"missing": "drop"}, ValueError, "missing must be 'error' or 'impute'"),
+        ({"method": "nested_epp"}, KeyError, "Did you mean 'nested_ep'"),
+    ],
+)
+def test_parameters_are_looked_at_by_fit(wrong, error, message):
+    X, y, _ = frame()
+    with pytest.raises(error, match=message):
+        GaussianProcessClassifier(**wrong).fit(X, y)
+
+
+def test_levels_of_intervals_are_probabilities(two_classes):
+    with pytest.raises(ValueError, match="level must be between 0 and 1"):
+        two_classes.predict_interval(frame()[0], 1.0)

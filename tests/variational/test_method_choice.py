@@ -1,0 +1,84 @@
+"""`pm.fit(method="auto")`: which method a number of rows, functions and bytes leads to."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+
+from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
+from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
+from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.variational import method_choice
+from pymc_gpep.variational.method_choice import choose_method
+from tests import models
+
+
+def classifier(n, c, likelihood=MultinomialProbitLikelihood, effects=()):
+    return SimpleNamespace(
+        n_points=n, n_functions=c, likelihood_model=likelihood(), effects=effects, kind=likelihood.name
+    )
+
+
+@pytest.fixture(autouse=True)
+def memory(monkeypatch):
+    monkeypatch.setattr(method_choice, "available_memory", lambda: 16e9)
+
+
+def test_few_rows_are_fitted_by_all_of_them_together():
+    assert choose_method(classifier(1000, 10), {})[:3] == ("nested_ep", {}, None)
+
+
+def test_some_thousand_rows_are_swept_over():
+    method, options, n, reason = choose_method(classifier(5000, 3), {})
+    assert (method, options, n) == ("sparse_ep", {"inducing": 100, "shared_inducing": True}, None)
+    assert "5000 rows and 3 latent functions" in reason
+
+
+def test_a_user_may_say_what_few_rows_are():
+    assert choose_method(classifier(900, 3), {}, 500).method == "sparse_ep"
+    assert choose_method(classifier(4000, 3), {}, 5000).method == "nested_ep"
+
+
+def test_a_choice_is_told_in_few_words():
+    assert str(choose_method(classifier(100, 3), {})) == "nested_ep"
+    assert str(choose_method(classifier(5000, 3), {})) == "sparse_ep, 100 inducing inputs"
+    assert str(choose_method(classifier(12_000, 10), {})) == "sparse_ep, 1000 steps of 200 rows"
+
+
+@pytest.mark.parametrize(("rows", "steps"), [(12_000, 1000), (60_000, 3000), (10**8, 10_000)])
+def test_many_rows_are_taken_by_batches(rows, steps):
+    assert choose_method(classifier(rows, 10), {})[:3] == ("sparse_ep", {"batch_size": 200}, steps)
+
+
+def test_few_rows_that_do_not_fit_into_memory_have_inducing_inputs(monkeypatch):
+    monkeypatch.setattr(method_choice, "available_memory", lambda: 1e8)
+    found = choose_method(classifier(1000, 3), {})
+    assert found.method == "sparse_ep"
+    assert "0.2 GB" in found.reason
+
+
+def test_options_of_a_user_ask_for_inducing_inputs():
+    assert choose_method(classifier(100, 3), {"inducing": 20})[:2] == ("sparse_ep", {})
+    assert choose_method(classifier(100, 3), {"batch_size": 50})[:2] == ("sparse_ep", {"batch_size": 50})
+    data = np.zeros((30_000, 2)), np.zeros(30_000, int)
+    assert choose_method(classifier(100, 3), {"data": data})[:2] == ("sparse_ep", {"batch_size": 200})
+
+
+def test_models_that_inducing_inputs_do_not_fit_keep_the_method_of_their_likelihood():
+    assert choose_method(classifier(50_000, 3, effects=("u",)), {})[:2] == ("nested_ep", {})
+    assert choose_method(classifier(50_000, 1, OrderedLogitLikelihood), {})[:2] == ("ep", {})
+
+
+def test_label_noise_has_inducing_inputs_for_few_rows_too():
+    found = choose_method(classifier(100, 3, RobustMaxLikelihood), {})
+    assert found[:2] == ("sparse_ep", {"inducing": 100, "shared_inducing": True})
+
+
+def test_a_model_is_fitted_by_the_method_chosen_and_the_reason_is_said(caplog):
+    with caplog.at_level("INFO", logger="pymc"), models.fixed()[0]:
+        found = pm.fit(method="auto", progressbar=False)
+        same = pm.fit(method="nested_ep", progressbar=False)
+    assert found.log_evidence == same.log_evidence
+    assert "method='auto' takes nested_ep: " in caplog.text
+    assert "few enough" in caplog.text
