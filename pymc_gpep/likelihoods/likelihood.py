@@ -31,7 +31,7 @@ class Reading(NamedTuple):
     everywhere: "Reading | None" = None
     """The same at all rows of the data, where the responses of some are missing."""
     likelihood: "Likelihood | None" = None
-    """What the likelihood is, where that is known only of the variable that was read; else None."""
+    """The likelihood itself, where only the variable that was read tells which it is; else None."""
 
 
 @dataclass(frozen=True)
