@@ -1,7 +1,7 @@
 """The softmax likelihood of votes, p(y | f) = N! / Π_a y_a! Π_a π_a^(y_a), N = Σ_a y_a and π the softmax of f.
 
-Arrays are those of `pymc_gpep.kernels.likelihoods.softmax`, but for the votes `y` (n, c), and for `pi` (c, n), which
-holds N π. The curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
+Arrays are as in `pymc_gpep.kernels.likelihoods.softmax`. Only the votes `y` are (n, c), and `pi` (c, n) holds N π. The
+curvature is N (diag(π) − ππᵀ), a coupled site precision whose sum over classes is N.
 """
 
 import math
@@ -9,6 +9,7 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
+from pymc_gpep.kernels.likelihoods.softmax import curvature_slope as of_one_vote
 
 __all__ = ["along_line", "curvature_slope", "log_density", "log_ways", "point_log_density"]
 
@@ -115,19 +116,18 @@ def along_line(f, y, direction, t):
 def curvature_slope(pi, cov, slope):
     """−½ Σ_kl S_i[k, l] ∂W_i[k, l] / ∂f_i into `slope` (c, n), for covariances S_i and W_i = N (diag(π) − ππᵀ).
 
-    With d = diag S and q = S π it is −½ N π ∘ (d − 2q − πᵀ(d − 2q)), for each point.
+    It is that of one vote, N times.
     """
     c, n = pi.shape
-    for i in range(n):
-        votes = 0.0
-        for a in range(c):
-            votes += pi[a, i]
-        average = 0.0
-        for a in range(c):
-            inner = cov[i, a, a]
-            for e in range(c):
-                inner -= 2.0 * cov[i, a, e] * pi[e, i] / votes
-            slope[a, i] = inner
-            average += pi[a, i] / votes * inner
-        for a in range(c):
-            slope[a, i] = -0.5 * pi[a, i] * (slope[a, i] - average)
+    votes = np.zeros(n)
+    own = np.empty((c, n))
+    for a in range(c):
+        for i in range(n):
+            votes[i] += pi[a, i]
+    for a in range(c):
+        for i in range(n):
+            own[a, i] = pi[a, i] / votes[i]
+    of_one_vote(own, cov, slope)
+    for a in range(c):
+        for i in range(n):
+            slope[a, i] *= votes[i]

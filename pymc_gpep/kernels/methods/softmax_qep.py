@@ -15,7 +15,10 @@ from pymc_gpep.kernels.moments.coupled_projection import difference_precision, p
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
-__all__ = ["cavity", "new_site", "softmax_qep_update", "softmax_sites"]
+__all__ = ["LEAST", "cavity", "log_curvature", "new_site", "softmax_qep_update", "softmax_sites"]
+
+LEAST = -200.0
+"""The least log π of a site."""
 
 
 @kernel
@@ -83,6 +86,22 @@ def cavity(s, precision, location, m):
     for j in range(d):
         m[j] += values[j]
     return log_z
+
+
+@kernel
+def log_curvature(m, label, votes, log_pi):
+    """log π (c,) of the softmax of a point with so many votes, at differences `m` (c − 1,) of the class `label`."""
+    d = m.shape[0]
+    top = 0.0
+    for j in range(d):
+        top = max(top, -m[j])
+    level = math.exp(-top)
+    for j in range(d):
+        level += math.exp(-m[j] - top)
+    level = top + math.log(level) - math.log(votes)
+    log_pi[label] = -level
+    for j in range(d):
+        log_pi[j + (j >= label)] = max(-m[j] - level, LEAST)
 
 
 @kernel
@@ -168,16 +187,7 @@ def softmax_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scal
         for j in range(d):
             for k in range(d):
                 m[j] += s[j, k] * gradient[k]
-        top = 0.0
-        for j in range(d):
-            top = max(top, -m[j])
-        level = math.exp(-top)
-        for j in range(d):
-            level += math.exp(-m[j] - top)
-        level = top + math.log(level)
-        log_pi[label] = -level
-        for j in range(d):
-            log_pi[j + (j >= label)] = max(-m[j] - level, -200.0)
+        log_curvature(m, label, 1, log_pi)
         project_site(factor, loss, label, log_pi)
 
         change = new_site(sites[:, i], target[:, i], cov[i], label, log_pi, m, gradient, scale[i])

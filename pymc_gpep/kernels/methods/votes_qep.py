@@ -8,14 +8,12 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.methods.softmax_qep import cavity, new_site
+from pymc_gpep.kernels.methods.softmax_qep import LEAST, cavity, log_curvature, new_site
 from pymc_gpep.kernels.moments.coupled_projection import difference_precision, project_site
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.votes_quadrature import votes_moments
 
 __all__ = ["votes_qep_update"]
-
-_LEAST = -200.0  # log π
 
 
 @kernel
@@ -49,7 +47,7 @@ def votes_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale)
         if not math.isfinite(terms):
             return np.nan, np.nan
         if votes == 0:
-            log_pi[:] = _LEAST
+            log_pi[:] = LEAST
             of_differences[:] = 0.0
         else:
             # Latent values less that of the class with most votes
@@ -72,16 +70,7 @@ def votes_qep_update(nodes, log_weights, mean, cov, y, pi, sites, target, scale)
                 for k in range(d):
                     m[j] += s[j, k] * of_differences[k]
             # m is the tilted mean now; the projection starts from the curvature there.
-            top = 0.0
-            for j in range(d):
-                top = max(top, -m[j])
-            level = math.exp(-top)
-            for j in range(d):
-                level += math.exp(-m[j] - top)
-            level = top + math.log(level) - math.log(votes)
-            log_pi[label] = -level
-            for j in range(d):
-                log_pi[j + (j >= label)] = max(-m[j] - level, _LEAST)
+            log_curvature(m, label, votes, log_pi)
             project_site(factor, loss, label, log_pi)
         change = new_site(sites[:, i], target[:, i], cov[i], label, log_pi, m, of_differences, scale[i])
         if not math.isfinite(change):
