@@ -1,8 +1,8 @@
 """Classifiers beside each other on small and larger data sets: log loss and seconds.
 
-`python -m benchmarks.classifiers --data FOLDER`: ten folds of the small sets, one split of the others. What is finished
-is kept, and the same command goes on; `--jobs 0` prints the table of what is there. `--only` takes patterns of names,
-such as `"iris, *"`.
+`python -m benchmarks.classifiers --data FOLDER`: ten folds of the small sets, one split of the others. Finished
+ones are kept, and the same command goes on; `--jobs 0` prints their table. `--only` takes patterns of names, such as
+`"iris, *"`.
 """
 
 import argparse

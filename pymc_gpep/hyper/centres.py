@@ -1,6 +1,6 @@
 """Where inducing inputs begin among rows: far from each other, or at centres of classes.
 
-Distances are had from products of matrices, and no array has more than one axis over rows besides the rows themselves.
+Products of matrices give the distances, so that no array has two axes over rows.
 """
 
 import numpy as np

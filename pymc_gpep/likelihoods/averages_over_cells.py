@@ -123,7 +123,7 @@ def _mode(function: Callable[[Array], Array], low: Array, high: Array) -> Array:
 def _brackets(places: Array, values: Array, slopes: Array) -> list[tuple[NDArray[np.intp], Array, Array]]:
     """Points, and pairs of places (k, n) next to each other between which there is a mode, the highest first.
 
-    What is returned first has one of each point that has any, what is next the second of them, and so on.
+    The first part has one pair of each point with any, the second part the second pairs, and so on.
     """
     rises = (slopes[:-1] > 0.0) & (slopes[1:] <= 0.0)
     # Where p is 0 there is no slope: the rise from there to a number counts.
@@ -159,7 +159,7 @@ def _range(points: _Points) -> tuple[Array, Array]:
 
 
 def _modes_of_density(points: _Points, places: Array) -> tuple[Array, Array]:
-    """Modes of p among places (k, n), and their widths, (modes, n); NaN where there is none."""
+    """Modes of p among places (k, n), and their widths, (modes, n); NaN for points with fewer of them."""
     value, slope, _ = points.log_density(places)
     found = _brackets(places, value, slope)
     modes, widths = np.full((2, len(found), places.shape[1]), np.nan)
@@ -304,7 +304,7 @@ def _plain_rules(points: _Points) -> list[tuple[NDArray[np.intp], _Rule]]:
 
 
 def _floor(variance: Array, rows: int) -> Array:
-    """Sizes of terms and derivatives that count as zero. Those from the third on have rounding where N is narrow."""
+    """Return sizes of terms and derivatives that count as zero, since those are rounded where N is narrow."""
     order = np.arange(rows)[:, None]
     floor = 1e-5 * np.maximum(variance, 1.0) ** (-0.5 * order)
     return np.asarray(np.where(order > 2, np.maximum(floor, 1e-7 * variance ** (-0.5 * order)), floor))

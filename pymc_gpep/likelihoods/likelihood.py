@@ -27,7 +27,7 @@ class Reading(NamedTuple):
     unbounded: TensorVariable | None = None
     """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
     totals: TensorVariable | None = None
-    """What the observations of a point sum to, (n,) or a number, where a model says it besides these; else None."""
+    """Sums of the observations of each point, (n,) or a number, where a model states them; else None."""
     everywhere: "Reading | None" = None
     """The same at all rows of the data, where the responses of some are missing."""
     likelihood: "Likelihood | None" = None

@@ -20,7 +20,7 @@ from pymc_gpep.likelihoods.likelihood import Reading
 __all__ = ["free_of_latents", "read_log_odds", "read_log_rate"]
 
 type _Terms = Iterator[tuple[float, TensorVariable]]
-"""What a logarithm is the sum of, with factors."""
+"""Terms of a logarithm, with their factors."""
 
 
 def read_log_rate(rate: TensorVariable, latents: Collection[Variable]) -> Reading | None:

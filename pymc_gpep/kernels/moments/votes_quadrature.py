@@ -121,7 +121,7 @@ def _mode(centre, root, y, votes, z, hessian):
 
 @kernel
 def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
-    """Tilted moments of f = μ + R z, but for what all classes share; returns log Z.
+    """Tilted moments of f = μ + R z without its average over classes; returns log Z.
 
     Parameters
     ----------

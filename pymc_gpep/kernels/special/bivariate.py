@@ -48,7 +48,7 @@ def closed_form(b1, b2, s11, s12, s22):
     h = b1 / math.sqrt(s11)
     k = b2 / math.sqrt(s22)
     rest = s22 - s12 * s12 / s11
-    if rest <= 0.0:  # one is a multiple of the other, but for rounding
+    if rest <= 0.0:  # up to rounding, one is a multiple of the other
         return ndtr(min(h, k)) if s12 > 0.0 else max(ndtr(h) - ndtr(-k), 0.0)
     root = math.sqrt(s11 * rest)
     value = 0.5 * (ndtr(h) + ndtr(k))
