@@ -92,17 +92,19 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         fit_options: Mapping[str, Any] | None = None,
         random_state: Any = None,
     ) -> None:
-        self.kernel = kernel
-        self.ard = ard
-        self.linear = linear
-        self.method = method
-        self.hyper = hyper
+        super().__init__(
+            kernel,
+            ard=ard,
+            linear=linear,
+            method=method,
+            hyper=hyper,
+            max_dense_rows=max_dense_rows,
+            missing=missing,
+            unseen=unseen,
+            fit_options=fit_options,
+            random_state=random_state,
+        )
         self.label_noise = label_noise
-        self.max_dense_rows = max_dense_rows
-        self.missing = missing
-        self.unseen = unseen
-        self.fit_options = fit_options
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows and their labels.

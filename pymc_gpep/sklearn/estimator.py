@@ -1,5 +1,6 @@
 """The base of the estimators: tables, the model that is made of them, and the fit."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -27,23 +28,37 @@ _LARGEST_SEED = 2**31 - 1
 _AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 
 
-class GaussianProcessEstimator(BaseEstimator):
+class GaussianProcessEstimator(BaseEstimator, ABC):
     """An estimator whose model is a Gaussian process with one of the likelihoods of this package.
 
-    Subclasses say what the observations are, `_response`, and name their parameters in `__init__`.
+    Subclasses check observations and choose a likelihood. scikit-learn reads parameters from the signature of a
+    constructor. One with parameters of its own lists them all.
     """
 
-    # Annotations for what the constructors of the subclasses set.
-    kernel: Any
-    ard: bool
-    linear: bool
-    method: str
-    hyper: str | None
-    max_dense_rows: int
-    missing: Any
-    unseen: Any
-    fit_options: Mapping[str, Any] | None
-    random_state: Any
+    def __init__(
+        self,
+        kernel: Any = "matern52",
+        *,
+        ard: bool = False,
+        linear: bool = True,
+        method: str = "auto",
+        hyper: str | None = None,
+        max_dense_rows: int = 3000,
+        missing: Any = "error",
+        unseen: Any = "error",
+        fit_options: Mapping[str, Any] | None = None,
+        random_state: Any = None,
+    ) -> None:
+        self.kernel = kernel
+        self.ard = ard
+        self.linear = linear
+        self.method = method
+        self.hyper = hyper
+        self.max_dense_rows = max_dense_rows
+        self.missing = missing
+        self.unseen = unseen
+        self.fit_options = fit_options
+        self.random_state = random_state
 
     def __sklearn_tags__(self) -> Any:
         """Say what kinds of tables are read."""
@@ -98,8 +113,9 @@ class GaussianProcessEstimator(BaseEstimator):
         check_consistent_length(X, y)
         return table, y
 
+    @abstractmethod
     def _observations(self, y: Any) -> Observed:
-        raise NotImplementedError
+        """Check observations, and return them as an array (n,)."""
 
     def _table(self, X: Any, *, reset: bool) -> list[Values]:
         """Columns of a table, with the names that training rows had."""

@@ -1,6 +1,5 @@
 """A regressor in the style of scikit-learn."""
 
-from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
@@ -60,31 +59,6 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
     relevance_ : Series
         Inverse length scale of each column.
     """
-
-    def __init__(
-        self,
-        kernel: Any = "matern52",
-        *,
-        ard: bool = False,
-        linear: bool = True,
-        method: str = "auto",
-        hyper: str | None = None,
-        max_dense_rows: int = 3000,
-        missing: str = "error",
-        unseen: str = "error",
-        fit_options: Mapping[str, Any] | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.kernel = kernel
-        self.ard = ard
-        self.linear = linear
-        self.method = method
-        self.hyper = hyper
-        self.max_dense_rows = max_dense_rows
-        self.missing = missing
-        self.unseen = unseen
-        self.fit_options = fit_options
-        self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn from rows and their numbers.
