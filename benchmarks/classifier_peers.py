@@ -2,7 +2,8 @@
 
 `PYTHON benchmarks/classifier_peers.py NAME FILE` reads folds from FILE (`.npz`), and writes probabilities and processor
 seconds into it. Each peer has a squared exponential covariance with one length scale, as scikit-learn's has, a
-magnitude, and up to 200 inducing inputs, all learned: over all rows together up to 1000, beyond by 3000 batches of 200.
+magnitude, and up to 100 inducing inputs, all learned: over all rows together up to 1000, beyond by 3000 batches of 200.
+Each runs on one thread.
 """
 
 import os
@@ -15,7 +16,7 @@ import numpy as np
 
 Array = np.ndarray
 ALL_ROWS = 1000  # most rows that are taken all together
-INDUCING = 200
+INDUCING = 100
 BATCH, STEPS = 200, 3000
 
 
@@ -25,6 +26,8 @@ def gpflow(X: Array, y: Array, Xnew: Array, c: int) -> Array:
     import gpflow as package
     import tensorflow as tf
 
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
     rng = np.random.default_rng(0)
     inducing = X[rng.choice(len(X), min(INDUCING, len(X)), replace=False)]
     functions = 1 if c == 2 else c
@@ -34,7 +37,7 @@ def gpflow(X: Array, y: Array, Xnew: Array, c: int) -> Array:
     labels = y[:, None].astype(float)
     if len(X) <= ALL_ROWS:
         loss = model.training_loss_closure((X, labels))
-        package.optimizers.Scipy().minimize(loss, model.trainable_variables, options={"maxiter": 300})
+        package.optimizers.Scipy().minimize(loss, model.trainable_variables, options={"maxiter": 200})
     else:
         adam = tf.keras.optimizers.legacy.Adam(0.01)
 
@@ -54,6 +57,7 @@ def gpytorch(X: Array, y: Array, Xnew: Array, c: int) -> Array:
     import gpytorch as package
     import torch
 
+    torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
