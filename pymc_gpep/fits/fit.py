@@ -500,8 +500,8 @@ class Fit(SingleGroupApproximation):
             Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between those of
             `[0.05, 0.95]`. Classes have no quantiles.
         intervals : float, optional
-            Posterior probability, such as 0.9, with which each class probability lies in its range: the data leave it
-            open how large the probability is. Moments of the latent values at all nodes are held meanwhile.
+            Posterior probability, such as 0.9, with which each class probability lies in its range. Moments of the
+            latent values at all nodes are held meanwhile.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -511,11 +511,11 @@ class Fit(SingleGroupApproximation):
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
             functions, `mean` and `variance` (new point) where there is one, and `error` (new point): for `"orthant"`
             and `"average"` the estimated error of the probabilities, for `"inner_ep"` how far their sum was from 1
-            before it was normalised, NaN with a correction. With `intervals` also `p_interval` (new point, class,
-            ci_bound), the lower and upper end of each range. Where observations are no classes, instead of `p` and
+            before it was normalised, NaN with a correction. Where observations are no classes, instead of `p` and
             `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`, with
             `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of
-            its predictive probability.
+            its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the
+            ranges.
 
         Raises
         ------
