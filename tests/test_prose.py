@@ -7,6 +7,7 @@ mend another one.
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -33,9 +34,9 @@ CEILINGS = {
 }
 
 
-def trees() -> Iterator[ast.Module]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield ast.parse(path.read_text())
+@cache
+def trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def docstrings() -> Iterator[str]:
@@ -74,8 +75,13 @@ def sentences(paragraphs: str) -> Iterator[str]:
         yield from (each for each in re.split(r"(?<=[.!?])\s+(?=[A-Z])", flat) if len(each.split()) > 2)
 
 
+@cache
+def sentences_of(where: str) -> list[str]:
+    read = {"docstrings": docstrings, "messages": messages}[where]
+    return [sentence for each in read() for sentence in sentences(each)]
+
+
 @pytest.mark.parametrize(("where", "rule"), CEILINGS, ids=[" ".join(key) for key in CEILINGS])
 def test_no_more_sentences_break_a_rule(where, rule):
-    read = {"docstrings": docstrings, "messages": messages}[where]
-    broken = [sentence for each in read() for sentence in sentences(each) if RULES[rule](sentence)]
+    broken = [sentence for sentence in sentences_of(where) if RULES[rule](sentence)]
     assert len(broken) <= CEILINGS[where, rule], broken[-10:]

@@ -41,8 +41,8 @@ def checked_interval(level: float, likelihood: Likelihood, n_functions: int) -> 
 def probability_intervals(parts: Sequence[Part], levels: Array) -> Array:
     """Quantiles (m, classes, k) of each class probability over latent values and nodes.
 
-    A probability at a row is a function of the latent values there, which are drawn: the same standard normal numbers
-    serve every row, so that neighbours have similar ranges.
+    A probability at a row is a function of the latent values there. These are drawn by the same standard normal numbers
+    at every row, so that neighbours have similar ranges.
 
     Parameters
     ----------
