@@ -6,7 +6,7 @@ rotated (`reparameterize=True`), or as the effects that they are sums of. Sample
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pymc as pm
@@ -17,19 +17,22 @@ from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.censoring import censored_log_probability
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.memory import check_memory
-from pymc_gpep.structure.prior_functions import frozen_data
+from pymc_gpep.structure.prior_functions import frozen_data, observed
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["LatentModel", "LikelihoodAt"]
+__all__ = ["LatentModel", "LogLikelihood"]
 
 
 class LatentModel:
@@ -114,12 +117,22 @@ class LatentModel:
         found = self.values.by_white([self._by_variables()], z)
         return self.processes.model.replace_rvs_by_values(found)[0]
 
-    def likelihood(self, slope: bool = True) -> "LikelihoodAt":
-        """The log likelihood as a function of a point and x, with its derivative with respect to x if wanted."""
+    def likelihood(self, slope: bool = True) -> "LogLikelihood":
+        """The log likelihood as a function of a point and x, with its derivative with respect to x if wanted.
+
+        Kernels of the likelihood compute it where nothing else in the model depends on latent values.
+        """
+        read = self.processes
+        if (
+            isinstance(read, GPClassifier)
+            and self._dependent == [read.likelihood]
+            and log_density_with_slope(read.likelihood_model) is not None
+        ):
+            return _LikelihoodByKernels(observed(read, self.values.data), read.likelihood_model.has_parameters)
         parts = self.values.parts()
         value = self.log_likelihood(*parts)
         slopes = pytensor.grad(value, parts, disconnected_inputs="ignore") if slope else []
-        return LikelihoodAt(self.values, self.function([value, *slopes], *parts))
+        return _LikelihoodByGraph(self.values, self.function([value, *slopes], *parts))
 
     def prior_function(self) -> Callable[[PointType], Sampled]:
         """The prior of x, as a function of a point."""
@@ -166,8 +179,35 @@ def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorV
     return pm.logp(variable, value) if censored is None else censored
 
 
-class LikelihoodAt:
-    """The log likelihood at a point, and its derivative with respect to x; a class, so that it can be pickled."""
+type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
+"""Of a point, x and the prior of x there: the value, and the derivative in the shape of x."""
+
+
+class _LikelihoodByKernels:
+    """The log likelihood by what a likelihood computes at points; a class, so that it can be pickled."""
+
+    def __init__(self, observed_at: Callable[[PointType], tuple[Observed, Likelihood]], has_parameters: bool) -> None:
+        self._observed_at = observed_at
+        self._has_parameters = has_parameters
+        self._known: tuple[PointType, Observed, LogDensity] | None = None
+
+    def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
+        """The value, and the derivative in the shape of x."""
+        if self._known is None or (self._has_parameters and self._known[0] is not point):
+            labels, likelihood = self._observed_at(point)
+            self._known = (
+                point,
+                np.ascontiguousarray(labels, likelihood.observed_dtype),
+                cast(LogDensity, log_density_with_slope(likelihood)),
+            )
+        _, labels, log_density = self._known
+        slope = np.empty_like(prior.function_mean)
+        value = log_density(prior.functions(x), labels, slope)
+        return float(value), prior.pulled(slope)
+
+
+class _LikelihoodByGraph:
+    """The log likelihood by the graph of a model; a class, so that it can be pickled."""
 
     def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
         self._values = values
