@@ -22,7 +22,7 @@ from scipy.special import logsumexp, softmax
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.leave_one_out import harmonic
 from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions
-from pymc_gpep.hyper.weights import ALL_ALIKE, importance_estimate, smooth
+from pymc_gpep.hyper.weights import excess_of_tail, importance_estimate, smooth
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.progress import RowProgress
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Groups", "LeftOutGroup", "leave_groups_out", "left_out_group"]
 
 _SEED = 20_161_018  # the same fit has the same answer
+_NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess
 
 
 class Groups(NamedTuple):
@@ -57,8 +58,8 @@ class LeftOutGroup(NamedTuple):
     error: float
     """Standard error of `without`, 0 where it is not sampled."""
     pareto_k: float
-    """Pareto k of the weights of draws, which says whether draws reach where the labels are likely; −inf where weights
-    are all but alike, or nothing is sampled."""
+    """Pareto k of the weights of draws, which says whether draws reach where the labels are likely; −inf where the
+    largest weights matter little, or nothing is sampled."""
 
 
 def left_out_group(
@@ -110,10 +111,10 @@ def left_out_group(
     log_weights = log_p - np.logaddexp(-np.log(2.0), -np.log(2.0) - log_ratio)
     inside = log_p[: len(half)]
     within = float(logsumexp(inside)) - float(np.log(len(inside)))
-    average, effective = importance_estimate(log_weights)
+    average, _ = importance_estimate(log_weights)
     if not np.isfinite(average.value):
         return LeftOutGroup(average.value, within, np.nan, np.inf)
-    pareto_k = -np.inf if effective > ALL_ALIKE * len(noise) else smooth(log_weights)[1]
+    pareto_k = -np.inf if excess_of_tail(log_weights) < _NEGLIGIBLE else smooth(log_weights)[1]
     # Halves are as many draws each, so that what they differ by is no error.
     weights = np.exp(log_weights - average.value).reshape(2, -1)
     error = float(np.sqrt(weights.var(axis=1, ddof=1).sum() / weights.shape[1])) / 2.0

@@ -78,6 +78,9 @@ def test_weights_have_no_heavy_tail():
     assert found.without == pytest.approx(expected, abs=4 * found.error)
     assert found.error < 0.02
     assert found.pareto_k < 0.7
+    group = functions.group(rows)
+    elsewhere = left_out_group(group._replace(mean=group.mean + 6.0), counts.at(rows), y[rows], 4000, 5e-5)
+    assert elsewhere.pareto_k > 0.7
 
 
 def test_coupled_sites_by_draws_from_the_posterior_without_them():
