@@ -13,6 +13,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
+from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -23,12 +24,15 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.censoring import censored_log_probability
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
+from pymc_gpep.sampling.at_point import AtPoint
+from pymc_gpep.sampling.missing_values import MissingValues, drawn_value
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.memory import check_memory
+from pymc_gpep.structure.missing_responses import missing_responses
 from pymc_gpep.structure.prior_functions import frozen_data, observed
 from pymc_gpep.structure.sampled_values import SampledValues
 
@@ -53,6 +57,8 @@ class LatentModel:
         The kind of array that x is.
     value_vars : list of TensorVariable
         Of the hyperparameters, in the order of the model.
+    missing : list of MissingResponses
+        Responses that the model has as free variables, and that no other term depends on.
     log_prior : TensorVariable
         Log density of all that does not depend on latent values: priors of hyperparameters with the Jacobians of their
         transforms, and any other terms of the model. Like all expressions here, it is one of value variables.
@@ -74,8 +80,12 @@ class LatentModel:
         self.values = processes.sampled(frozen_data(model))
         self.value_vars = [model.rvs_to_values[rv] for rv in processes.hyperparameters]
         self._moments = model.replace_rvs_by_values(self.values.moments)
+        self.missing = list(missing_responses(model).values())
+        for each in self.missing:
+            each.check(model)
         free = set(processes.integrated)
-        terms = [*(rv for rv in model.basic_RVs if rv not in free), *model.potentials]
+        apart = free | {each.unobserved for each in self.missing}
+        terms = [*(rv for rv in model.basic_RVs if rv not in apart), *model.potentials]
         self._dependent = [term for term in terms if not free.isdisjoint(ancestors([term]))]
         if hierarchical := [term.name for term in self._dependent if term in model.free_RVs]:
             raise StructureError(
@@ -128,18 +138,38 @@ class LatentModel:
             and self._dependent == [read.likelihood]
             and log_density_with_slope(read.likelihood_model) is not None
         ):
-            return _LikelihoodByKernels(observed(read, self.values.data), read.likelihood_model.has_parameters)
+            (labels,) = graph_replace([read.labels], dict(self.values.data), strict=False)
+            fixed = isinstance(labels, Constant) and not read.likelihood_model.has_parameters
+            return _LikelihoodByKernels(observed(read, self.values.data), fixed)
         parts = self.values.parts()
         value = self.log_likelihood(*parts)
         slopes = pytensor.grad(value, parts, disconnected_inputs="ignore") if slope else []
         return _LikelihoodByGraph(self.values, self.function([value, *slopes], *parts))
 
+    def missing_values(self) -> MissingValues | None:
+        """What draws the responses that are missing; None where there are none."""
+        if not self.missing:
+            return None
+        model, parts = self.processes.model, self.values.parts()
+
+        def in_parts(outputs: Sequence[TensorVariable]) -> list[TensorVariable]:
+            found: list[TensorVariable] = model.replace_rvs_by_values(self.values.in_parts(outputs, parts))
+            return found
+
+        drawn = [drawn_value(model, each, in_parts) for each in self.missing]
+        function = self.function(drawn, *parts, draws=True)
+        names = [str(model.rvs_to_values[each.unobserved].name) for each in self.missing]
+        return MissingValues(self.values, names, function)
+
     def prior_function(self) -> Callable[[PointType], Sampled]:
         """The prior of x, as a function of a point."""
         return _PriorAt(self.values, self.function(self._moments))
 
-    def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable) -> Callable[..., list[Any]]:
-        """Compile expressions into a function of a point and of the values of further inputs."""
+    def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable, draws: bool = False) -> AtPoint:
+        """Compile expressions into a function of a point and of the values of further inputs.
+
+        Random variables among them may be drawn with `draws`.
+        """
         names = [v.name for v in self.value_vars]
         data = dict(self.values.data)
         compiled = graph_function(
@@ -147,9 +177,10 @@ class LatentModel:
             [*self.value_vars, *inputs],
             graph_replace(list(outputs), data, strict=False) if data else list(outputs),
             trust_input=True,
+            draws=draws,
             **self._compile_kwargs,
         )
-        return _AtPoint(compiled, names)
+        return AtPoint(compiled, names)
 
     def theta(self, point: PointType) -> Array:
         """All hyperparameters of a point, flat and unconstrained."""
@@ -165,8 +196,9 @@ class LatentModel:
         return {**point, **values}
 
     def latent_value_vars(self) -> list[TensorVariable]:
-        """Value variables of what is integrated."""
-        return [self.processes.model.rvs_to_values[rv] for rv in self.processes.integrated]
+        """Value variables of what is integrated, and of responses that are missing."""
+        own = [*self.processes.integrated, *(each.unobserved for each in self.missing)]
+        return [self.processes.model.rvs_to_values[rv] for rv in own]
 
 
 def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
@@ -186,14 +218,14 @@ type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
 class _LikelihoodByKernels:
     """The log likelihood by what a likelihood computes at points; a class, so that it can be pickled."""
 
-    def __init__(self, observed_at: Callable[[PointType], tuple[Observed, Likelihood]], has_parameters: bool) -> None:
+    def __init__(self, observed_at: Callable[[PointType], tuple[Observed, Likelihood]], fixed: bool) -> None:
         self._observed_at = observed_at
-        self._has_parameters = has_parameters
+        self._fixed = fixed
         self._known: tuple[PointType, Observed, LogDensity] | None = None
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
         """The value, and the derivative in the shape of x."""
-        if self._known is None or (self._has_parameters and self._known[0] is not point):
+        if self._known is None or not (self._fixed or self._known[0] is point):
             labels, likelihood = self._observed_at(point)
             self._known = (
                 point,
@@ -228,14 +260,3 @@ class _PriorAt:
 
     def __call__(self, point: PointType) -> Sampled:
         return self._values.prior(*self._function(point))
-
-
-class _AtPoint:
-    """A compiled function whose first arguments are taken from a point by name; a class, so that it can be pickled."""
-
-    def __init__(self, compiled: Callable[..., list[Any]], names: list[str]) -> None:
-        self._compiled = compiled
-        self._names = names
-
-    def __call__(self, point: PointType, *values: Array) -> list[Any]:
-        return self._compiled(*(np.asarray(point[name]) for name in self._names), *values)
