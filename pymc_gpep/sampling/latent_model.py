@@ -234,8 +234,9 @@ class _LikelihoodByKernels:
             )
         _, labels, log_density = self._known
         slope = np.empty_like(prior.function_mean)
-        value = log_density(prior.functions(x), labels, slope)
-        return float(value), prior.pulled(slope)
+        with np.errstate(all="ignore"):  # where a trajectory diverges
+            value = log_density(prior.functions(x), labels, slope)
+            return float(value), prior.pulled(slope)
 
 
 class _LikelihoodByGraph:

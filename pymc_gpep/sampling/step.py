@@ -118,7 +118,7 @@ class LatentStep(BlockedStep):
         """One draw: the next point and the statistics of getting there."""
 
     def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
-        with one_blas_thread():
+        with one_blas_thread(), np.errstate(all="ignore"):  # as of trajectories that diverge
             after, statistics = self.advance(point)
         return after, [statistics]
 
