@@ -13,7 +13,7 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
-from pytensor.graph.basic import Constant
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
@@ -138,9 +138,10 @@ class LatentModel:
             and self._dependent == [read.likelihood]
             and log_density_with_slope(read.likelihood_model) is not None
         ):
-            (labels,) = graph_replace([read.labels], dict(self.values.data), strict=False)
-            fixed = isinstance(labels, Constant) and not read.likelihood_model.has_parameters
-            return _LikelihoodByKernels(observed(read, self.values.data), fixed)
+            given = graph_replace([read.labels, read.parameters], dict(self.values.data), strict=False)
+            data = [v for v in ancestors(given) if v in read.model.data_vars]
+            by_point = read.likelihood_model.has_parameters
+            return _LikelihoodByKernels(observed(read, self.values.data), by_point, data)
         parts = self.values.parts()
         value = self.log_likelihood(*parts)
         slopes = pytensor.grad(value, parts, disconnected_inputs="ignore") if slope else []
@@ -216,22 +217,28 @@ type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
 
 
 class _LikelihoodByKernels:
-    """The log likelihood by what a likelihood computes at points; a class, so that it can be pickled."""
+    """The log likelihood by what a likelihood computes at points; a class, so that it can be pickled.
 
-    def __init__(self, observed_at: Callable[[PointType], tuple[Observed, Likelihood]], fixed: bool) -> None:
-        self._observed_at = observed_at
-        self._fixed = fixed
-        self._known: tuple[PointType, Observed, LogDensity] | None = None
+    Labels and parameters are computed anew where a point is another one, if these depend on it, and where data of the
+    model are.
+    """
+
+    def __init__(
+        self,
+        observed_at: Callable[[PointType], tuple[Observed, Likelihood]],
+        by_point: bool,
+        data: Sequence[SharedVariable],
+    ) -> None:
+        self._observed_at, self._by_point, self._data = observed_at, by_point, data
+        self._known: tuple[list[Any], Observed, LogDensity] | None = None
 
     def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
         """The value, and the derivative in the shape of x."""
-        if self._known is None or not (self._fixed or self._known[0] is point):
+        behind: list[Any] = [point] * self._by_point + [v.get_value(borrow=True) for v in self._data]
+        if self._known is None or any(one is not other for one, other in zip(behind, self._known[0], strict=True)):
             labels, likelihood = self._observed_at(point)
-            self._known = (
-                point,
-                np.ascontiguousarray(labels, likelihood.observed_dtype),
-                cast(LogDensity, log_density_with_slope(likelihood)),
-            )
+            own = np.ascontiguousarray(labels, likelihood.observed_dtype)
+            self._known = behind, own, cast(LogDensity, log_density_with_slope(likelihood))
         _, labels, log_density = self._known
         slope = np.empty_like(prior.function_mean)
         with np.errstate(all="ignore"):  # where a trajectory diverges
