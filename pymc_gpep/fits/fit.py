@@ -582,7 +582,7 @@ class Fit(SingleGroupApproximation):
 
         With `groups` all rows of a group are left out together. That is for rows to come of groups that the fit has not
         seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
-        q₋ is the posterior without their sites. It is computed by weighted draws of the fit.
+        q₋ is the posterior without their sites. It is computed by weighted draws of the fit and of q₋, half of each.
 
         Inducing inputs and active rows are held as well. What a label of its own has to do with its latent value by way
         of what inducing values leave unsaid is not in `p_loo`, which compares with `predict` at the same inputs.
