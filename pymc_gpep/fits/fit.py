@@ -96,6 +96,14 @@ class Fit(SingleGroupApproximation):
         As given. `compile_seconds` is the time that it took to make the graph of the log posterior, and what numba
         compiled meanwhile: much in the first fit on a machine, little later. Other backends' compiling counts as part
         of `seconds`.
+
+    Examples
+    --------
+    >>> with model:
+    ...     ep = pm.fit(method="nested_ep")
+    >>> ep.log_evidence, ep.hyperparameters
+    >>> ep.predict(gp, Xnew)["p"]  # class probabilities at new inputs
+    >>> ep.sample(100)  # draws, as from pm.sample
     """
 
     _group_class = GPGroup
