@@ -31,6 +31,7 @@ CEILINGS = {
     ("pages", "begins without a noun"): 0,
     ("pages", "none as a predicate"): 0,
     ("pages", "a headless who"): 0,
+    ("pages", "too many words"): 508,
     ("messages", "begins without a noun"): 0,
     ("messages", "none as a predicate"): 0,
     ("messages", "a headless who"): 0,
