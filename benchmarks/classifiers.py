@@ -2,12 +2,15 @@
 
 `python -m benchmarks.classifiers --data FOLDER`: ten folds of the small sets, one split of the others. Finished
 ones are kept, and the same command goes on; `--jobs 0` prints their table. `--only` takes patterns of names, such as
-`"iris, *"`.
+`"iris, *"`. `--gpflow PYTHON` and `--gpytorch PYTHON` name environments in which these packages are installed.
 """
 
 import argparse
 import csv
 import gzip
+import os
+import subprocess
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +29,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from benchmarks.classifier_peers import PEERS
 from benchmarks.command import run
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.sklearn import GaussianProcessClassifier
@@ -92,9 +96,41 @@ def work(folder: str, name: str, classifier: str) -> dict[str, Any]:
             p = fitted.predict_proba(Xnew)
         seconds.append(time.process_time() - began)
         place = np.searchsorted(fitted.classes_, ynew)
-        log_p.append(np.log(np.maximum(p[np.arange(len(ynew)), place], SMALLEST)))
+        log_p.append(log_probability(p, place))
         wrong.append(p.argmax(axis=1) != place)
     return {"log_p": np.concatenate(log_p), "wrong": np.concatenate(wrong), "fold_seconds": seconds}
+
+
+def log_probability(p: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Log probability (m,) of the class in each place, from probabilities (m, c)."""
+    found: np.ndarray = np.log(np.maximum(p[np.arange(len(place)), place], SMALLEST))
+    return found
+
+
+def peer_work(folder: str, name: str, classifier: str, python: str) -> dict[str, Any]:
+    """The same by a package in the environment of another Python."""
+    given: dict[str, Any] = {}
+    places = []
+    for k, (X, y, Xnew, ynew) in enumerate(splits(Path(folder), name)):
+        scaler = StandardScaler().fit(X)
+        classes, labels = np.unique(y, return_inverse=True)
+        places.append(np.searchsorted(classes, ynew))
+        given |= {f"X{k}": scaler.transform(X), f"y{k}": labels, f"Xnew{k}": scaler.transform(Xnew)}
+        given |= {"folds": k + 1, "classes": len(classes)}
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "folds.npz"
+        np.savez(file, **given)
+        script = Path(__file__).with_name("classifier_peers.py")
+        environment = {each: value for each, value in os.environ.items() if each != "PYTHONPATH"}
+        subprocess.run([python, script, classifier, file], check=True, env=environment)
+        with np.load(file) as found:
+            p = [found[f"p{k}"] for k in range(len(places))]
+            seconds = [float(found[f"seconds{k}"]) for k in range(len(places))]
+    return {
+        "log_p": np.concatenate([log_probability(*each) for each in zip(p, places, strict=True)]),
+        "wrong": np.concatenate([each.argmax(axis=1) != place for each, place in zip(p, places, strict=True)]),
+        "fold_seconds": seconds,
+    }
 
 
 class Classifiers(Experiment):
@@ -102,23 +138,30 @@ class Classifiers(Experiment):
 
     title = "Classifiers beside each other"
 
+    def __init__(self) -> None:
+        self.peers: dict[str, str] = {}  # Python of the environment of each, by name
+
     def cells(self, data: str, quick: bool) -> Sequence[Cell]:
         sets = FOLDED[:1] if quick else (*FOLDED, *SPLIT)
         return [
-            Cell(f"{name}, {classifier}", work, {"folder": data, "name": name, "classifier": classifier})
+            Cell(f"{name}, {which}", function, {"folder": data, "name": name, "classifier": which} | more)
             for name in sets
-            for classifier in CLASSIFIERS
+            for which, function, more in (
+                *((each, work, {}) for each in CLASSIFIERS),
+                *((each, peer_work, {"python": python}) for each, python in self.peers.items()),
+            )
         ]
 
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         """Log losses, with standard errors of their paired differences from ours, and processor seconds."""
         record: dict[str, Any] = {}
-        lines = [f"| set | rows | {' | '.join(CLASSIFIERS)} |", "| --- " * (2 + len(CLASSIFIERS)) + "|"]
+        names = (*CLASSIFIERS, *self.peers)
+        lines = [f"| set | rows | {' | '.join(names)} |", "| --- " * (2 + len(names)) + "|"]
         for name in (*FOLDED, *SPLIT):
-            results = {which: found.get(f"{name}, {which}") for which in CLASSIFIERS}
+            results = {which: found.get(f"{name}, {which}") for which in names}
             there = {which: result for which, result in results.items() if result is not None}
             if not there:
-                lines.append(f"| {name} | | not run |" + " |" * (len(CLASSIFIERS) - 1))
+                lines.append(f"| {name} | | not run |" + " |" * (len(names) - 1))
                 continue
             rows = next(iter(there.values()))["log_p"].size
             cells = [cell(result, results[OURS], which == OURS) for which, result in results.items()]
@@ -165,8 +208,13 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only what is named so")
     parser.add_argument("--jobs", type=int, default=1, help="processes; 0 reports what is there")
     parser.add_argument("--output", type=Path, default=Path("output/classifiers"), metavar="FOLDER")
+    for name in PEERS:
+        parser.add_argument(f"--{name.lower()}", metavar="PYTHON", help=f"Python of an environment that has {name}")
+    given = parser.parse_args()
     # Not as of `__main__`, which is another module in the processes that compute.
-    run("classifiers", import_module("benchmarks.classifiers").EXPERIMENT, parser.parse_args())
+    experiment = import_module("benchmarks.classifiers").EXPERIMENT
+    experiment.peers = {name: python for name in PEERS if (python := getattr(given, name.lower()))}
+    run("classifiers", experiment, given)
 
 
 if __name__ == "__main__":

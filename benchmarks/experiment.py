@@ -25,7 +25,7 @@ Arrays = dict[str, np.ndarray]
 
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-PLACES = ("data", "folder")  # arguments that say where the data sets are, which does not change what they are
+PLACES = ("data", "folder", "python")  # arguments that say where something is, which does not change what it is
 
 
 @dataclass(frozen=True)

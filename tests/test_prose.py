@@ -39,9 +39,9 @@ CEILINGS = {
 }
 
 
-def trees() -> Iterator[ast.Module]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield ast.parse(path.read_text())
+@cache
+def trees() -> list[ast.Module]:
+    return [ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))]
 
 
 def docstrings() -> Iterator[str]:
@@ -103,9 +103,9 @@ def sentences(paragraphs: str) -> Iterator[str]:
 
 
 @cache
-def sentences_of(where: str) -> tuple[str, ...]:
+def sentences_of(where: str) -> list[str]:
     read = {"docstrings": docstrings, "messages": messages, "pages": pages}[where]
-    return tuple(sentence for each in read() for sentence in sentences(each))
+    return [sentence for each in read() for sentence in sentences(each)]
 
 
 @pytest.mark.parametrize(("where", "rule"), CEILINGS, ids=[" ".join(key) for key in CEILINGS])

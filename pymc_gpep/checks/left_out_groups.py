@@ -1,11 +1,14 @@
 """Leave-one-group-out cross-validation from one fit: the predictive density of all labels of a group given the others.
 
-Latent values of the rows of a group have the posterior N(μ, R Rᵀ). It is their posterior given the labels of all other
-groups, times the sites of the rows, exp(νᵀf − ½ fᵀΠf), normalised. With b = ν − Πμ, E = I − RᵀΠR and f = μ + R ε,
+Latent values of the rows of a group have the posterior q, N(μ, R Rᵀ), f = μ + R ε. It is their posterior q₋ given the
+labels of all other groups, times the sites of the rows, exp(νᵀf − ½ fᵀΠf), normalised. With b = ν − Πμ and
+E = I − RᵀΠR
 
-    p(y_I | y_-I) = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb) ⟨∏ p(y_i | f_i) exp(−bᵀR ε + ½ εᵀRᵀΠR ε)⟩,
+    r(ε) = q₋ / q = |E|^½ exp(−½ bᵀR E⁻¹ Rᵀb − bᵀR ε + ½ εᵀRᵀΠR ε),   p(y_I | y_-I) = ⟨∏ p(y_i | f_i) r⟩_q.
 
-an average over standard normals ε of what hardly varies where sites resemble the likelihood.
+Weights p r hardly vary among most draws of q, where sites resemble the likelihood. Their tail is heavy all the same,
+with an infinite variance as a rule, since r grows without limit. Half of the draws are therefore those of q₋. Weights
+under the mixture of both, 2 p r / (1 + r), are at most twice the largest density of the labels.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_solve, cholesky
+from scipy.linalg import LinAlgError, cho_solve, cholesky, solve_triangular
 from scipy.special import logsumexp, softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.checks.leave_one_out import harmonic
 from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions
-from pymc_gpep.hyper.weights import ALL_ALIKE, importance_estimate, smooth
+from pymc_gpep.hyper.weights import excess_of_tail, importance_estimate, smooth
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.progress import RowProgress
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Groups", "LeftOutGroup", "leave_groups_out", "left_out_group"]
 
 _SEED = 20_161_018  # the same fit has the same answer
+_NEGLIGIBLE = 0.02  # part of the density of a group that its largest weights have in excess
 
 
 class Groups(NamedTuple):
@@ -54,7 +58,8 @@ class LeftOutGroup(NamedTuple):
     error: float
     """Standard error of `without`, 0 where it is not sampled."""
     pareto_k: float
-    """Pareto k of the weights of draws; −inf where these are all but alike, or nothing is sampled."""
+    """Pareto k of the weights of draws, which says whether draws reach where the labels are likely; −inf where the
+    largest weights matter little, or nothing is sampled."""
 
 
 def left_out_group(
@@ -96,18 +101,30 @@ def left_out_group(
         )
         return LeftOutGroup(without, within, 0.0, -np.inf)
     rng = np.random.default_rng(_SEED)
-    noise = rng.standard_normal((-(-draws // 2), p))
-    noise = np.concatenate([noise, -noise])
+    half = _pairs(rng, draws // 4, p)
+    outside = solve_triangular(factor, _pairs(rng, draws // 4, p).T, lower=True, trans=1).T - solved
+    noise = np.concatenate([half, outside])
     x = (noise @ group.root.reshape(c * m, p).T).reshape(-1, c, m)
     log_p = likelihood.log_density(group.mean + x, labels)
     log_sites = noise @ force - 0.5 * np.einsum("sp,pq,sq->s", noise, curvature, noise, optimize=True)
-    log_weights, pareto_k = smooth(log_p - log_sites)
-    average, effective = importance_estimate(log_weights)
-    if effective > ALL_ALIKE * len(noise):
-        pareto_k = -np.inf
-    normaliser = float(np.log(factor.diagonal()).sum()) - 0.5 * float(force @ solved)
-    within = float(logsumexp(log_p)) - float(np.log(len(log_p)))
-    return LeftOutGroup(normaliser + average.value, within, average.error, pareto_k)
+    log_ratio = float(np.log(factor.diagonal()).sum()) - 0.5 * float(force @ solved) - log_sites
+    log_weights = log_p - np.logaddexp(-np.log(2.0), -np.log(2.0) - log_ratio)
+    inside = log_p[: len(half)]
+    within = float(logsumexp(inside)) - float(np.log(len(inside)))
+    average, _ = importance_estimate(log_weights)
+    if not np.isfinite(average.value):
+        return LeftOutGroup(average.value, within, np.nan, np.inf)
+    pareto_k = -np.inf if excess_of_tail(log_weights) < _NEGLIGIBLE else smooth(log_weights)[1]
+    # Halves are as many draws each, so that what they differ by is no error.
+    weights = np.exp(log_weights - average.value).reshape(2, -1)
+    error = float(np.sqrt(weights.var(axis=1, ddof=1).sum() / weights.shape[1])) / 2.0
+    return LeftOutGroup(average.value, within, error, pareto_k)
+
+
+def _pairs(rng: np.random.Generator, count: int, size: int) -> Array:
+    """Return standard normals with their opposites, (2 count, size)."""
+    noise = rng.standard_normal((count, size))
+    return np.concatenate([noise, -noise])
 
 
 def leave_groups_out(

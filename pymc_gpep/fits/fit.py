@@ -458,6 +458,7 @@ class Fit(SingleGroupApproximation):
         dim: str | None = None,
         missing: bool = False,
         quantiles: float | Sequence[float] | None = None,
+        intervals: float | None = None,
         progressbar: bool = True,
     ) -> xr.Dataset:
         """Predict latent functions and class probabilities at new rows: `predict(Xnew)`, or `predict(data={...})`.
@@ -475,8 +476,8 @@ class Fit(SingleGroupApproximation):
             New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
             result. Where the model computes inputs from its data, they are as the data.
         data : dict of str to array, optional
-            Data of the model (`pm.Data`) at the new points: those that say what a sum of effects is there, and those
-            that the likelihood is given besides latent values, such as an exposure of counts. A number stands for all
+            Data of the model (`pm.Data`) at the new points. A sum of effects is made of such data, and a likelihood
+            may be given some besides latent values, such as an exposure of counts. A number stands for all
             points. A value that all points of the fit share is kept, and need not be given.
         new_levels : bool
             Whether data that select levels of a group may name levels that the model does not have. Such a level has
@@ -484,10 +485,10 @@ class Fit(SingleGroupApproximation):
         observed : array (m,), optional
             What was observed at the new points, for `log_density`.
         probabilities : {"orthant", "inner_ep", "average"}, optional
-            How class probabilities are computed from the Gaussian at a new point. For a multinomial probit:
-            `"orthant"`, the default, the probability that the function of a class plus unit noise is the largest,
-            accurate; `"inner_ep"`, the paper's own way, an approximation that is fast, normalised to sum to 1. For a
-            softmax, and for two classes by one latent function: `"average"`, the expectation.
+            How class probabilities are computed from the Gaussian at a new point. For a multinomial probit
+            `"orthant"`, the default, integrates accurately: a class is observed where its function plus unit noise is
+            the largest. `"inner_ep"`, the paper's own way, is a fast approximation, normalised to sum to 1. For a
+            softmax, and for two classes by one latent function, `"average"` is the expectation.
         correction : {"tk"}, optional
             For the Laplace approximation of a softmax: Tierney and Kadane's correction of the class probabilities (the
             nested EP paper's LA-TKP), by a Laplace approximation for every new point with every class. Moments of the
@@ -506,6 +507,9 @@ class Fit(SingleGroupApproximation):
         quantiles : float or sequence of k floats, optional
             Levels between 0 and 1 of quantiles of an observation. Nine of ten new observations fall between those of
             `[0.05, 0.95]`. Classes have no quantiles.
+        intervals : float, optional
+            Posterior probability, such as 0.9, with which each class probability lies in its range. Moments of the
+            latent values at all nodes are held meanwhile.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -513,12 +517,13 @@ class Fit(SingleGroupApproximation):
         -------
         xarray.Dataset
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
-            functions, `mean` and `variance` (new point) where there is one, and `error` (new point): for `"orthant"`
-            and `"average"` the estimated error of the probabilities, for `"inner_ep"` how far their sum was from 1
-            before it was normalised, NaN with a correction. Where observations are no classes, instead of `p` and
+            functions, `mean` and `variance` (new point) where there is one, and `error` (new point). For `"orthant"`
+            and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
+            from 1 before it was normalised. It is NaN with a correction. Where observations are no classes, instead of `p` and
             `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`, with
             `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of
-            its predictive probability.
+            its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the
+            ranges.
 
         Raises
         ------
@@ -528,9 +533,9 @@ class Fit(SingleGroupApproximation):
             If `gp` is missing, and the graph of the model does not say what the prior is at other inputs; if there is
             one, and inputs that the model computes from its data would be others with it than without.
         ValueError
-            If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, or if the way to
-            compute the probabilities does not fit the likelihood; if what the likelihood is given besides latent values
-            differs between points, and `data` does not say what it is at new ones.
+            If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If the way to
+            compute the probabilities does not fit the likelihood. If the likelihood is given other numbers at other
+            points, and `data` does not have those of new ones.
 
         Warns
         -----
@@ -554,6 +559,7 @@ class Fit(SingleGroupApproximation):
             dim=dim,
             missing=missing,
             quantiles=quantiles,
+            intervals=intervals,
             progressbar=progressbar,
         )
 
@@ -584,7 +590,7 @@ class Fit(SingleGroupApproximation):
 
         With `groups` all rows of a group are left out together. That is for rows to come of groups that the fit has not
         seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
-        q₋ is the posterior without their sites. It is computed by weighted draws of the fit.
+        q₋ is the posterior without their sites. It is computed by weighted draws of the fit and of q₋, half of each.
 
         Inducing inputs and active rows are held as well. What a label of its own has to do with its latent value by way
         of what inducing values leave unsaid is not in `p_loo`, which compares with `predict` at the same inputs.

@@ -54,6 +54,8 @@ class Prediction(NamedTuple):
     """Log probability of what was observed there, (m,), if that is known."""
     quantiles: Array | None = None
     """Quantiles of an observation (m, k), if they are asked for."""
+    intervals: Array | None = None
+    """Lower and upper ends of class probabilities (m, classes, 2), if they are asked for."""
     far: Array | None = None
     """Whether nothing that was fitted says anything of a point, (m,), 1 or 0; its share of the mixture."""
 

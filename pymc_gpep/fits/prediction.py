@@ -16,6 +16,7 @@ from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.fits.datasets import of_functions
 from pymc_gpep.fits.mixture import Prediction, assembled, average_predictions
 from pymc_gpep.fits.outcome_quantiles import Part, checked_levels, outcome_quantiles
+from pymc_gpep.fits.probability_intervals import checked_interval, probability_intervals
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -142,6 +143,7 @@ def predict_by(
     dim: str | None = None,
     missing: bool = False,
     quantiles: float | Sequence[float] | None = None,
+    intervals: float | None = None,
     progressbar: bool = True,
 ) -> xr.Dataset:
     """Latent means, covariances and class probabilities at new inputs, averaged over the nodes of a fit.
@@ -157,7 +159,10 @@ def predict_by(
     own = classifier.missing.rows if missing and classifier.missing is not None else None
     elsewhere = LikelihoodElsewhere(classifier, len(inputs), log_posterior.space.data, data, first.takes, own)
     y = None if observed is None else held_out(classifier, observed, len(inputs), "observed")
-    levels = None if quantiles is None else checked_levels(quantiles, classifier.likelihood_model)
+    model = classifier.likelihood_model
+    levels = None if quantiles is None else checked_levels(quantiles, model)
+    ends = None if intervals is None else checked_interval(intervals, model, classifier.n_functions)
+    kept = levels is not None or ends is not None
     parts: list[Part] = []
     corrected = None if correction is None else _correction(correction, log_posterior.approximator, classifier)
     with RowProgress("Predicting", len(inputs) * len(hyper), progressbar) as progress:
@@ -173,16 +178,18 @@ def predict_by(
                     probabilities=how,
                     corrected=None if corrected is None else partial(corrected.probabilities, hyper.solution(s)),
                     tolerance=tolerance,
-                    covariances=covariances or levels is not None,
+                    covariances=covariances or kept,
                     done=progress.advance,
                 )
-                if levels is not None and found.cov is not None:
+                if kept and found.cov is not None:
                     parts.append(Part(float(hyper.weights[s]), likelihood, found.mean, found.cov))
                 yield found
 
         averaged = average_predictions(hyper.weights, predictions())
         if levels is not None:
             averaged = averaged._replace(quantiles=outcome_quantiles(parts, levels))
+        if ends is not None:
+            averaged = averaged._replace(intervals=probability_intervals(parts, ends))
         if not covariances:
             averaged = averaged._replace(cov=None)
     attrs = {"probabilities": how} | ({"correction": correction} if correction else {})
@@ -297,6 +304,9 @@ def labelled(
         class_dim = classifier.class_dim or "class"
         coords[class_dim] = classifier.class_names
         arrays = {"p": ((dim, class_dim), prediction.p), **arrays, "error": ((dim,), prediction.error)}
+        if prediction.intervals is not None:
+            arrays["p_interval"] = ((dim, class_dim, "ci_bound"), prediction.intervals)
+            coords["ci_bound"] = ["lower", "upper"]
     else:
         name = classifier.response
         arrays |= {

@@ -57,7 +57,9 @@ class NormalsPrior(Prior):
     def moved(self, x: Array) -> Array:
         """J x (..., c, n), of x (..., 1, q)."""
         flat = x.reshape(-1, self.mean.size)
-        found = np.stack([self.rows.products(each) for each in flat])
+        found = np.empty((len(flat), self.function_mean.size))
+        for row, each in zip(found, flat, strict=True):
+            row[:] = self.rows.products(each)
         return found.reshape(*x.shape[:-2], *self.function_mean.shape)
 
     def pulled(self, slope: Array) -> Array:

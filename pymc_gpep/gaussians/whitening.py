@@ -11,7 +11,8 @@ normal whatever θ is. Without sites this is the usual whitening by the prior. D
 from abc import ABC, abstractmethod
 
 import numpy as np
-from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from scipy.linalg import LinAlgError, cholesky
+from scipy.linalg.lapack import dtrtrs
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
@@ -224,7 +225,7 @@ class NormalsWhitening(SiteWhitening):
             self._factor = cholesky(prior.precision(sites), lower=True, overwrite_a=True)
         except (LinAlgError, ValueError):  # as of what is not finite
             raise NotPositiveDefiniteError(_NO_POSTERIOR) from None
-        half = solve_triangular(self._factor, prior.pulled(sites.slope(prior.function_mean))[0], lower=True)
+        half = self._halved(prior.pulled(sites.slope(prior.function_mean))[0])
         mean = self._coloured(half)[None]
         log_normaliser = float(sites.log_density(prior.functions(mean))) - 0.5 * float(np.vdot(mean, mean))
         super().__init__(prior, sites, mean, log_normaliser - float(np.log(self._factor.diagonal()).sum()))
@@ -234,13 +235,19 @@ class NormalsWhitening(SiteWhitening):
         return self.prior.shape
 
     def _coloured(self, z: Array) -> Array:
-        return np.asarray(solve_triangular(self._factor, z, lower=True, trans=1, check_finite=False))
+        found, _ = dtrtrs(self._factor, z, lower=1, trans=1)
+        return np.asarray(found)
+
+    def _halved(self, x: Array) -> Array:
+        """L⁻¹ x."""
+        found, _ = dtrtrs(self._factor, x, lower=1)
+        return np.asarray(found)
 
     def latent(self, z: Array) -> Array:
         return self.centre + self._coloured(z[0])
 
     def slope(self, slope: Array) -> Array:
-        return np.asarray(solve_triangular(self._factor, slope[0], lower=True, check_finite=False))[None]
+        return self._halved(slope[0])[None]
 
     def whitened(self, f: Array, rng: np.random.Generator) -> Array:
         return (f - self.centre) @ self._factor

@@ -17,6 +17,7 @@ __all__ = [
     "USABLE",
     "Estimate",
     "Weighing",
+    "excess_of_tail",
     "importance_estimate",
     "smooth",
     "smooth_each",
@@ -87,12 +88,28 @@ class Weighing(NamedTuple):
         )
 
 
+def excess_of_tail(log_weights: Array) -> float:
+    """Return what weights above the threshold of the tail have in excess of it, as a share of the sum of all weights.
+
+    The Pareto k does not know the scale of the tail. Where weights are bounded, and this is small, the shape of the
+    tail does not matter.
+    """
+    weights = np.exp(log_weights - log_weights.max())
+    tail = np.sort(weights)[-_in_tail(len(weights)) - 1 :]
+    return float((tail - tail[0]).sum() / weights.sum())
+
+
+def _in_tail(count: int) -> int:
+    """How many of so many weights are the tail, as in the paper."""
+    return int(min(0.2 * count, 3.0 * np.sqrt(count)))
+
+
 def smooth(log_weights: Array) -> tuple[Array, float]:
     """Pareto-smooth log weights (draws,), their normaliser kept; and the Pareto k."""
     import arviz  # noqa: F401  # for the accessor `azstats`
 
     count = len(log_weights)
-    tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))  # as in the paper
+    tail = _in_tail(count)
     if tail < _TAIL:
         return log_weights, np.inf
     if np.ptp(np.sort(log_weights)[-tail:]) < _CONSTANT:
@@ -112,7 +129,7 @@ def smooth_each(log_weights: Array) -> tuple[Array, Array]:
     The tail of each has a generalised Pareto distribution fitted by the estimate of Zhang and Stephens (2009).
     """
     count, m = log_weights.shape
-    tail = int(min(0.2 * count, 3.0 * np.sqrt(count)))
+    tail = _in_tail(count)
     if tail < _TAIL:
         return log_weights, np.full(m, np.inf)
     smoothed, pareto_k = log_weights.copy(), np.empty(m)

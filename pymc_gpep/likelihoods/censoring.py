@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
-from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
@@ -47,8 +47,8 @@ def observable_of(variable: TensorVariable) -> Observable | None:
             return None
         lower, upper = (pt.clip(bound.astype("float64"), *ends) for bound in (lower, upper))
     op = variable.owner.op
-    if not isinstance(op, RandomVariable | SymbolicRandomVariable):
-        return None
+    if not isinstance(op, RandomVariable | SymbolicRandomVariable) or isinstance(op, PartialObservedRV):
+        return None  # of the latter parameters are not told apart
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
 
 

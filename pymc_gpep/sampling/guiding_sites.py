@@ -7,6 +7,7 @@ whatever the sites are; it is fast where they resemble the likelihood.
 """
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,10 +64,17 @@ class SiteModel:
         """Of the Gaussian that has the curvature of the log posterior at the centre, (d, d)."""
         return np.asarray(self.axes @ self.axes.T)
 
+    @cached_property
+    def _parabolas(self) -> tuple[Array, Array, Array]:
+        """Inverse of the axes, log π and ν at the centre, and the coefficients (2d, ·) of u and of u²."""
+        middle, curves = _coordinates(self.sites), np.concatenate([self.slopes, self.bends])
+        return np.linalg.inv(self.axes), middle, curves.reshape(len(curves), middle.size)
+
     def at(self, theta: Array) -> Sites:
         """The sites at given hyperparameters."""
-        u = np.clip(np.linalg.solve(self.axes, theta - self.centre), -_REACH, _REACH)
-        log_pi, nu = _coordinates(self.sites) + np.tensordot(u, self.slopes, 1) + np.tensordot(u * u, self.bends, 1)
+        inverse, middle, curves = self._parabolas
+        u = np.clip(inverse @ (theta - self.centre), -_REACH, _REACH)
+        log_pi, nu = middle + (np.concatenate([u, u * u]) @ curves).reshape(middle.shape)
         return replace(self.sites, precision=np.exp(np.minimum(log_pi, np.log(self.largest_precision))), location=nu)
 
 

@@ -6,30 +6,37 @@ rotated (`reparameterize=True`), or as the effects that they are sums of. Sample
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.array_types import Array
+from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.censoring import censored_log_probability
+from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
+from pymc_gpep.sampling.at_point import AtPoint
+from pymc_gpep.sampling.missing_values import MissingValues, drawn_value
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
+from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.memory import check_memory
-from pymc_gpep.structure.prior_functions import frozen_data
+from pymc_gpep.structure.missing_responses import missing_responses
+from pymc_gpep.structure.prior_functions import frozen_data, observed
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["LatentModel", "LikelihoodAt"]
+__all__ = ["LatentModel", "LogLikelihood"]
 
 
 class LatentModel:
@@ -50,6 +57,8 @@ class LatentModel:
         The kind of array that x is.
     value_vars : list of TensorVariable
         Of the hyperparameters, in the order of the model.
+    missing : list of MissingResponses
+        Responses that the model has as free variables, and that no other term depends on.
     log_prior : TensorVariable
         Log density of all that does not depend on latent values: priors of hyperparameters with the Jacobians of their
         transforms, and any other terms of the model. Like all expressions here, it is one of value variables.
@@ -71,8 +80,12 @@ class LatentModel:
         self.values = processes.sampled(frozen_data(model))
         self.value_vars = [model.rvs_to_values[rv] for rv in processes.hyperparameters]
         self._moments = model.replace_rvs_by_values(self.values.moments)
+        self.missing = list(missing_responses(model).values())
+        for each in self.missing:
+            each.check(model)
         free = set(processes.integrated)
-        terms = [*(rv for rv in model.basic_RVs if rv not in free), *model.potentials]
+        apart = free | {each.unobserved for each in self.missing}
+        terms = [*(rv for rv in model.basic_RVs if rv not in apart), *model.potentials]
         self._dependent = [term for term in terms if not free.isdisjoint(ancestors([term]))]
         if hierarchical := [term.name for term in self._dependent if term in model.free_RVs]:
             raise StructureError(
@@ -114,19 +127,50 @@ class LatentModel:
         found = self.values.by_white([self._by_variables()], z)
         return self.processes.model.replace_rvs_by_values(found)[0]
 
-    def likelihood(self, slope: bool = True) -> "LikelihoodAt":
-        """The log likelihood as a function of a point and x, with its derivative with respect to x if wanted."""
+    def likelihood(self, slope: bool = True) -> "LogLikelihood":
+        """The log likelihood as a function of a point and x, with its derivative with respect to x if wanted.
+
+        Kernels of the likelihood compute it where nothing else in the model depends on latent values.
+        """
+        read = self.processes
+        if (
+            isinstance(read, GPClassifier)
+            and self._dependent == [read.likelihood]
+            and log_density_with_slope(read.likelihood_model) is not None
+        ):
+            given = graph_replace([read.labels, read.parameters], dict(self.values.data), strict=False)
+            data = [v for v in ancestors(given) if v in read.model.data_vars]
+            by_point = read.likelihood_model.has_parameters
+            return _LikelihoodByKernels(observed(read, self.values.data), by_point, data)
         parts = self.values.parts()
         value = self.log_likelihood(*parts)
         slopes = pytensor.grad(value, parts, disconnected_inputs="ignore") if slope else []
-        return LikelihoodAt(self.values, self.function([value, *slopes], *parts))
+        return _LikelihoodByGraph(self.values, self.function([value, *slopes], *parts))
+
+    def missing_values(self) -> MissingValues | None:
+        """What draws the responses that are missing; None where there are none."""
+        if not self.missing:
+            return None
+        model, parts = self.processes.model, self.values.parts()
+
+        def in_parts(outputs: Sequence[TensorVariable]) -> list[TensorVariable]:
+            found: list[TensorVariable] = model.replace_rvs_by_values(self.values.in_parts(outputs, parts))
+            return found
+
+        drawn = [drawn_value(model, each, in_parts) for each in self.missing]
+        function = self.function(drawn, *parts, draws=True)
+        names = [str(model.rvs_to_values[each.unobserved].name) for each in self.missing]
+        return MissingValues(self.values, names, function)
 
     def prior_function(self) -> Callable[[PointType], Sampled]:
         """The prior of x, as a function of a point."""
         return _PriorAt(self.values, self.function(self._moments))
 
-    def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable) -> Callable[..., list[Any]]:
-        """Compile expressions into a function of a point and of the values of further inputs."""
+    def function(self, outputs: Sequence[TensorVariable], *inputs: TensorVariable, draws: bool = False) -> AtPoint:
+        """Compile expressions into a function of a point and of the values of further inputs.
+
+        Random variables among them may be drawn with `draws`.
+        """
         names = [v.name for v in self.value_vars]
         data = dict(self.values.data)
         compiled = graph_function(
@@ -134,9 +178,10 @@ class LatentModel:
             [*self.value_vars, *inputs],
             graph_replace(list(outputs), data, strict=False) if data else list(outputs),
             trust_input=True,
+            draws=draws,
             **self._compile_kwargs,
         )
-        return _AtPoint(compiled, names)
+        return AtPoint(compiled, names)
 
     def theta(self, point: PointType) -> Array:
         """All hyperparameters of a point, flat and unconstrained."""
@@ -152,8 +197,9 @@ class LatentModel:
         return {**point, **values}
 
     def latent_value_vars(self) -> list[TensorVariable]:
-        """Value variables of what is integrated."""
-        return [self.processes.model.rvs_to_values[rv] for rv in self.processes.integrated]
+        """Value variables of what is integrated, and of responses that are missing."""
+        own = [*self.processes.integrated, *(each.unobserved for each in self.missing)]
+        return [self.processes.model.rvs_to_values[rv] for rv in own]
 
 
 def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
@@ -166,8 +212,42 @@ def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorV
     return pm.logp(variable, value) if censored is None else censored
 
 
-class LikelihoodAt:
-    """The log likelihood at a point, and its derivative with respect to x; a class, so that it can be pickled."""
+type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]
+"""Of a point, x and the prior of x there: the value, and the derivative in the shape of x."""
+
+
+class _LikelihoodByKernels:
+    """The log likelihood by what a likelihood computes at points; a class, so that it can be pickled.
+
+    Labels and parameters are computed anew where a point is another one, if these depend on it, and where data of the
+    model are.
+    """
+
+    def __init__(
+        self,
+        observed_at: Callable[[PointType], tuple[Observed, Likelihood]],
+        by_point: bool,
+        data: Sequence[SharedVariable],
+    ) -> None:
+        self._observed_at, self._by_point, self._data = observed_at, by_point, data
+        self._known: tuple[list[Any], Observed, LogDensity] | None = None
+
+    def __call__(self, point: PointType, x: Array, prior: Sampled) -> tuple[float, Array]:
+        """The value, and the derivative in the shape of x."""
+        behind: list[Any] = [point] * self._by_point + [v.get_value(borrow=True) for v in self._data]
+        if self._known is None or any(one is not other for one, other in zip(behind, self._known[0], strict=True)):
+            labels, likelihood = self._observed_at(point)
+            own = np.ascontiguousarray(labels, likelihood.observed_dtype)
+            self._known = behind, own, cast(LogDensity, log_density_with_slope(likelihood))
+        _, labels, log_density = self._known
+        slope = np.empty_like(prior.function_mean)
+        with np.errstate(all="ignore"):  # where a trajectory diverges
+            value = log_density(prior.functions(x), labels, slope)
+            return float(value), prior.pulled(slope)
+
+
+class _LikelihoodByGraph:
+    """The log likelihood by the graph of a model; a class, so that it can be pickled."""
 
     def __init__(self, values: SampledValues, function: Callable[..., list[Any]]) -> None:
         self._values = values
@@ -188,14 +268,3 @@ class _PriorAt:
 
     def __call__(self, point: PointType) -> Sampled:
         return self._values.prior(*self._function(point))
-
-
-class _AtPoint:
-    """A compiled function whose first arguments are taken from a point by name; a class, so that it can be pickled."""
-
-    def __init__(self, compiled: Callable[..., list[Any]], names: list[str]) -> None:
-        self._compiled = compiled
-        self._names = names
-
-    def __call__(self, point: PointType, *values: Array) -> list[Any]:
-        return self._compiled(*(np.asarray(point[name]) for name in self._names), *values)

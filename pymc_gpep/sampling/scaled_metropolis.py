@@ -11,8 +11,9 @@ from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_whole
+from pymc_gpep.sampling.guided import guided
 from pymc_gpep.sampling.step import LatentStep
-from pymc_gpep.structure import read_processes
+from pymc_gpep.structure import read_classifier
 
 __all__ = ["ScaledMetropolis"]
 
@@ -30,10 +31,11 @@ class ScaledMetropolisState(StepMethodState):
 
 
 class ScaledMetropolis(LatentStep):
-    """Latent values by Metropolis-Hastings steps that leave their Gaussian process prior invariant.
+    """Latent values by Metropolis-Hastings steps that leave their Gaussian prior invariant.
 
-    From f the step proposes m + √(1 − ε²) (f − m) + ε L n, with n ~ N(0, I) and the prior N(m, L Lᵀ), and accepts by
-    the ratio of the likelihoods alone: O(c n²) and one evaluation of the likelihood each. Hyperparameters are left to
+    Latent values are those of Gaussian processes, or sums of effects, whose standard normals are then moved in their
+    place. From f the step proposes m + √(1 − ε²) (f − m) + ε L n, with n ~ N(0, I) and the prior N(m, L Lᵀ). It accepts
+    by the ratio of the likelihoods alone: O(c n²) and one evaluation of the likelihood each. Hyperparameters are for
     other steps, NUTS if none is given.
 
     Parameters
@@ -56,7 +58,7 @@ class ScaledMetropolis(LatentStep):
     Raises
     ------
     StructureError
-        If the model has no `pm.gp.Latent` prior, or if other free variables depend on latent values.
+        If the model has no such latent values, or if other free variables depend on them.
     TypeError
         If `updates` is no whole number.
     ValueError
@@ -102,9 +104,9 @@ class ScaledMetropolis(LatentStep):
         check_whole("updates", updates, 1)
         if not 0 < target_accept < 1:
             raise ValueError(f"target_accept must be in (0, 1), but is {target_accept!r}.")
-        processes = read_processes(pm.modelcontext(model))
+        processes, _ = guided(read_classifier, pm.modelcontext(model), "prior", None)
         if vars is None:
-            vars = [latent.f for latent in processes.latents]
+            vars = list(processes.integrated)
         super().__init__(vars, processes, rng, compile_kwargs)
         if self.hyperparameters:
             names = ", ".join(repr(processes.model.values_to_rvs[v].name) for v in self.hyperparameters)
@@ -138,7 +140,8 @@ class ScaledMetropolis(LatentStep):
         stats = {"metropolis_acceptance": acceptance, "metropolis_scale": self.scale, "tune": self.tune}
         if self.tune:
             self._adapt(acceptance)
-        return (self.moved(point, prior.mean + x, prior) if accepted else point), stats
+        moves = accepted or self.latent_model.missing
+        return (self.moved(point, prior.mean + x, prior) if moves else point), stats
 
     def _adapt(self, acceptance: float) -> None:
         """One step of Robbins and Monro's towards the scale with the acceptance that is wanted."""

@@ -71,6 +71,7 @@ class LatentStep(BlockedStep):
         self.rng = get_random_generator(rng)
         self.tune = True
         self._prior_at = self.latent_model.prior_function()
+        self._missing = self.latent_model.missing_values()
         self._at: tuple[list[Array], Sampled] | None = None
 
     def prior(self, point: PointType) -> Sampled | None:
@@ -108,15 +109,16 @@ class LatentStep(BlockedStep):
         return prior, self.latent_model.values.from_point(point, prior, self.rng)
 
     def moved(self, point: PointType, f: Array, prior: Sampled) -> PointType:
-        """The point with other latent values."""
-        return {**point, **self.latent_model.values.to_point(point, f, prior)}
+        """The point with other latent values, and with new responses where these are missing."""
+        missing = {} if self._missing is None else self._missing(point, f, prior)
+        return {**point, **self.latent_model.values.to_point(point, f, prior), **missing}
 
     @abstractmethod
     def advance(self, point: PointType) -> tuple[PointType, dict[str, Any]]:
         """One draw: the next point and the statistics of getting there."""
 
     def step(self, point: PointType) -> tuple[PointType, list[dict[str, Any]]]:
-        with one_blas_thread():
+        with one_blas_thread(), np.errstate(all="ignore"):  # as of trajectories that diverge
             after, statistics = self.advance(point)
         return after, [statistics]
 
@@ -124,6 +126,8 @@ class LatentStep(BlockedStep):
         super().setup_chain(rng, tune, draws)
         self.tune = tune > 0
         self._at = None
+        if self._missing is not None:
+            self._missing.seed(self.rng)
 
     def _progressbar_config(self, n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list[float]]]:
         columns = [
@@ -152,7 +156,8 @@ def _chosen(vars: Sequence[TensorVariable] | TensorVariable | None, latent_model
     given = list(vars) if isinstance(vars, Sequence) and not isinstance(vars, str) else [vars]
     if names := [v for v in given if isinstance(v, str)]:
         raise ValueError(f"vars wants variables, not names: model[{names[0]!r}] in place of {names[0]!r}.")
-    left = [v for v in given if v not in holders]
+    with_others = {v for each in latent_model.missing for v in (each.unobserved, model.rvs_to_values[each.unobserved])}
+    left = [v for v in given if v not in holders and v not in with_others]
     known_names = dict.fromkeys(holders.values())
     wanted = [v for v in known_names if v not in {holders.get(each) for each in given}]
     chosen = [value for rv, value in value_of.items() if any(v is rv or v is value for v in left)]

@@ -4,7 +4,6 @@ For one function it is exact. Several enter by their differences from the one ob
 normal, by a fixed rule of nodes: derivatives are those of the rule, through the Cholesky factor L.
 """
 
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import product
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, BlockCurvature, CoupledCurvature, RoughDensity
+from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
 
 __all__ = ["RowAverages", "average_log_density", "has_averages"]
 
@@ -51,19 +51,16 @@ def average_log_density(likelihood: Likelihood, labels: NDArray[np.int64], mean:
     return _by_nodes(_log_density(likelihood), labels, mean, cov)
 
 
-def _log_density(likelihood: Likelihood) -> Callable[[Array, NDArray[np.int64], Array], float]:
-    """Of (f, y, gradient): Σ log p(y_i | f_i), and its gradient, written (c, B)."""
+def _log_density(likelihood: Likelihood) -> LogDensity:
+    """Log density of several functions with its slope, to a few digits where a likelihood offers that."""
     if likelihood.offers(RoughDensity):
         return likelihood.computation(RoughDensity).log_density
-    if likelihood.offers(BlockCurvature):
-        return likelihood.computation(BlockCurvature).log_density
-    coupled = likelihood.computation(CoupledCurvature).log_density
-    return lambda f, y, gradient: coupled(f, y, np.empty_like(f), gradient)
+    found = log_density_with_slope(likelihood)
+    assert found is not None, likelihood
+    return found
 
 
-def _by_nodes(
-    log_density: Callable[[Array, NDArray[np.int64], Array], float], labels: NDArray[np.int64], mean: Array, cov: Array
-) -> RowAverages:
+def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, cov: Array) -> RowAverages:
     c, rows = mean.shape
     d = c - 1
     away = _differences(c)[labels]  # (B, d, c)

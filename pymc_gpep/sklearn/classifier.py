@@ -4,15 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
-from scipy.special import ndtr, ndtri
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d
 
 from pymc_gpep.argument_types import check_number
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, quantile_levels
-from pymc_gpep.sklearn.probability_draws import probability_draws
+from pymc_gpep.sklearn.estimator import GaussianProcessEstimator, check_level
 from pymc_gpep.sklearn.response import Classes, NoisyClasses, Response, TwoClasses
 
 __all__ = ["GaussianProcessClassifier"]
@@ -155,31 +153,19 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         labels: Observed = self.classes_[largest]
         return labels
 
-    def predict_interval(self, X: Any, level: float = 0.9, *, draws: int = 1000) -> Array:
+    def predict_interval(self, X: Any, level: float = 0.9) -> Array:
         """Intervals of the probabilities of the classes: how far the training rows leave these open.
-
-        Hyperparameters are those of the fit. With more than two classes they are by draws, always the same ones.
 
         Parameters
         ----------
         X : array (m, columns) or DataFrame
         level : float
             Posterior probability that an interval holds.
-        draws : int
-            Number of draws of the latent functions, with more than two classes.
 
         Returns
         -------
         array (m, c, 2)
             Lower and upper end.
         """
-        levels = quantile_levels(level)
-        found = self._predicted(X)
-        if "variance" in found:
-            deviation = np.sqrt(found["variance"].values)[:, None]
-            second = ndtr(found["mean"].values[:, None] + deviation * ndtri(levels))
-            return np.stack([1.0 - second[:, ::-1], second], axis=1)
-        p = probability_draws(found["mean"].values, found["cov"].values, draws)
-        noise = float(self.label_noise)
-        ends: Array = np.moveaxis(np.quantile(p, levels, axis=0), 0, -1)
-        return (1.0 - noise) * ends + noise / ends.shape[1]
+        ends: Array = self._predicted(X, covariances=False, intervals=check_level(level))["p_interval"].values
+        return ends

@@ -22,7 +22,7 @@ from pymc_gpep.tables.columns import KERNELS, read_columns
 from pymc_gpep.tables.table import Values, is_frame, read_table
 from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_method
 
-__all__ = ["GaussianProcessEstimator", "quantile_levels"]
+__all__ = ["GaussianProcessEstimator", "check_level", "quantile_levels"]
 
 _LARGEST_SEED = 2**31 - 1
 _AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima

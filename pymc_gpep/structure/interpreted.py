@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor
+from pymc.pytensorf import reseed_rngs
 from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
@@ -56,6 +57,10 @@ class GraphFunction:
     def copy(self) -> "GraphFunction":
         """The same function for another thread: one keeps the values of an evaluation."""
         return GraphFunction(self._function.copy())
+
+    def seed(self, seed: int) -> None:
+        """Seed the random variables that are drawn."""
+        reseed_rngs([v for v in self._function.get_shared() if isinstance(v.type, RandomType)], seed)
 
     def __call__(self, *values: Any) -> Any:
         with np.errstate(all="ignore"):

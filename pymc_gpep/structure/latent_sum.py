@@ -315,8 +315,8 @@ class LatentSum(LatentPrior):
     @property
     def arrays(self) -> Mapping[type[DensePrior], Callable[[], TensorVariable]]:
         """See `LatentPrior`."""
-        few = not self.processes and self.n_points >= max(_MANY, 2 * self.n_normals)
-        return ({RowPrior: self.plain_roots} if few else {}) | {DensePrior: self.covariances}
+        few = self.n_points >= max(_MANY, 2 * self.n_normals)
+        return ({RowPrior: self.roots} if few else {}) | {DensePrior: self.covariances}
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
         """See `LatentPrior`."""

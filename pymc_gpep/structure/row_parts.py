@@ -1,7 +1,7 @@
 """Rows of a sum apart from its priors: the argument is m + A (v − v̄), with parts v = v̄ + B z.
 
-Parts are what rows select from, and what matrices of data multiply. The coefficients A of rows have no hyperparameters
-in them, so that they are computed once; B is small.
+Parts are what rows select from, values of a Gaussian process among it, and what matrices of data multiply. The
+coefficients A of rows have no hyperparameters in them, so that they are computed once; B is small.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,8 +43,8 @@ class RowParts(NamedTuple):
     """B (r, q), in terms of the random variables of the model."""
 
 
-class PlainSum(InNormals, Protocol):
-    """A sum without Gaussian processes."""
+class WholeSum(InNormals, Protocol):
+    """A sum of effects and of values of Gaussian processes."""
 
     @property
     def n_points(self) -> int:
@@ -114,12 +114,12 @@ class _Splitter:
         return place
 
 
-def row_parts(prior: PlainSum, data: Mapping[Variable, Variable], most: int) -> RowParts | None:
+def row_parts(prior: WholeSum, data: Mapping[Variable, Variable], most: int) -> RowParts | None:
     """Take rows of a sum apart.
 
     Parameters
     ----------
-    prior : PlainSum
+    prior : WholeSum
     data : mapping
         Data of the model → constants that take their place.
     most : int
@@ -155,7 +155,7 @@ def row_parts(prior: PlainSum, data: Mapping[Variable, Variable], most: int) -> 
 class _Apart:
     """An argument taken apart, as graphs."""
 
-    prior: PlainSum
+    prior: WholeSum
     linear: TensorVariable
     """The argument in terms of `places`, but for what does not depend on these."""
     places: list[TensorVariable]
@@ -170,7 +170,7 @@ class _Apart:
     """Shapes of parts."""
 
     @classmethod
-    def of(cls, prior: PlainSum, argument: TensorVariable) -> "_Apart | None":
+    def of(cls, prior: WholeSum, argument: TensorVariable) -> "_Apart | None":
         """Take an argument apart; None where it has no parts."""
         split = _Splitter(prior.sources, frozenset(prior.hyperparameters))
         linear = split(argument)
@@ -218,7 +218,7 @@ class PartsElsewhere:
 
     @classmethod
     def of(
-        cls, prior: PlainSum, argument: TensorVariable, data: Mapping[Variable, Variable]
+        cls, prior: WholeSum, argument: TensorVariable, data: Mapping[Variable, Variable]
     ) -> "PartsElsewhere | None":
         """Take an argument apart; None where it has no parts."""
         apart = _Apart.of(prior, argument)

@@ -283,7 +283,7 @@ class SumElsewhere(Elsewhere):
         return self._fitted[name].shape[:1] == (self._rows,)
 
     def by_normals(self, point: PointType, x: NewData | OwnRows) -> RowsOfNormals:
-        """See `Elsewhere`, for sums without Gaussian processes; raises what a call raises."""
+        """See `Elsewhere`, for sums whose Gaussian processes stay at their inputs; raises what a call raises."""
         if isinstance(x, OwnRows):
             there = self._own(point).at(x.positions)
             return RowsOfNormals(rows_of_functions(there.roots), np.zeros_like(there.mean), there.mean)
@@ -384,6 +384,7 @@ class SumElsewhere(Elsewhere):
             argument = self._from_inputs(there[_INPUTS], z)
         else:
             moved = [each for each in prior.processes if not set(known.values()).isdisjoint(ancestors([each.cov]))]
+            self._check_row_by_row(moved)
             processes = [prior.process(latent, self._gps, self._data) for latent in moved]
             inputs = [each.inputs for each in processes]
 
@@ -426,6 +427,17 @@ class SumElsewhere(Elsewhere):
             )
 
         return at, [each.moments for each in processes]
+
+    def _check_row_by_row(self, moved: Sequence[LatentGP]) -> None:
+        """Refuse other inputs of a process whose values rows select from."""
+        for latent in moved:
+            own = self._prior.places[latent.f]
+            count = (own.stop - own.start) // len(latent.classes)
+            if count != self._rows:
+                raise ValueError(
+                    f"Rows take values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
+                    "at its own inputs. Have new inputs among these when the model is fitted, and predict by the index."
+                )
 
     def _from_inputs(self, x: TensorVariable, z: TensorVariable) -> Callable[[_Values], TensorVariable]:
         """Return the argument at new inputs as a function of values of all processes there, less their means."""

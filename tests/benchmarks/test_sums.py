@@ -11,8 +11,10 @@ from numpy.testing import assert_array_less
 
 import pymc_gpep as gpep
 from benchmarks.sums import MODELS, methods
+from benchmarks.sums_samplers import run
 
 CHAINS = json.loads((Path(__file__).parent / "long_chains_of_sums.json").read_text())
+SAMPLED = ("binary", "crossed", "slopes", "walk", "ordered")
 
 
 @pytest.mark.parametrize("name", list(MODELS))
@@ -33,3 +35,20 @@ def test_moments_are_those_of_long_chains(name):
         assert_array_less(apart, (0.1 if own else 0.2) * sd + 4 * error, err_msg=variable)
         wider = np.abs(np.ravel(sds[variable]) - sd)
         assert_array_less(wider, (0.1 if own else 0.15) * sd + 4 * error_of_sd, err_msg=variable)
+
+
+@pytest.mark.parametrize(
+    ("name", "sampler", "draws"),
+    [
+        pytest.param("binary", "GuidedHMC", 300, marks=pytest.mark.slow),
+        *(pytest.param(name, "GuidedHMC", 1500, marks=pytest.mark.calibration) for name in SAMPLED),
+        pytest.param("binary", "EllipticalSlice", 1500, marks=pytest.mark.calibration),
+        pytest.param("slopes", "PseudoMarginal", 1500, marks=pytest.mark.calibration),
+        pytest.param("classes", "ProbitGibbs", 1500, marks=pytest.mark.calibration),
+        pytest.param("binary", "marginal NUTS", 1500, marks=pytest.mark.calibration),
+    ],
+)
+def test_samplers_have_the_means_of_long_chains(name, sampler, draws):
+    found = run(name, sampler, draws, CHAINS[name])
+    assert found["worst error"] < 4.5
+    assert found["effective"] > 0.05 * draws

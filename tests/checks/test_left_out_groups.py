@@ -4,7 +4,7 @@ import numpy as np
 import pymc as pm
 import pytest
 from numpy.testing import assert_allclose
-from scipy.special import log_ndtr, logsumexp
+from scipy.special import gammaln, log_ndtr, logsumexp
 
 from pymc_gpep.approximations import EP, NestedEP
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
@@ -17,7 +17,7 @@ from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood
 from tests.sums import MODELS
 
-PROBIT = next(each for each in LIKELIHOODS if each.name == "probit")
+PROBIT, POISSON = (next(each for each in LIKELIHOODS if each.name == name) for name in ("probit", "poisson"))
 N = 12
 PAIR = np.array([3, 7])
 
@@ -38,12 +38,12 @@ def without_sites(k, mean, sites, rows):
     return centre, k[np.ix_(rows, rows)] - cross @ noisy @ cross.T
 
 
-def by_quadrature(centre, cov, y):
-    """log ∫ ∏ Φ(± f) N(f | centre, cov) df of two numbers."""
+def by_quadrature(centre, cov, y, log_p=lambda f, y: log_ndtr((2 * y - 1) * f)):
+    """log ∫ ∏ p(y | f) N(f | centre, cov) df of two numbers."""
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     grid = np.stack(np.meshgrid(nodes, nodes), axis=-1).reshape(-1, 2)
     f = centre + grid @ np.linalg.cholesky(cov).T
-    return logsumexp(np.log(np.outer(weights, weights).ravel() / (2 * np.pi)) + log_ndtr((2 * y - 1) * f).sum(axis=1))
+    return logsumexp(np.log(np.outer(weights, weights).ravel() / (2 * np.pi)) + log_p(f, y).sum(axis=1))
 
 
 @pytest.mark.parametrize("method", [EP(), ScalarLaplace()], ids=lambda method: method.name)
@@ -61,6 +61,26 @@ def test_two_rows_by_quadrature(method):
         assert 0 < found.error < 0.01
         assert found.without == pytest.approx(expected, abs=4 * found.error)
         assert found.within == pytest.approx(by_quadrature(solution.mean[0, PAIR], whole, y[PAIR]), abs=0.02)
+
+
+def test_weights_have_no_heavy_tail():
+    """Of counts weights of draws of the fit alone do: their variance is infinite, and k far above 1."""
+    rng = np.random.default_rng(5)
+    j, mean = np.repeat(np.eye(4), 3, axis=0), np.full((1, N), 0.2)
+    y = rng.poisson(np.exp(0.2 + j @ rng.normal(size=4)))
+    counts = POISSON.given(np.zeros((1, N)))
+    solution = EP().solve(j @ j.T + 1e-9 * np.eye(N), mean, y, likelihood=counts)
+    functions, rows = DenseFunctions(EP(), solution, {}, lambda: None, "f"), np.array([0, 1])
+    centre, cov = without_sites(j @ j.T, mean, solution.posterior.sites, rows)
+    cov = cov + 1e-10 * np.eye(2)
+    expected = by_quadrature(centre, cov, y[rows], lambda f, y: y * f - np.exp(f) - gammaln(y + 1))
+    found = left_out_group(functions.group(rows), counts.at(rows), y[rows], 4000, 5e-5)
+    assert found.without == pytest.approx(expected, abs=4 * found.error)
+    assert found.error < 0.02
+    assert found.pareto_k < 0.7
+    group = functions.group(rows)
+    elsewhere = left_out_group(group._replace(mean=group.mean + 6.0), counts.at(rows), y[rows], 4000, 5e-5)
+    assert elsewhere.pareto_k > 0.7
 
 
 def test_coupled_sites_by_draws_from_the_posterior_without_them():

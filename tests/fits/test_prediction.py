@@ -76,6 +76,16 @@ def test_chunks_do_not_show(shared, monkeypatch):
     xr.testing.assert_allclose(shared.fit.predict(shared.gp, x), whole)
 
 
+def test_intervals_hold_the_probabilities_and_widen_with_their_level(shared_ccd):
+    X = shared_ccd.fitted_inputs()[:4] + 0.1
+    half, most = (shared_ccd.predict(X, intervals=level, covariances=False, progressbar=False) for level in (0.5, 0.95))
+    lower, upper = most["p_interval"].sel(ci_bound="lower"), most["p_interval"].sel(ci_bound="upper")
+    assert ((lower < most["p"]) & (most["p"] < upper)).all()
+    assert (lower < half["p_interval"].sel(ci_bound="lower")).all()
+    assert (half["p_interval"].sel(ci_bound="upper") < upper).all()
+    assert "cov" not in most
+
+
 def test_without_covariances(shared, shared_ccd):
     x = np.random.default_rng(0).normal(size=(5, 2))
     for fit in (shared.fit, shared_ccd):

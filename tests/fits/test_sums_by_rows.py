@@ -56,6 +56,14 @@ def softmax_of_zero_sums():
     pm.Categorical("y", logit_p=x[:, None] * b + s * z[where], observed=KINDS)
 
 
+def process_at_places():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    ls, beta = pm.InverseGamma("ls", 3, 1), pm.Normal("beta", 0, 1)
+    places = pm.Data("places", np.linspace(0.0, 1.0, J)[:, None])
+    f = pm.gp.Latent(cov_func=pm.gp.cov.Matern52(1, ls=ls)).prior("f", X=places)
+    gpep.Probit("y", f[where] + beta * x, observed=BINARY)
+
+
 class Case:
     """Fits of one model both ways."""
 
@@ -76,6 +84,7 @@ CASES = {
     "binary, EP": (binary, "ep"),
     "counts, Laplace": (counts, "laplace"),
     "some missing, KL": (some_missing, "kl"),
+    "process at places, EP": (process_at_places, "ep"),
     "classes, nested EP": (classes, "nested_ep"),
     "softmax of zero sums, Laplace": (softmax_of_zero_sums, "laplace"),
 }
@@ -107,6 +116,11 @@ def test_evidence_nodes_and_moments(case):
 @pytest.mark.parametrize("levels", [[0, 5, 2], [0, J + 2, 2]], ids=["levels of the model", "a new level"])
 def test_predictions(case, levels):
     arguments = {"data": {"where": levels, "x": [0.1, 2.0, -1.0]}, "new_levels": J + 2 in levels, "progressbar": False}
+    if case.rows.classifier.processes and arguments["new_levels"]:
+        for fit in (case.rows, case.dense):
+            with pytest.raises(ValueError, match="those it has differ a priori"):
+                fit.predict(**arguments)
+        return
     found, expected = case.rows.predict(**arguments), case.dense.predict(**arguments)
     for name in expected:
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
@@ -138,6 +152,37 @@ def test_rows_left_out(case):
     functions = [next(iter(each.functions())) for each in (case.rows, case.dense)]
     for one, other in zip(*(each.refitted(3) for each in functions), strict=True):
         assert_allclose(one, other, atol=1e-6)
+
+
+def test_groups_left_out(case):
+    found, expected = (fit.loo(groups="where", draws=400, progressbar=False) for fit in (case.rows, case.dense))
+    error = np.hypot(found.error_i, expected.error_i)
+    assert (abs(found.elpd_i - expected.elpd_i) < 4 * error).all()
+    assert (error < 0.1).all()
+
+
+def test_samplers_move_alike(case):
+    """Both forms number standard normals alike, so that the same seeds give the same draws."""
+    chains = []
+    for many in (10**9, 1):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(latent_sum, "_MANY", many)
+            step = gpep.GuidedHMC(guide="prior", model=case.model)
+        step.setup_chain(np.random.default_rng(1), 3, 3)
+        point = case.model.initial_point()
+        for _ in range(3):
+            point, _statistics = step.step(point)
+        chains.append(point)
+    for name, value in chains[0].items():
+        assert_allclose(chains[1][name], value, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("case", ["process at places, EP"], indirect=True)
+def test_a_process_that_rows_select_from_stays_where_it_is(case):
+    data = {"where": [0, 1], "x": [0.0, 1.0], "places": np.linspace(0.1, 1.1, J)[:, None]}
+    for fit in (case.rows, case.dense):
+        with pytest.raises(ValueError, match="which has 6 for 45 rows, so that it stays at its own inputs"):
+            fit.predict(data=data, progressbar=False)
 
 
 def test_draws(case):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pymc as pm
 
 import pymc_gpep as gpep
-from pymc_gpep.structure import read_processes
+from pymc_gpep.structure import read_classifier
 
 
 class Sampler(NamedTuple):
@@ -18,7 +18,7 @@ class Sampler(NamedTuple):
 
 def _scaled_metropolis() -> list[Any]:
     """It leaves the hyperparameters to others: here one at a time, by slices."""
-    return [gpep.ScaledMetropolis(), pm.Slice(list(read_processes(pm.modelcontext(None)).hyperparameters))]
+    return [gpep.ScaledMetropolis(), pm.Slice(list(read_classifier(pm.modelcontext(None)).hyperparameters))]
 
 
 PROBITS = ("multinomial_probit", "bernoulli_probit")

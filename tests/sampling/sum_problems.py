@@ -1,5 +1,6 @@
 """Sums of effects of a few rows, as models and as draws from their priors, to hold samplers against."""
 
+import warnings
 from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
@@ -18,6 +19,7 @@ ITEM = np.array([0, 1, 2, 0, 1, 2])
 X = np.array([-1.2, 0.3, 0.8, -0.4, 1.5, -0.7])
 PLACES = np.array([[0.0], [0.5]])
 BINARY = np.array([0, 1, 1, 0, 1, 1])
+KEPT = np.array([True, True, False, True, True, False])
 KINDS = np.array([2, 0, 1, 1, 0, 2])
 
 
@@ -45,6 +47,24 @@ def _crossed_draws(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.
     difficulty -= difficulty.mean(axis=1, keepdims=True)
     f = ability[:, GROUP] - difficulty[:, ITEM]
     return {"s": s, "level": level, "ability": ability, "difficulty": difficulty}, f[:, None]
+
+
+def _missing() -> None:
+    s, level = pm.LogNormal("s", 0, 0.5), pm.Normal("level", 0.3, 1)
+    ability = pm.Normal("ability", level, s, shape=2)
+    labels = np.ma.masked_array(BINARY, ~KEPT)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pm.exceptions.ImputationWarning)
+        gpep.Probit("y", ability[GROUP] + 0.5 * X, observed=labels)
+
+
+def _missing_draws(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    s, level = np.exp(0.5 * rng.standard_normal(DRAWS)), 0.3 + rng.standard_normal(DRAWS)
+    ability = level[:, None] + s[:, None] * rng.standard_normal((DRAWS, 2))
+    f = ability[:, GROUP] + 0.5 * X
+    unobserved = rng.standard_normal((DRAWS, 2)) < f[:, ~KEPT]
+    values = {"s": s, "level": level, "ability": ability, "y_unobserved": unobserved.astype(float)}
+    return values, f[:, None, KEPT]
 
 
 def _mixed() -> None:
@@ -81,6 +101,7 @@ def _classes_draws(rng: np.random.Generator) -> tuple[dict[str, np.ndarray], np.
 
 SUM_PROBLEMS = {
     "crossed": SumProblem("bernoulli", BINARY, _crossed, _crossed_draws),
+    "missing": SumProblem("bernoulli_probit", BINARY[KEPT], _missing, _missing_draws),
     "mixed": SumProblem("bernoulli_probit", BINARY, _mixed, _mixed_draws),
     "classes": SumProblem("multinomial_probit", KINDS, _classes, _classes_draws),
 }

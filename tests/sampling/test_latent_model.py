@@ -10,7 +10,9 @@ from scipy.special import log_ndtr
 
 import pymc_gpep as gpep
 from pymc_gpep.sampling.latent_model import LatentModel
-from pymc_gpep.structure import read_processes
+from pymc_gpep.structure import read_classifier, read_processes
+from tests.structure.test_refused_labels import DECLARED, VOTES, declared
+from tests.structure.test_refused_labels import labels as legal
 
 Y = np.array([0, 1, 0, 1])
 
@@ -31,3 +33,31 @@ def test_a_probit_keeps_its_digits_in_either_spelling(own):
     assert_allclose(value, log_ndtr((2 * Y - 1) * far).sum(), rtol=1e-12)
     assert_allclose(slope[0, :2], [-50.02, 50.02], rtol=1e-4)
     assert np.isfinite(slope).all()
+
+
+@pytest.mark.parametrize("likelihood", [*DECLARED, *VOTES])
+def test_log_likelihood_is_that_of_the_model(likelihood):
+    """Most are computed by kernels, and all have the constants of PyMC's density."""
+    model = declared(likelihood, legal(likelihood))
+    latent_model = LatentModel(read_classifier(model))
+    point = model.initial_point()
+    prior, function = latent_model.prior_function()(point), latent_model.likelihood()
+    x = np.random.default_rng(3).standard_normal(prior.shape)
+    there = point | latent_model.values.to_point(point, x, prior)
+    value, slope = function(point, x, prior)
+    assert value == pytest.approx(float(model.compile_logp(vars=model.observed_RVs)(there)), rel=1e-8)
+    direction = np.cos(np.arange(x.size)).reshape(x.shape)
+    higher, lower = (function(point, x + h * direction, prior)[0] for h in (1e-5, -1e-5))
+    assert np.vdot(slope, direction) == pytest.approx((higher - lower) / 2e-5, rel=1e-5, abs=1e-5)
+
+
+def test_labels_follow_the_data_of_the_model():
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=np.arange(4.0)[:, None])
+        gpep.Probit("y", f, observed=pm.Data("labels", Y))
+    latent_model, point = LatentModel(read_classifier(model)), {}
+    prior, function = latent_model.prior_function()(point), latent_model.likelihood()
+    x = np.array([[0.3, 1.0, -2.0, 0.1]])
+    for labels in (Y, 1 - Y):
+        model.set_data("labels", labels)
+        assert function(point, x, prior)[0] == pytest.approx(log_ndtr((2 * labels - 1) * x).sum(), rel=1e-10)

@@ -6,7 +6,7 @@ import pytest
 
 import pymc_gpep as gpep
 from tests.sampling.samplers import SAMPLERS
-from tests.sampling.sum_problems import SUM_PROBLEMS, assert_exact, build
+from tests.sampling.sum_problems import BINARY, KEPT, SUM_PROBLEMS, assert_exact, build
 
 FEW = {
     ("guided_hmc", "crossed"),
@@ -15,12 +15,15 @@ FEW = {
     ("probit_gibbs-whitened", "classes"),
     ("probit_gibbs-collapsed", "mixed"),
     ("pseudo_marginal", "crossed"),
+    ("scaled_metropolis", "missing"),
+    ("guided_hmc", "missing"),
+    ("probit_gibbs-whitened", "missing"),
 }
 ALL = [
     (name, problem)
     for name, sampler in SAMPLERS.items()
     for problem, each in SUM_PROBLEMS.items()
-    if each.kind in sampler.kinds and name not in ("probit_gibbs-centred", "scaled_metropolis")
+    if each.kind in sampler.kinds and name != "probit_gibbs-centred"
 ]
 
 
@@ -53,6 +56,21 @@ def test_draws_are_of_the_variables_of_the_model(step):
     np.testing.assert_allclose(posterior["u"].values, scaled, rtol=1e-12)
     for name in model.named_vars.keys() - {"y"}:
         assert float(posterior[name].std()) > 0
+
+
+@pytest.mark.parametrize("step", [gpep.EllipticalSlice, gpep.ScaledMetropolis])
+def test_missing_responses_are_drawn_anew(step):
+    with build("missing") as model:
+        given = step(guide="prior") if step is gpep.EllipticalSlice else step()
+        assert model.rvs_to_values[model["y_unobserved"]] in given.vars
+        others = [] if step is gpep.EllipticalSlice else [pm.Slice([model["s"]])]
+        draws = pm.sample(40, tune=5, chains=2, cores=1, step=[given, *others], random_seed=1, progressbar=False,
+                          compute_convergence_checks=False)["posterior"]  # fmt: skip
+    unobserved = draws["y_unobserved"].values
+    np.testing.assert_array_equal(draws["y"].values[..., ~KEPT], unobserved)
+    np.testing.assert_array_equal(draws["y"].values[..., KEPT], np.broadcast_to(BINARY[KEPT], (2, 40, 4)))
+    assert (unobserved.std(axis=1) > 0).all()
+    assert (unobserved[0] != unobserved[1]).any()
 
 
 @pytest.mark.slow

@@ -1,0 +1,101 @@
+"""Samplers on sums of effects, held against stored long chains: errors of means, and effective draws a second.
+
+    python -m benchmarks.sums_samplers --chains tests/benchmarks/long_chains_of_sums.json --only binary slopes
+
+For each model and sampler: the largest error of a mean in its Monte Carlo errors, which are those of both chains
+together; the least effective sample size of integrated variables and of hyperparameters; processor seconds with tuning
+and compiling; and effective draws a second. "NUTS" is what pm.sample takes, nutpie where that is installed.
+"""
+
+import argparse
+import json
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import xarray as xr
+
+import pymc_gpep as gpep
+from benchmarks.sums import MODELS, Moments
+
+
+def _by_step(make: Callable[[], Any]) -> Callable[[int, int], xr.DataTree]:
+    def sample(draws: int, seed: int) -> xr.DataTree:
+        return pm.sample(draws, tune=draws // 2, chains=2, cores=1, step=make(), random_seed=seed, progressbar=False)
+
+    return sample
+
+
+def _marginal(draws: int, seed: int) -> xr.DataTree:
+    marginal = gpep.marginalize(pm.modelcontext(None), warm=True)
+    with marginal:
+        chains = pm.sample(
+            draws, tune=draws // 2, chains=2, cores=1, random_seed=seed, progressbar=False, nuts_sampler="pymc"
+        )
+    return gpep.recover(chains, marginal, random_seed=seed, progressbar=False)
+
+
+SAMPLERS: dict[str, Callable[[int, int], xr.DataTree]] = {
+    "GuidedHMC": _by_step(gpep.GuidedHMC),
+    "EllipticalSlice": _by_step(gpep.EllipticalSlice),
+    "PseudoMarginal": _by_step(gpep.PseudoMarginal),
+    "ProbitGibbs": _by_step(gpep.ProbitGibbs),
+    "marginal NUTS": _marginal,
+    "NUTS": _by_step(lambda: None),
+}
+
+
+def worst_error(posterior: xr.Dataset, chains: Moments, names: list[str]) -> float:
+    """Return the largest error of a mean, in standard errors of both together."""
+    worst = 0.0
+    for name in names:
+        own = posterior[[name]]
+        error = np.ravel(az.mcse(own, method="mean")[name])
+        difference = np.ravel(own[name].mean(("chain", "draw"))) - np.array(chains[name]["mean"])
+        worst = max(worst, float((np.abs(difference) / np.hypot(error, chains[name]["error of mean"])).max()))
+    return worst
+
+
+def run(model: str, sampler: str, draws: int, chains: Moments, seed: int = 1) -> dict[str, float]:
+    """Return the figures of one sampler on one model."""
+    with pm.Model() as declared, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        MODELS[model]()
+        classifier = gpep.read_classifier(declared)
+        began = time.process_time()
+        posterior = SAMPLERS[sampler](draws, seed)["posterior"].to_dataset()
+        seconds = time.process_time() - began
+    integrated = [rv.name for rv in classifier.integrated if rv.name in posterior and rv.name in chains]
+    every = [*integrated, *(rv.name for rv in classifier.hyperparameters)]
+    effective = az.ess(posterior[every])
+    least = min(float(effective[name].min()) for name in every)
+    error = worst_error(posterior, chains, every)
+    return {"worst error": error, "effective": least, "seconds": seconds, "a second": least / seconds}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chains", type=Path, required=True, help="moments of chains, by `python -m benchmarks.sums`")
+    parser.add_argument("--only", nargs="+", choices=list(MODELS), default=list(MODELS), help="models")
+    parser.add_argument("--samplers", nargs="+", choices=list(SAMPLERS), default=list(SAMPLERS))
+    parser.add_argument("--draws", type=int, default=1000, help="of each of two chains")
+    given = parser.parse_args()
+    stored = json.loads(given.chains.read_text())
+    for model in given.only:
+        for sampler in given.samplers:
+            try:
+                row = run(model, sampler, given.draws, stored[model])
+            except ValueError as error:  # a likelihood without the utilities that one of them wants
+                print(f"{model:10s} {sampler:15s} {str(error).splitlines()[0][:80]}", flush=True)
+                continue
+            print(f"{model:10s} {sampler:15s}", "  ".join(f"{k} {v:.3g}" for k, v in row.items()), flush=True)
+
+
+if __name__ == "__main__":
+    main()
