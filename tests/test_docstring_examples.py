@@ -61,7 +61,14 @@ def names(shared):
 
 def few_draws(sample):
     def cut(*args, **kwargs):
-        short = {"draws": 3, "tune": 3, "chains": 1, "progressbar": False, "compute_convergence_checks": False}
+        short = {
+            "draws": 3,
+            "tune": 3,
+            "chains": 1,
+            "progressbar": False,
+            "compute_convergence_checks": False,
+            "random_seed": 1,
+        }
         if "step" not in kwargs:
             short["nuts"] = {"max_treedepth": 2, "early_max_treedepth": 2}
         return sample(*args[1:], **kwargs | short)

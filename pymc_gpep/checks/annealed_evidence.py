@@ -70,7 +70,9 @@ class AnnealedEvidence:
 
     Examples
     --------
-    >>> found = gpep.annealed_evidence(model, ep.hyperparameters, start="nested_ep", temperatures=3, sweeps=1, runs=4)
+    >>> found = gpep.annealed_evidence(
+    ...     model, ep.hyperparameters, start="nested_ep", temperatures=20, runs=20, random_seed=1
+    ... )
     >>> found.log_evidence, found.standard_error
     """
 
@@ -163,7 +165,9 @@ def annealed_evidence(
 
     Examples
     --------
-    >>> found = gpep.annealed_evidence(model, ep.hyperparameters, start="nested_ep", temperatures=3, sweeps=1, runs=4)
+    >>> found = gpep.annealed_evidence(
+    ...     model, ep.hyperparameters, start="nested_ep", temperatures=20, runs=20, random_seed=1
+    ... )
     >>> found.log_evidence, found.standard_error
     """
     if start != "prior" and start not in METHODS:

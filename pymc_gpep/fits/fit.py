@@ -520,10 +520,10 @@ class Fit(SingleGroupApproximation):
             functions, `mean` and `variance` (new point) where there is one, and `error` (new point). For `"orthant"`
             and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
             from 1 before it was normalised. It is NaN with a correction. Where observations are no classes, instead of
-            `p` and `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`, with
-            `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of
-            its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the
-            ranges.
+            `p` and `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`,
+            with `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the
+            log of its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of
+            the ranges.
 
         Raises
         ------
