@@ -1,6 +1,9 @@
 """Sphinx configuration. Nothing is fetched while building; pages with code are run."""
 
+import json
 import shutil
+from binascii import a2b_base64
+from hashlib import sha256
 from importlib.metadata import version as installed_version
 from pathlib import Path
 
@@ -58,10 +61,20 @@ html_theme_options = {
 html_show_sourcelink = False
 
 
-def setup(app):
+def skip_metadata_routing(app, what, name, obj, skip, options):
     """Leave out what scikit-learn adds to its estimators, which refers to its own pages."""
+    return True if name.startswith("set_") and name.endswith("_request") else None
 
-    def skipped(app, what, name, obj, skip, options):
-        return True if name.startswith("set_") and name.endswith("_request") else None
 
-    app.connect("autodoc-skip-member", skipped)
+def write_glued_pictures(app, exception):
+    """Write pictures of hidden cells, which other pages show: myst-nb names their files, and does not write them."""
+    if exception is None and app.builder.format == "html":
+        for path in Path(app.env.mystnb_config.output_folder).rglob("*.glue.json"):
+            for output in json.loads(path.read_text()).values():
+                picture = a2b_base64(output["data"].get("image/png", ""))
+                (Path(app.outdir) / "_images" / f"{sha256(picture).hexdigest()}.png").write_bytes(picture)
+
+
+def setup(app):
+    app.connect("autodoc-skip-member", skip_metadata_routing)
+    app.connect("build-finished", write_glued_pictures)

@@ -1,7 +1,7 @@
-"""Docstrings and messages follow the rules of plain English in CONTRIBUTING, as far as a program can tell.
+"""Docstrings, messages and pages follow the rules of plain English in CONTRIBUTING, as far as a program can tell.
 
 Sentences that break a rule are counted. A ceiling may fall, and never rises: a change that adds such a sentence has to
-mend another one.
+mend another one. Pages that a new user reads break none.
 """
 
 import ast
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "pymc_gpep"
+ROOT = Path(__file__).parents[1]
+PACKAGE, DOCS = ROOT / "pymc_gpep", ROOT / "docs"
 MOST_WORDS = 25
 RULES = {
     "begins without a noun": lambda sentence: re.match(
@@ -27,6 +28,10 @@ CEILINGS = {
     ("docstrings", "none as a predicate"): 42,
     ("docstrings", "a headless who"): 0,
     ("docstrings", "too many words"): 401,
+    ("pages", "begins without a noun"): 0,
+    ("pages", "none as a predicate"): 0,
+    ("pages", "a headless who"): 0,
+    ("pages", "too many words"): 508,
     ("messages", "begins without a noun"): 0,
     ("messages", "none as a predicate"): 0,
     ("messages", "a headless who"): 0,
@@ -66,6 +71,28 @@ def text(node: ast.expr) -> str:
     return "X"
 
 
+def pages() -> Iterator[str]:
+    for path in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]:
+        if not {"_build", "generated"} & set(path.parts):
+            yield prose(path.read_text())
+
+
+def prose(page: str) -> str:
+    """A page without what is no sentence: code, formulas, tables, titles and where links lead."""
+    page = re.sub(r"\A---\n.*?\n---\n|^(```+).*?^\1\s*$|^\$\$.*?\$\$\s*$", "\n\n", page, flags=re.S | re.M)
+    page = re.sub(r"^[|#].*$", "\n", page, flags=re.M)
+    page = re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "\n\n", page, flags=re.M)
+    return re.sub(r"!?\[([^]]*)\]\([^)]*\)|^>|\*\*", r"\1", page, flags=re.M)
+
+
+def listed(page: str) -> list[Path]:
+    """Pages that the tables of contents of a page name, and the page itself."""
+    path = DOCS / page
+    tables = re.findall(r"```{toctree}\n(.*?)```", path.read_text(), flags=re.S)
+    named = [path.parent / f"{name}.md" for name in " ".join(tables).split()]
+    return [path, *filter(Path.exists, named)]
+
+
 def sentences(paragraphs: str) -> Iterator[str]:
     """Sentences without code: formulas, tables and examples are no sentences."""
     for paragraph in re.split(
@@ -77,7 +104,7 @@ def sentences(paragraphs: str) -> Iterator[str]:
 
 @cache
 def sentences_of(where: str) -> list[str]:
-    read = {"docstrings": docstrings, "messages": messages}[where]
+    read = {"docstrings": docstrings, "messages": messages, "pages": pages}[where]
     return [sentence for each in read() for sentence in sentences(each)]
 
 
@@ -85,3 +112,19 @@ def sentences_of(where: str) -> list[str]:
 def test_no_more_sentences_break_a_rule(where, rule):
     broken = [sentence for sentence in sentences_of(where) if RULES[rule](sentence)]
     assert len(broken) <= CEILINGS[where, rule], broken[-10:]
+
+
+FIRST_READ = [ROOT / "README.md", DOCS / "index.md", *listed("start.md"), *listed("howto/index.md")]
+
+
+@pytest.mark.parametrize("path", FIRST_READ, ids=lambda path: path.stem)
+def test_pages_that_are_read_first_have_short_sentences(path):
+    lengths = {sentence: len(sentence.split()) for sentence in sentences(prose(path.read_text()))}
+    assert [sentence for sentence, words in lengths.items() if words > 30] == []
+    assert sum(lengths.values()) <= 16 * len(lengths)
+
+
+def test_how_to_pages_are_short():
+    words = {path.stem: len(path.read_text().split()) for path in listed("howto/index.md")}
+    assert len(words) > 20
+    assert {name: count for name, count in words.items() if count > 900} == {}

@@ -36,6 +36,11 @@ class EP(AcceleratedEP):
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+
+    Examples
+    --------
+    >>> solution = gpep.EP().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
+    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "ep"

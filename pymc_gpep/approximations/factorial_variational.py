@@ -35,6 +35,11 @@ class FactorialVariational(Approximator):
         not allow what is asked, the iteration ends where rounding begins.
     max_iterations : int
         Limit on the steps of Newton's method.
+
+    Examples
+    --------
+    >>> solution = gpep.FactorialVariational().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
+    >>> solution.log_evidence
     """
 
     tolerance: float = field(default=1e-9, metadata=positive())

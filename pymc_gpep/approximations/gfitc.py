@@ -40,6 +40,11 @@ class GFITC(SparseEP):
     jitter : float
         Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
         hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+
+    Examples
+    --------
+    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean)
+    >>> gpep.GFITC().solve(prior, y).posterior.inducing_mean
     """
 
     sites: str | None = field(default=LatentPairs.name, metadata=one_of(LatentPairs.name))

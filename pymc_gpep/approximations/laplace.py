@@ -33,6 +33,11 @@ class Laplace(Approximator):
         about 1e6, the iteration ends where rounding begins.
     max_iterations : int
         Limit on the steps of Newton's method.
+
+    Examples
+    --------
+    >>> solution = gpep.Laplace().solve(K, mean, y)  # (n, n), (3, n), (n,)
+    >>> solution.log_evidence
     """
 
     tolerance: float = field(default=1e-9, metadata=positive())

@@ -33,6 +33,11 @@ class LaplaceProbit(Approximator):
         Limit on the steps of Newton's method.
     max_size : int
         Largest number cn of latent values to accept where prior covariances are matrices; rows may be many more.
+
+    Examples
+    --------
+    >>> solution = gpep.LaplaceProbit().solve(K, mean, y)  # (n, n), (3, n), (n,)
+    >>> solution.log_evidence
     """
 
     tolerance: float = field(default=1e-9, metadata=positive())

@@ -43,6 +43,11 @@ class QIEP(AcceleratedEP):
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
         Whether to go on, where the iteration does not get closer any more, with plain steps, and ever smaller ones.
+
+    Examples
+    --------
+    >>> solution = gpep.QIEP().solve(K, mean, y)  # (n, n), (3, n), (n,)
+    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "qiep"

@@ -35,6 +35,11 @@ class QuadraticVB(AcceleratedBound):
         Past steps that Anderson acceleration combines; 0 is the plain iteration.
     mixing : float
         Part of the combined residual that an accelerated step takes.
+
+    Examples
+    --------
+    >>> solution = gpep.QuadraticVB().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
+    >>> solution.log_evidence
     """
 
     name: ClassVar[str] = "vb"

@@ -28,6 +28,11 @@ class ScalarLaplace(Approximator):
         where rounding begins.
     max_iterations : int
         Limit on the steps of Newton's method.
+
+    Examples
+    --------
+    >>> solution = gpep.ScalarLaplace().solve(K, mean[0], y == 2)  # (n, n), (n,), (n,)
+    >>> solution.log_evidence
     """
 
     tolerance: float = field(default=1e-9, metadata=positive())

@@ -65,6 +65,11 @@ class SparseEP(SparseApproximation):
     jitter : float
         Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
         hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+
+    Examples
+    --------
+    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean)
+    >>> gpep.SparseEP().solve(prior, y).posterior.inducing_mean
     """
 
     sites: str | None = field(default=None, metadata=one_of(*_SITES, elsewhere=_ELSEWHERE))

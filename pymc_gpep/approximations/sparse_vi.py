@@ -68,6 +68,11 @@ class SparseVI(SparseApproximation):
     jitter : float
         Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
         hundredfold, and once more, where the matrix has no Cholesky factor: inducing inputs may coincide.
+
+    Examples
+    --------
+    >>> prior = gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean)
+    >>> gpep.SparseVI().solve(prior, y).posterior.inducing_mean
     """
 
     memory: int = field(default=6, metadata=at_least(0))

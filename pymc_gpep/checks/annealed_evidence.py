@@ -67,6 +67,13 @@ class AnnealedEvidence:
         "prior", or the approximation that the runs began with.
     evaluations : int
         How often the likelihood was evaluated.
+
+    Examples
+    --------
+    >>> found = gpep.annealed_evidence(
+    ...     model, ep.hyperparameters, start="nested_ep", temperatures=20, runs=20, random_seed=1
+    ... )
+    >>> found.log_evidence, found.standard_error
     """
 
     log_evidence: float
@@ -155,6 +162,13 @@ def annealed_evidence(
     -----
     Which start is best depends on how close its Gaussian is to the posterior, and above all on its not being narrower:
     "nested_ep" and "qep" are good, "laplace" needs more temperatures, "iep" and "vb" can be worse than the prior.
+
+    Examples
+    --------
+    >>> found = gpep.annealed_evidence(
+    ...     model, ep.hyperparameters, start="nested_ep", temperatures=20, runs=20, random_seed=1
+    ... )
+    >>> found.log_evidence, found.standard_error
     """
     if start != "prior" and start not in METHODS:
         names = ", ".join(map(repr, METHODS))

@@ -52,6 +52,11 @@ class CorrectedEvidence:
         Estimate of how far `evidence` is from the truth, from the next order.
     converged : bool
         Whether the approximation is at its fixed point, which is what can be corrected.
+
+    Examples
+    --------
+    >>> corrected = ep.corrected_evidence()
+    >>> corrected.evidence, corrected.reliable
     """
 
     method: str

@@ -65,6 +65,11 @@ class ImportanceCheck:
         What weights on blocks of points that move together say about each: `shift`, the probability of its label by
         the block's weights less that by the fit; `standard_error` of it; `pareto_k` of these weights; and `size` of the
         block, 0 where no weights are usable, and nothing is known.
+
+    Examples
+    --------
+    >>> check = ep.importance(1000)
+    >>> check.fit_verdict, check.points
     """
 
     method: str

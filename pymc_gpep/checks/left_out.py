@@ -29,6 +29,11 @@ class CavityELPD(ELPDDataLOO):
         Name of the groups that were left out, of which each is a point of the result.
     error_i : xarray.DataArray or None
         Monte Carlo standard error of `elpd_i`, where that is sampled.
+
+    Examples
+    --------
+    >>> loo = ep.loo()
+    >>> loo.elpd, loo.elpd_i
     """
 
     method: str

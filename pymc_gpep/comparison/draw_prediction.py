@@ -93,6 +93,10 @@ def predict_draws(
     ValueError
         If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, if `data` does not say
         what the likelihood is given at new points, or if variables are missing in `idata`.
+
+    Examples
+    --------
+    >>> gpep.predict_draws(mcmc, gp, Xnew, model=model)["p"]
     """
     gp, Xnew = process_and_inputs(gp, Xnew)
     classifier = read_classifier(pm.modelcontext(model), likelihood)

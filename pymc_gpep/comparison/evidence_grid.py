@@ -86,6 +86,10 @@ def evidence_grid(
         of `gp`, `Xnew` and `ynew` are given.
     TypeError
         If an option is not one of the approximation's.
+
+    Examples
+    --------
+    >>> gpep.evidence_grid(model, {"ls": [0.5, 1.0], "eta": [1.0, 5.0]})["evidence"]
     """
     free = [str(rv.name) for rv in model.free_RVs]
     named = [name for name in (*values, *(at or {})) if name in free]

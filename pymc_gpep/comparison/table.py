@@ -101,6 +101,11 @@ def compare_methods(
     ValueError
         If `reference` is not among the results, if `probabilities` or `checks` do not fit them, or if something that is
         needed is missing.
+
+    Examples
+    --------
+    >>> table = gpep.compare_methods({"EP": ep, "MCMC": mcmc}, "MCMC", gp=gp, Xnew=Xnew, ynew=ynew)
+    >>> table.T
     """
     named = by_name(results)
     if not isinstance(reference, str):

@@ -37,6 +37,13 @@ class Checkpoint(Callback):
         If the path has another ending, or `minutes` is negative.
     TypeError
         If `minutes` is no number.
+
+    Examples
+    --------
+    >>> options = {"method": "sparse_ep", "batch_size": 10, "inducing": 5}
+    >>> with model:
+    ...     fit = pm.fit(20, callbacks=[gpep.Checkpoint("run.zarr")], **options)
+    ...     fit = pm.fit(10, start="run.zarr", **options)  # ten more steps
     """
 
     def __init__(self, path: str | os.PathLike[str], minutes: float = 10.0) -> None:

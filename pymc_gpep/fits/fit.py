@@ -96,6 +96,14 @@ class Fit(SingleGroupApproximation):
         As given. `compile_seconds` is the time that it took to make the graph of the log posterior, and what numba
         compiled meanwhile: much in the first fit on a machine, little later. Other backends' compiling counts as part
         of `seconds`.
+
+    Examples
+    --------
+    >>> with model:
+    ...     ep = pm.fit(method="nested_ep")
+    >>> ep.log_evidence, ep.hyperparameters
+    >>> ep.predict(gp, Xnew)["p"]  # class probabilities at new inputs
+    >>> ep.sample(100)  # draws, as from pm.sample
     """
 
     _group_class = GPGroup
@@ -511,11 +519,11 @@ class Fit(SingleGroupApproximation):
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
             functions, `mean` and `variance` (new point) where there is one, and `error` (new point). For `"orthant"`
             and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
-            from 1 before it was normalised. It is NaN with a correction. Where observations are no classes, instead of `p` and
-            `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`, with
-            `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the log of
-            its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of the
-            ranges.
+            from 1 before it was normalised. It is NaN with a correction. Where observations are no classes, instead of
+            `p` and `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`,
+            with `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the
+            log of its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of
+            the ranges.
 
         Raises
         ------

@@ -63,8 +63,9 @@ class HeldOut(Callback):
 
     Examples
     --------
-    >>> held = gpep.HeldOut(Xheld, yheld, patience=5)
-    >>> pm.fit(30_000, method="sparse_ep", batch_size=200, callbacks=[held])
+    >>> held = gpep.HeldOut(Xnew, ynew, patience=5)
+    >>> with model:
+    ...     fit = pm.fit(20, method="sparse_ep", inducing=5, batch_size=10, callbacks=[held])
     >>> held.best.predict(Xnew)
     """
 

@@ -66,6 +66,12 @@ def learning_curve(
         If `every` is no whole number, or `fit` something else.
     ValueError
         If inputs or labels do not fit the model, or `every` is not positive.
+
+    Examples
+    --------
+    >>> with model:
+    ...     fit = pm.fit(method="ivm", active=10, majors=0)
+    >>> gpep.learning_curve(fit, Xnew, ynew, every=5).to_dataframe()
     """
     check_whole("every", every, 1)
     check_active(fit)

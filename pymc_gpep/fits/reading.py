@@ -69,6 +69,11 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     ValueError
         If the tree is not that of a fit, or that of another version; or if the model is another one: other labels,
         names of classes or points, hyperparameters or priors, or another prior of the latent functions.
+
+    Examples
+    --------
+    >>> tree = ep.to_datatree()  # which xarray writes to a file and reads again
+    >>> gpep.from_datatree(tree, model).predict(gp, Xnew)["p"]
     """
     _check_tree(tree)
     attrs = tree.attrs

@@ -59,6 +59,12 @@ def recover(
     ValueError
         If `idata` has no draws of a hyperparameter, or ones for which the approximation or a Cholesky factorisation
         of the prior covariance fails.
+
+    Examples
+    --------
+    >>> marginal = gpep.marginalize(model)
+    >>> idata = pm.sample(10, tune=10, step=pm.DEMetropolisZ(model=marginal), model=marginal)
+    >>> gpep.recover(idata, marginal)["posterior"]["f"]
     """
     if not isinstance(marginal, MarginalModel):
         raise TypeError(

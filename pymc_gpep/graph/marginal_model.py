@@ -29,6 +29,11 @@ class MarginalModel(pm.Model):
         What integrates.
     warm : bool
         Whether evaluations start from the last ones near by.
+
+    Examples
+    --------
+    >>> marginal = gpep.marginalize(model)
+    >>> marginal.free_RVs  # hyperparameters alone
     """
 
     def __init__(self, classifier: GPClassifier, approximator: Approximator, warm: bool = False) -> None:

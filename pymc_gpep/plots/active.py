@@ -64,6 +64,12 @@ def plot_active(
         If `fit` is something else.
     ValueError
         If more than two inputs vary, or if there is no `Xnew` and the data have more than two.
+
+    Examples
+    --------
+    >>> with model:
+    ...     fit = pm.fit(method="ivm", active=10, majors=0)
+    >>> gpep.plots.plot_active(fit)
     """
     check_active(fit)
     X = fit.fitted_inputs(gp)
@@ -116,6 +122,12 @@ def plot_learning_curve(
     ------
     TypeError
         If a curve is something else.
+
+    Examples
+    --------
+    >>> with model:
+    ...     fit = pm.fit(method="ivm", active=10, majors=0)
+    >>> gpep.plots.plot_learning_curve(gpep.learning_curve(fit, Xnew, ynew, every=5))
     """
     several: Any = curves if not isinstance(curves, xr.Dataset) else {"": curves}
     named = dict(several) if isinstance(several, Mapping) else {"": several}

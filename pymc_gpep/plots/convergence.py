@@ -50,6 +50,11 @@ def plot_convergence(
         If a result is not one of these.
     ValueError
         If `of` is unknown.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_convergence(ep)
+    >>> gpep.plots.plot_convergence(ep, of="sites")
     """
     if of not in ("hyperparameters", "sites"):
         raise ValueError(f"of must be 'hyperparameters' or 'sites', but is {of!r}.")

@@ -67,6 +67,10 @@ def plot_effective_likelihoods(
     ValueError
         If there is no such point, if both are the same, if `levels` are no parts of 1, or if the sites of a method are
         not each of one point.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_effective_likelihoods(binary, points=(0, 1))  # binary: of one latent function
     """
     named = by_name(results)
     if not len(levels) or not all(0 < level < 1 for level in levels):

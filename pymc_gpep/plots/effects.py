@@ -100,10 +100,9 @@ def plot_effects(
 
     Examples
     --------
-    >>> gpep.plots.plot_effects(fit, "county", order=True)
-    >>> gpep.plots.plot_effects(fit, ["county", "year"])
-    >>> gpep.plots.plot_effects(fit, "smooth", x=age)
-    >>> gpep.plots.plot_effects(fit, "f", Xnew=np.linspace(0, 1, 100)[:, None])
+    >>> gpep.plots.plot_effects(mixed, "county", order=True)  # mixed: a fit with an effect for each county
+    >>> gpep.plots.plot_effects(mixed, ["county", "slope"])
+    >>> gpep.plots.plot_effects(mixed, "county", x=np.arange(10))
     """
     if not 0.0 < prob < 1.0:
         raise ValueError(f"prob must be between 0 and 1, but is {prob}.")

@@ -71,6 +71,11 @@ def plot_evidence_grid(
     ------
     ValueError
         If a quantity was not computed, if the grids have different dims, or more than two.
+
+    Examples
+    --------
+    >>> grid = gpep.evidence_grid(model, {"ls": [0.5, 1.0, 2.0], "eta": [1.0, 5.0, 9.0]})
+    >>> gpep.plots.plot_evidence_grid(grid, ["evidence"])
     """
     named = {"": grids} if isinstance(grids, xr.Dataset) else dict(grids)
     dims = {tuple(grid["evidence"].dims) for grid in named.values()}

@@ -43,6 +43,10 @@ def input_grid(
     ------
     ValueError
         If `X` has a wrong shape, if more than two inputs are to vary, or if there is no such input.
+
+    Examples
+    --------
+    >>> gpep.plots.input_grid(X, points=5).shape
     """
     names = column_names(X)
     data = np.asarray(X, dtype=np.float64)

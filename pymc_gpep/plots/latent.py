@@ -99,6 +99,10 @@ def plot_latent_pair(
         value, or `points` where they have several.
     ValueError
         If there is no such point or class, if both are the same, or if `masses` are no probabilities.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_latent_pair({"EP": ep, "MCMC": mcmc}, point=120, classes=("versicolor", "virginica"))
     """
     named = by_name(results)
     classifier = classifier_of(named, model)
@@ -169,6 +173,10 @@ def plot_latent_pairs(
         If a result is neither a fit nor a DataTree, or if `point` and `pairs` are not those that the model has.
     ValueError
         If there is no such reference, point or class, or if there are too many pairs.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_latent_pairs({"EP": ep, "MCMC": mcmc}, point=120)
     """
     named = by_name(results)
     classifier = classifier_of(named, model)

@@ -60,6 +60,10 @@ def plot_latent_comparison(
         If a result is neither a fit nor a DataTree.
     ValueError
         If there is no such reference, if there is nothing to compare it with, or if a method has other latent values.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_latent_comparison({"EP": ep, "MCMC": mcmc}, "MCMC")
     """
     named = by_name(results)
     reference = reference_among(named, reference)

@@ -72,6 +72,11 @@ def plot_probabilities(
     ------
     ValueError
         If `Xnew` is needed and missing, or if shapes do not fit.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_probabilities(ep)
+    >>> gpep.plots.plot_probabilities(ep, gp, gpep.plots.input_grid(X, points=20), X=X, y=y)
     """
     if isinstance(source, Fit):
         if X is None and (Xnew is None or not isinstance(source.rows, FormerRows)):

@@ -63,6 +63,10 @@ def plot_relevance(
         If a result is neither a fit nor a DataTree.
     ValueError
         If there is no such variable, if it is no vector, or if `prob` is no probability.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_relevance({"EP": ep, "MCMC": mcmc}, "ls")
     """
     if not 0 < prob < 1:
         raise ValueError(f"prob must be in (0, 1), but is {prob}.")

@@ -50,6 +50,11 @@ def plot_probability_comparison(
     ------
     ValueError
         If `reference` is not among the names, if there is nothing to compare it with, or if shapes differ.
+
+    Examples
+    --------
+    >>> p = {"EP": ep.predict(gp, Xnew)["p"], "MCMC": gpep.predict_draws(mcmc, gp, Xnew, model=model)["p"]}
+    >>> gpep.plots.plot_probability_comparison(p, "MCMC", ynew)
     """
     arrays = {name: class_probability_array(p) for name, p in probabilities.items()}
     if reference not in arrays or len(arrays) < 2:

@@ -48,6 +48,11 @@ def plot_scores(
     ------
     ValueError
         If the table has no scores.
+
+    Examples
+    --------
+    >>> table = gpep.compare_methods({"EP": ep, "MCMC": mcmc}, "MCMC", gp=gp, Xnew=Xnew, ynew=ynew)
+    >>> gpep.plots.plot_scores(table)
     """
     scores = {name: label for name, label in _SCORES.items() if name in table}
     if not scores:

@@ -14,6 +14,13 @@ class RowError(ValueError):
         Counted from 0.
     fit : Fit or None
         What had been learned when the row was met; None if nothing.
+
+    Examples
+    --------
+    >>> try:
+    ...     gpep.SparseEP().solve(gpep.InducedArrays(K[:5, :5], K[:5], K.diagonal(), mean), y - 1)
+    ... except ValueError as error:
+    ...     print(error)
     """
 
     def __init__(self, what: str, row: int, name: str = "") -> None:

@@ -56,6 +56,11 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     ValueError
         If shapes do not agree, if there are no rows, or if a file is no Parquet file or has no such column; a
         `RowError` for a row whose inputs are not finite, or whose label is no whole number, when it is read.
+
+    Examples
+    --------
+    >>> gpep.rows_of((X, y)).n_rows
+    30
     """
     if isinstance(data, tuple | list) and len(data) == 2:
         data = tuple(_mapped(each) if _is_path(each) and Path(each).suffix == ".npy" else each for each in data)

@@ -93,10 +93,8 @@ class ProbitGibbs(LatentStep):
 
     Examples
     --------
-    .. code-block:: python
-
-        with model:
-            idata = pm.sample(step=gpep.ProbitGibbs())
+    >>> with model:
+    ...     idata = pm.sample(step=gpep.ProbitGibbs())
     """
 
     name = "probit_gibbs"

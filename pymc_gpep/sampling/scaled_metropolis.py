@@ -68,6 +68,11 @@ class ScaledMetropolis(LatentStep):
     -----
     Sampler statistics: `metropolis_acceptance`, the part of the proposals of a draw that were accepted, and
     `metropolis_scale`, ε.
+
+    Examples
+    --------
+    >>> with model:
+    ...     idata = pm.sample(step=[gpep.ScaledMetropolis([model["f"]]), pm.Slice([model["ls"], model["eta"]])])
     """
 
     name = "scaled_metropolis"

@@ -46,6 +46,11 @@ class SparseModel(pm.Model):
     ----------
     classifier : GPClassifier
     inducing_inputs : array (1 or c, M, d)
+
+    Examples
+    --------
+    >>> sparse = gpep.sparsify(model, inducing=5)
+    >>> sparse.inducing_inputs.shape
     """
 
     made_from_a_classifier = (

@@ -62,6 +62,12 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         How rows are encoded.
     relevance_ : Series
         Inverse length scale of each column.
+
+    Examples
+    --------
+    >>> from pymc_gpep.sklearn import GaussianProcessCounts
+    >>> counts = GaussianProcessCounts().fit(X, y)
+    >>> counts.predict(Xnew)
     """
 
     def __init__(

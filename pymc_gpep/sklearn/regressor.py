@@ -58,6 +58,12 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
         How rows are encoded.
     relevance_ : Series
         Inverse length scale of each column.
+
+    Examples
+    --------
+    >>> from pymc_gpep.sklearn import GaussianProcessRegressor
+    >>> regressor = GaussianProcessRegressor().fit(X, y)
+    >>> mean, deviation = regressor.predict(Xnew, return_std=True)
     """
 
     def fit(self, X: Any, y: Any) -> Self:

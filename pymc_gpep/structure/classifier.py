@@ -69,6 +69,11 @@ class GPClassifier(LatentPrior):
         Names of Gaussian variables that stay hyperparameters because a user said so.
     missing : MissingResponses or None
         Where responses of some rows are missing: points are then the rows that have one.
+
+    Examples
+    --------
+    >>> gpep.read_classifier(model).n_points
+    30
     """
 
     prior: LatentPrior
@@ -271,6 +276,11 @@ def read_classifier(
     ------
     StructureError
         If the model is none. It says what was looked for, what was found instead, and what to change.
+
+    Examples
+    --------
+    >>> gpep.read_classifier(model).n_points
+    30
     """
     refuse_what_was_made(model)
     gaussians = gaussians_of(model, hyperparameters)

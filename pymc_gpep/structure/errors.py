@@ -9,7 +9,15 @@ __all__ = ["NotProcessesAloneError", "StructureError", "describe", "distribution
 
 
 class StructureError(ValueError):
-    """The model is not one that can be read."""
+    """The model is not one that can be read.
+
+    Examples
+    --------
+    >>> try:
+    ...     gpep.read_classifier(pm.Model())
+    ... except gpep.StructureError as error:
+    ...     print(error)  # what is missing, and what to write
+    """
 
 
 class NotProcessesAloneError(StructureError):

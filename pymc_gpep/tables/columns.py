@@ -40,6 +40,12 @@ class Columns:
         The columns as training rows had them.
     X : array (n, d)
         Inputs at the training rows.
+
+    Examples
+    --------
+    >>> table = gpep.columns(pd.DataFrame({"age": [31.0, 45.0], "city": ["Rome", "Oslo"]}))
+    >>> table.encode(pd.DataFrame({"age": [28.0], "city": ["Rome"]})).shape
+    (1, 4)
     """
 
     columns: tuple[Column, ...]

@@ -57,7 +57,8 @@ def class_centres(
 
     Examples
     --------
-    >>> pm.fit(method="sparse_ep", inducing=gpep.class_centres((X, y), 100))
+    >>> with model:
+    ...     fit = pm.fit(method="sparse_ep", inducing=gpep.class_centres((X, y), 5))
     """
     rows = rows_of(data)
     check_whole("size", size, 1)

@@ -39,6 +39,11 @@ def falling_adam(steps: int, learning_rate: float = 1e-2, rise: int = 0) -> Fall
     -----
     How many steps were taken is one of the updates, so that a fit that goes on from a checkpoint has the rate that it
     left off with. The fall is that of Loshchilov and Hutter (2017, equation 5), without restarts.
+
+    Examples
+    --------
+    >>> with model:
+    ...     pm.fit(20, method="sparse_ep", batch_size=10, inducing=5, obj_optimizer=gpep.falling_adam(20, 0.03))
     """
     check_whole("rise", rise)
     check_whole("steps", steps, rise + 1)

@@ -93,12 +93,10 @@ class MultinomialProbit(Discrete):
 
     Examples
     --------
-    .. code-block:: python
-
-        with pm.Model():
-            gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
-            f = gp.prior("f", X=X, n_outputs=3)
-            gpep.MultinomialProbit("y", f.T, observed=y)
+    >>> with pm.Model():
+    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+    ...     f = gp.prior("f", X=X, n_outputs=3)
+    ...     gpep.MultinomialProbit("y", f.T, observed=y)
     """
 
     rv_op = multinomial_probit

@@ -72,12 +72,10 @@ class Probit(Discrete):
 
     Examples
     --------
-    .. code-block:: python
-
-        with pm.Model():
-            gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
-            f = gp.prior("f", X=X)
-            gpep.Probit("y", f, observed=y)
+    >>> with pm.Model():
+    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0))
+    ...     f = gp.prior("f", X=X)
+    ...     gpep.Probit("y", f, observed=y == 2)
     """
 
     rv_op = probit

@@ -92,12 +92,10 @@ class RobustMax(Discrete):
 
     Examples
     --------
-    .. code-block:: python
-
-        with pm.Model():
-            gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(0.1))
-            f = gp.prior("f", X=X, n_outputs=3)
-            gpep.RobustMax("y", f.T, epsilon=1e-3, observed=y)
+    >>> with pm.Model():
+    ...     gp = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(0.1))
+    ...     f = gp.prior("f", X=X, n_outputs=3)
+    ...     gpep.RobustMax("y", f.T, epsilon=1e-3, observed=y)
     """
 
     rv_op = robust_max

@@ -1,0 +1,100 @@
+"""Every public name has an example in its docstring, which runs; the page of public names has each of them.
+
+Examples are written for users: draws are cut short here, and files go to a temporary folder.
+"""
+
+import doctest
+import inspect
+import io
+import re
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+
+import pymc_gpep as gpep
+import pymc_gpep.sklearn
+from tests.models import interpreted_sampler
+
+PAGE = Path(__file__).parents[1] / "docs" / "api.md"
+ROOMS = {"pymc_gpep": gpep, "pymc_gpep.plots": gpep.plots, "pymc_gpep.sklearn": pymc_gpep.sklearn}
+NAMES = [(room, name) for room, module in ROOMS.items() for name in module.__all__ if name != "plots"]
+
+
+@pytest.fixture(scope="module")
+def names(shared):
+    """What examples may speak of; the page of public names says so."""
+    X, y = shared.X, shared.y
+    county, x = np.arange(30) % 10, np.linspace(-1, 1, 30)
+    with pm.Model(coords={"place": range(10)}):
+        effect, slope = pm.Normal("county", 0, 1, dims="place"), pm.Normal("slope", 0, 1)
+        gpep.Probit("y", effect[county] + slope * x, observed=y == 2)
+        mixed = pm.fit(method="ep", progressbar=False)
+    with pm.Model():
+        f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X)
+        gpep.Probit("y", f, observed=y == 2)
+        binary = pm.fit(method="ep", progressbar=False)
+    squares = ((X[:, None] - X) ** 2).sum(axis=-1)
+    return {
+        "np": np,
+        "pd": pd,
+        "pm": pm,
+        "gpep": gpep,
+        "X": X,
+        "y": y,
+        "Xnew": X[::3] + 0.1,
+        "ynew": y[::3],
+        "model": shared.model,
+        "gp": shared.gp,
+        "ep": shared.fit,
+        "mcmc": shared.fit.sample(20, chains=2, random_seed=1),
+        "mixed": mixed,
+        "binary": binary,
+        "K": 4.0 * np.exp(-0.5 * squares) + 1e-6 * np.eye(len(y)),
+        "mean": np.zeros((3, len(y))),
+    }
+
+
+def few_draws(sample):
+    def cut(*args, **kwargs):
+        short = {
+            "draws": 3,
+            "tune": 3,
+            "chains": 1,
+            "progressbar": False,
+            "compute_convergence_checks": False,
+            "random_seed": 1,
+        }
+        if "step" not in kwargs:
+            short["nuts"] = {"max_treedepth": 2, "early_max_treedepth": 2}
+        return sample(*args[1:], **kwargs | short)
+
+    return cut
+
+
+@interpreted_sampler
+@pytest.mark.filterwarnings("ignore:.*did not converge:RuntimeWarning")
+@pytest.mark.parametrize(("room", "name"), NAMES, ids=[name for _, name in NAMES])
+def test_example_runs(room, name, names, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(pm, "sample", few_draws(pm.sample))
+    text = inspect.getdoc(getattr(ROOMS[room], name)) or ""
+    examples = doctest.DocTestParser().get_examples(text.partition("Examples\n--------\n")[2])
+    assert examples
+    known = dict(names)
+    for example in examples:
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            exec(compile(example.source, name, "single"), known)
+        if example.want:
+            assert doctest.OutputChecker().check_output(example.want, printed.getvalue(), doctest.NORMALIZE_WHITESPACE)
+    plt.close("all")
+
+
+def test_page_has_every_public_name():
+    listed = re.findall(r"^   (\w+)$", PAGE.read_text(), flags=re.MULTILINE)
+    assert sorted(listed) == sorted(name for _, name in NAMES)
