@@ -74,6 +74,8 @@ class Approximator(ABC):
     """Whether what it has for an evidence is a lower bound, which may be far below."""
     by_rows: ClassVar[bool] = False
     """Whether its solver takes a prior by rows of coefficients (`RowForm`), too."""
+    by_precision: ClassVar[bool] = False
+    """Whether its solver takes a prior by a sparse precision (`PrecisionForm`), too."""
     inverts_prior: ClassVar[bool] = False
     """Whether it needs the inverse of the prior covariance, which must then have one."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
@@ -91,7 +93,7 @@ class Approximator(ABC):
     @classmethod
     def takes(cls, form: type[PriorForm]) -> bool:
         """Whether its solver takes a prior that is given in this form."""
-        return form.square or cls.by_rows
+        return form.square or (cls.by_precision if form.sparse else cls.by_rows)
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:

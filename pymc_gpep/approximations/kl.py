@@ -42,6 +42,7 @@ class KL(AcceleratedBound):
     name: ClassVar[str] = "kl"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
     by_rows: ClassVar[bool] = True
+    by_precision: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

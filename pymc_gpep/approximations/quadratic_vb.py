@@ -45,6 +45,7 @@ class QuadraticVB(AcceleratedBound):
     name: ClassVar[str] = "vb"
     needs: ClassVar[tuple[type, ...]] = (QuadraticBound,)
     by_rows: ClassVar[bool] = True
+    by_precision: ClassVar[bool] = True
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(QuadraticBound).terms

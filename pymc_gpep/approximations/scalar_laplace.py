@@ -41,6 +41,7 @@ class ScalarLaplace(Approximator):
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
     by_rows: ClassVar[bool] = True
+    by_precision: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 1e4
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)

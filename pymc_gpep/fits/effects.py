@@ -105,11 +105,8 @@ def contrasts(hyper: HyperPosterior, wanted: Mapping[str, Weights]) -> xr.Datase
             for weights in wanted.values():
                 each = {name: _array(name, given, joint.means[name], model) for name, given in weights.items()}
                 centres.append(sum(float((w * joint.means[name]).sum()) for name, w in each.items()))
-                slopes.append(
-                    sum(joint.slopes[name].reshape(len(joint.cov), -1) @ w.ravel() for name, w in each.items())
-                )
-            rows = np.array(slopes)
-            yield np.array(centres), rows @ joint.cov @ rows.T
+                slopes.append(sum(joint.combined(name, w) for name, w in each.items()))
+            yield np.array(centres), joint.covariance(np.array(slopes).T)
 
     mean, cov = total_covariance(hyper.weights, parts())
     labels = list(wanted)
@@ -186,8 +183,7 @@ def _warn_of_likes(joint: Joint, sources: Mapping[str, frozenset[Any]]) -> None:
     names = [(name, place) for name, mean in joint.means.items() for place in np.ndindex(np.shape(mean))]
     if len(names) > _MOST:
         return
-    flat = np.concatenate([slopes.reshape(len(joint.cov), -1) for slopes in joint.slopes.values()], axis=1)
-    cov = flat.T @ joint.cov @ flat
+    cov = joint.covariance(np.concatenate([joint.columns(name) for name in joint.means], axis=1))
     size = np.sqrt(cov.diagonal())
     with np.errstate(divide="ignore", invalid="ignore"):
         correlation = np.triu(np.abs(cov / size / size[:, None]), 1)

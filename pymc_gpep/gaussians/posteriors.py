@@ -8,6 +8,8 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
+from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RowPosterior
 from pymc_gpep.gaussians.row_prior import RowPrior
@@ -25,6 +27,7 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
     (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
     (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
+    (PrecisionPrior, SiteForm.INDEPENDENT): PrecisionPosterior,
 }
 
 

@@ -138,7 +138,11 @@ class RowPosterior(DensePosterior):
                 alone = np.zeros((c, n))
                 alone[k] = column
                 found[k, :, j] = rows.sums(self.precisions.times(alone).ravel())
-        return self._root @ found
+        return self._halved(found)
+
+    def _halved(self, vectors: Array) -> Array:
+        """L⁻¹ v of the columns v of (c, q, q′)."""
+        return np.asarray(self._root @ vectors)
 
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         c, n = self.weights.shape

@@ -26,6 +26,7 @@ from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
+from pymc_gpep.hyper.precision_functions import PrecisionFunctions
 from pymc_gpep.hyper.row_functions import RowFunctions
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
@@ -35,6 +36,7 @@ from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.arrays_as_shared import arrays_as_shared
 from pymc_gpep.structure.interpreted import GraphFunction, graph_function
 from pymc_gpep.structure.latent_prior import Elsewhere
+from pymc_gpep.structure.precision_sum import suited
 from pymc_gpep.structure.prior_functions import Moments, check_moments, prior_array_of, prior_moments, prior_roots
 
 __all__ = ["DenseLogPosterior"]
@@ -59,10 +61,12 @@ class DenseLogPosterior(LogPosterior):
     def __init__(
         self, classifier: GPClassifier, approximator: Approximator, compile_kwargs: dict[str, Any] | None = None
     ) -> None:
+        self._kwargs = compile_kwargs or {}
+        if not self.compiled:
+            classifier = suited(classifier, approximator)
         self.space = Hyperparameters(classifier)
         self.approximator = approximator
         model = classifier.model
-        self._kwargs = compile_kwargs or {}
         self._prior_type, array = prior_array_of(classifier, approximator, self.space.data, not self.compiled)
         form = self._prior_type.form
         self._cold = approximator.cold(classifier.n_functions, classifier.n_points, form)
@@ -99,7 +103,8 @@ class DenseLogPosterior(LogPosterior):
     def entries(self) -> int:
         """See `LogPosterior`."""
         c, n, q = self.classifier.n_functions, self.classifier.n_points, self.classifier.n_normals
-        return (c * n) ** 2 if self._prior_type.form.square else n * q
+        form = self._prior_type.form
+        return (c * n) ** 2 if form.square else form.structure.posterior.entries if form.sparse else n * q
 
     def _prior_elsewhere(self, gps: Gps) -> Elsewhere:
         if gps not in self._elsewhere:
@@ -111,7 +116,8 @@ class DenseLogPosterior(LogPosterior):
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        functions = DenseFunctions if self._prior_type.form.square else RowFunctions
+        form = self._prior_type.form
+        functions = DenseFunctions if form.square else PrecisionFunctions if form.sparse else RowFunctions
         return functions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
 
     @cached_property
@@ -135,8 +141,11 @@ class DenseLogPosterior(LogPosterior):
     @property
     def algebra(self) -> str:
         """See `LogPosterior`."""
-        n, q = self.classifier.n_points, self.classifier.n_normals
-        return "" if self._prior_type.form.square else f"By rows: {n} rows of {q} standard normals."
+        n, q, form = self.classifier.n_points, self.classifier.n_normals, self._prior_type.form
+        if form.sparse:
+            entries = form.structure.posterior.entries
+            return f"By a sparse precision: {n} rows of {q} numbers, with {entries} entries in its factor."
+        return "" if form.square else f"By rows: {n} rows of {q} standard normals."
 
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         """See `LogPosterior`."""

@@ -18,7 +18,7 @@ from pymc_gpep.kernels.gaussians.entries import (
 )
 from pymc_gpep.solvers.site_precisions import SitePrecisions
 
-__all__ = ["Coefficients", "Composed", "coefficients", "from_entries"]
+__all__ = ["Coefficients", "Composed", "Entries", "coefficients", "from_entries"]
 
 _FEW = 40  # entries of a row, up to which loops over them are faster than products of matrices
 _SHARE = 0.25  # of all, at most
@@ -124,54 +124,61 @@ class _Full(Coefficients):
         return self._j[rows]
 
 
-class _Entries(Coefficients):
-    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.entries`."""
+class Entries(Coefficients):
+    """Entries that are not 0, see `pymc_gpep.kernels.gaussians.entries`.
+
+    Parameters
+    ----------
+    cells : array (n, k)
+    values : array (n, k)
+    q : int
+    """
 
     def __init__(self, cells: NDArray[np.int64], values: Array, q: int) -> None:
-        self._cells, self._values, self._q = cells, values, q
+        self.cells, self.values, self.q = cells, values, q
 
     def gram(self, weights: Array) -> Array:
-        gram = np.zeros((self._q, self._q))
-        entry_gram(self._cells, self._values, np.ascontiguousarray(weights), gram)
+        gram = np.zeros((self.q, self.q))
+        entry_gram(self.cells, self.values, np.ascontiguousarray(weights), gram)
         return gram
 
     def products(self, numbers: Array) -> Array:
-        out = np.empty(len(self._cells))
-        entry_products(self._cells, self._values, np.ascontiguousarray(numbers), out)
+        out = np.empty(len(self.cells))
+        entry_products(self.cells, self.values, np.ascontiguousarray(numbers), out)
         return out
 
     def sums(self, weights: Array) -> Array:
-        out = np.zeros(self._q)
-        entry_sums(self._cells, self._values, np.ascontiguousarray(weights), out)
+        out = np.zeros(self.q)
+        entry_sums(self.cells, self.values, np.ascontiguousarray(weights), out)
         return out
 
     def variances(self, root: Array) -> Array:
-        out = np.empty(len(self._cells))
-        entry_variances(self._cells, self._values, np.ascontiguousarray(root.T @ root), out)
+        out = np.empty(len(self.cells))
+        entry_variances(self.cells, self.values, np.ascontiguousarray(root.T @ root), out)
         return out
 
     def between(self, weights: Array, other: Coefficients) -> Array:
-        if not isinstance(other, _Entries):
+        if not isinstance(other, Entries):
             return super().between(weights, other)
-        out = np.zeros((self._q, other._q))
-        entry_between(self._cells, self._values, np.ascontiguousarray(weights), other._cells, other._values, out)
+        out = np.zeros((self.q, other.q))
+        entry_between(self.cells, self.values, np.ascontiguousarray(weights), other.cells, other.values, out)
         return out
 
     def covariances_with(self, matrix: Array, other: Coefficients) -> Array | None:
-        if not isinstance(other, _Entries):
+        if not isinstance(other, Entries):
             return None
-        out = np.empty(len(self._cells))
-        entry_covariances(self._cells, self._values, np.ascontiguousarray(matrix), other._cells, other._values, out)
+        out = np.empty(len(self.cells))
+        entry_covariances(self.cells, self.values, np.ascontiguousarray(matrix), other.cells, other.values, out)
         return out
 
     def combined(self, matrix: Array) -> Array:
-        out = np.zeros((len(self._cells), matrix.shape[1]))
-        row_combinations(self._cells, self._values, np.ascontiguousarray(matrix), out)
+        out = np.zeros((len(self.cells), matrix.shape[1]))
+        row_combinations(self.cells, self.values, np.ascontiguousarray(matrix), out)
         return out
 
     def some(self, rows: NDArray[np.int64]) -> Array:
-        full = np.zeros((len(rows), self._q))
-        np.add.at(full, (np.arange(len(rows))[:, None], self._cells[rows]), self._values[rows])
+        full = np.zeros((len(rows), self.q))
+        np.add.at(full, (np.arange(len(rows))[:, None], self.cells[rows]), self.values[rows])
         return full
 
 
@@ -224,7 +231,7 @@ class Composed(Coefficients):
 def from_entries(cells: NDArray[np.int64], values: Array, q: int) -> Coefficients:
     """Make coefficients of entries (n, k) in ascending order, in full where rows have many of them."""
     if cells.shape[1] <= min(_FEW, _SHARE * q):
-        return _Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
+        return Entries(np.ascontiguousarray(cells), np.ascontiguousarray(values), q)
     full = np.zeros((len(cells), q))
     np.add.at(full, (np.arange(len(cells))[:, None], cells), values)
     return _Full(full)
@@ -240,4 +247,4 @@ def coefficients(j: Array) -> Coefficients:
     place = np.arange(rows.size) - np.searchsorted(rows, np.arange(len(j)))[rows]
     cells, values = np.zeros((len(j), max(most, 1)), dtype=np.int64), np.zeros((len(j), max(most, 1)))
     cells[rows, place], values[rows, place] = columns, j[rows, columns]
-    return _Entries(cells, values, j.shape[1])
+    return Entries(cells, values, j.shape[1])

@@ -29,6 +29,8 @@ class PriorForm(ABC):
 
     square: ClassVar[bool]
     """Whether `array` has a column for each point."""
+    sparse: ClassVar[bool] = False
+    """Whether it is made of rows of few coefficients and a sparse precision."""
 
     @abstractmethod
     def among(self, points: NDArray[np.int64]) -> Array:

@@ -170,6 +170,7 @@ class BoundRows:
 
     base: Coefficients
     square: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
 
     def __call__(self, array: Array) -> RowForm:
         """Return the form of J = A B."""

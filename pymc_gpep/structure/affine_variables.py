@@ -166,15 +166,19 @@ class SumVariables(IntegratedVariables):
         self._values = [model.rvs_to_values[rv].name for rv in prior.integrated]
 
     @cached_property
-    def _own(self) -> AffineVariables:
+    def _variables(self) -> dict[str, TensorVariable]:
+        """Value variables and free variables by name."""
         prior, model = self._prior, self._prior.model
         unconstrained = {
-            model.rvs_to_values[rv].name: transform.forward(rv, *rv.owner.inputs)
+            str(model.rvs_to_values[rv].name): transform.forward(rv, *rv.owner.inputs)
             for rv in prior.integrated
             if (transform := model.rvs_to_transforms[rv]) is not None
         }
-        natural = {str(v.name): v for v in [*prior.integrated, *prior.held]}
-        return AffineVariables(prior, unconstrained | natural, self._data)
+        return unconstrained | {str(v.name): v for v in [*prior.integrated, *prior.held]}
+
+    @cached_property
+    def _own(self) -> AffineVariables:
+        return AffineVariables(self._prior, self._variables, self._data)
 
     def flat(self, z: Array) -> Array:
         """Standard normals (..., q) of z (..., c, q), in which each function has its own, or (..., 1, q) of all."""

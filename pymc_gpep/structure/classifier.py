@@ -33,7 +33,6 @@ from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.recipes import why_no_recipes
-from pymc_gpep.structure.row_parts import RowParts
 from pymc_gpep.structure.sampled_values import SampledValues
 from pymc_gpep.structure.sum_reading import read_sum
 from pymc_gpep.structure.univariate.likelihood import ANY_UNIVARIATE
@@ -191,9 +190,9 @@ class GPClassifier(LatentPrior):
         """See `LatentPrior`."""
         return self.prior.arrays
 
-    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
         """See `LatentPrior`."""
-        return self.prior.row_parts(data)
+        return self.prior.bound(data)
 
     @property
     def n_normals(self) -> int:

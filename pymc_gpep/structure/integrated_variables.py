@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -26,27 +26,51 @@ class PosteriorFunctions(Protocol):
         """Return the covariance (c, ·, c, ·) of standard normals for functions that are `rotated`, else of values."""
 
 
-class Joint(NamedTuple):
-    """A Gaussian of several variables: mean + Σ slopes · z, z with a covariance."""
+class Joint:
+    """A Gaussian of several variables: mean + Σ slopes · z, z with a covariance.
 
-    means: dict[str, Array]
-    """By name, in the shape of the variable."""
-    slopes: dict[str, Array]
-    """By name, (q, ...)."""
-    cov: Array
-    """Covariance of z, (q, q)."""
-    noise: Mapping[str, Array] | None = None
-    """Variances of what each entry has besides."""
+    Parameters
+    ----------
+    means : dict of str to array
+        By name, in the shape of the variable.
+    slopes : mapping of str to array (q, ...)
+        By name.
+    cov : array (q, q), or what columns (q, s) can be multiplied by
+        Covariance of z.
+    noise : mapping of str to array, optional
+        Variances of what each entry has besides.
+    """
+
+    def __init__(
+        self,
+        means: dict[str, Array],
+        slopes: Mapping[str, Array],
+        cov: Any,
+        noise: Mapping[str, Array] | None = None,
+    ) -> None:
+        self.means, self._slopes, self._cov, self._noise = means, slopes, cov, noise
+
+    def columns(self, name: str) -> Array:
+        """Return the slopes of a variable, (q, size)."""
+        return self._slopes[name].reshape(len(self._cov), -1)
+
+    def combined(self, name: str, weights: Array) -> Array:
+        """Return the slopes (q,) of the sum of a variable times weights."""
+        return np.asarray(self.columns(name) @ weights.ravel())
+
+    def covariance(self, columns: Array) -> Array:
+        """Return the covariance (s, s) of what has slopes (q, s)."""
+        return np.asarray(columns.T @ (self._cov @ columns))
 
     def variances(self) -> dict[str, Array]:
         """Return variances by name."""
         found = {}
-        for name, slopes in self.slopes.items():
-            flat = slopes.reshape(len(self.cov), -1)
-            variance = np.einsum("js,js->s", flat, self.cov @ flat)
+        for name, slopes in self._slopes.items():
+            flat = self.columns(name)
+            variance = np.einsum("js,js->s", flat, self._cov @ flat)
             found[name] = np.maximum(variance, 0.0).reshape(slopes.shape[1:])
-            if self.noise is not None:
-                found[name] += self.noise[name]
+            if self._noise is not None:
+                found[name] += self._noise[name]
         return found
 
 

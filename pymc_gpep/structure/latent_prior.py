@@ -19,7 +19,6 @@ from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
-from pymc_gpep.structure.row_parts import RowParts
 from pymc_gpep.structure.sampled_values import SampledValues
 
 __all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals"]
@@ -168,10 +167,10 @@ class LatentPrior(ABC):
         """Types of priors and what makes their arrays, the one that suits the size of the problem first."""
         return {DensePrior: self.covariances}
 
-    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
-        """Return the coefficients of rows apart from those of parts, with data of the model as given.
+    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
+        """Return what makes the first of `arrays`' priors, with what data fix of it, and the array that this takes.
 
-        None where they cannot be told apart, or rows are not few coefficients.
+        None where data fix nothing of it.
         """
         return None
 

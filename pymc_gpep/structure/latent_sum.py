@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -21,7 +22,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
-from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.row_prior import BoundRowPrior, RowPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
@@ -318,8 +319,21 @@ class LatentSum(LatentPrior):
         few = self.n_points >= max(_MANY, 2 * self.n_normals)
         return ({RowPrior: self.roots} if few else {}) | {DensePrior: self.covariances}
 
-    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+    @cached_property
+    def made(self) -> dict[str, Any]:
+        """Other things that were made of it, by name; each is made once."""
+        return {}
+
+    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
         """See `LatentPrior`."""
+        parts = self.row_parts(data)
+        return None if parts is None else (BoundRowPrior(parts.rows), parts.root[None])
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """Return the coefficients of rows apart from those of parts, with data of the model as given.
+
+        None where they cannot be told apart, or rows are not few coefficients.
+        """
         return row_parts(self, data, self.n_points // 2) if RowPrior in self.arrays else None
 
     def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:

@@ -21,7 +21,14 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.elementwise import is_elementwise
 
-__all__ = ["levels_of", "own_normals"]
+__all__ = ["NOT_ALIKE", "levels_of", "own_normals"]
+
+NOT_ALIKE = (
+    "has levels that the model does not have, and those it has differ a priori. A new level has a prior only where "
+    "all levels have the same, as in pm.Normal('u', mu, sigma, dims=...). Declare walks as long as they are to be "
+    "predicted."
+)
+"""What is wrong with data that name a new level, after the name of the data."""
 
 _SAME = 1e-9
 
@@ -91,9 +98,5 @@ def own_normals(name: str, first: tuple[Array, Array], second: tuple[Array, Arra
         return np.sort(np.where(mask, values, 0.0), axis=-1)
 
     if not alike or not np.allclose(ordered(roots, own), ordered(others, its), rtol=0.0, atol=size):
-        raise ValueError(
-            f"data[{name!r}] has levels that the model does not have, and those it has differ a priori. A new level "
-            "has a prior only where all levels have the same, as in pm.Normal('u', mu, sigma, dims=...). Declare walks "
-            "as long as they are to be predicted."
-        )
+        raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
     return own

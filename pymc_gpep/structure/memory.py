@@ -40,6 +40,8 @@ def check_memory(
     prior_type : type, optional
         The type of prior, which says how many columns a matrix has.
     """
+    if prior_type.form.sparse:  # has no such matrix
+        return
     n, c = prior.n_points, prior.n_functions
     columns, matrices = prior.n_normals, 1  # rows that stand apart from priors take no more
     if prior_type.form.square:

@@ -15,7 +15,6 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.row_prior import BoundRowPrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
@@ -64,10 +63,8 @@ def prior_array_of(
     Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
     """
     prior_type = prior_type_of(classifier, approximator)
-    parts = classifier.row_parts(data) if interpreted and not prior_type.form.square else None
-    if parts is None:
-        return prior_type, classifier.arrays[prior_type]()
-    return BoundRowPrior(parts.rows), parts.root[None]
+    bound = classifier.bound(data) if interpreted and not prior_type.form.square else None
+    return (prior_type, classifier.arrays[prior_type]()) if bound is None else bound
 
 
 def prior_moments(

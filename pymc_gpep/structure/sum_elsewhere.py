@@ -405,7 +405,7 @@ class SumElsewhere(Elsewhere):
 
         still = with_one()
         centre = at_zero(still, z)
-        outputs = [centre, slopes_of(still, z, prior.n_normals)]
+        outputs = [centre, self._slopes(still, z)]
         places = [(i, o) for i, latent in enumerate(moved) for o in range(len(latent.classes))]
         outputs += [at_zero(with_one(place), z) - centre for place in places]
         outputs += inputs
@@ -438,6 +438,10 @@ class SumElsewhere(Elsewhere):
                     f"Rows take values of {latent.f.name!r}, which has {count} for {self._rows} rows, so that it stays "
                     "at its own inputs. Have new inputs among these when the model is fitted, and predict by the index."
                 )
+
+    def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
+        """Coefficients of the standard normals z."""
+        return slopes_of(value, z, self._prior.n_normals)
 
     def _from_inputs(self, x: TensorVariable, z: TensorVariable) -> Callable[[_Values], TensorVariable]:
         """Return the argument at new inputs as a function of values of all processes there, less their means."""

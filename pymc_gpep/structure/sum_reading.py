@@ -105,6 +105,8 @@ class _Numbers:
     def __init__(self, part: LatentSum, likelihood: TensorVariable) -> None:
         self.part, self._name = part, likelihood.name
         model, by_class = part.model, part.by_class
+        if not by_class:  # fields need no roots of matrices, and are as many numbers
+            part = replace(part, recipes={v: each.by_field() for v, each in part.recipes.items()})
         z = pt.vector("normals", shape=(part.n_plain,), dtype="float64")
         values = [pt.tensor(f"values_{i}", dtype="float64", shape=shape) for i, shape in enumerate(part.sizes)]
         (general,) = part.by_parts([part.argument], z, values, seen=True)

@@ -118,6 +118,9 @@ MODELS = {
     ),
     "multivariate of one number": lambda g: pm.MvNormal("v", g.mean(), g.scale()[None, None], shape=(2, 1)),
     "multivariate by a precision": lambda g: pm.MvNormal("v", g.mean(), tau=covariance(3) / g.scale() ** 2),
+    "multivariate by a sparse precision": lambda g: pm.MvNormal(
+        "v", g.mean(shape=(2, 4)), tau=np.diag([2.0, 3, 4, 5]) / g.scale() - np.eye(4, k=1) - np.eye(4, k=-1)
+    ),
     "multivariate by a wide factor": lambda g: pm.MvNormal(
         "v", g.mean(), (wide := g.scale() * pt.constant(RNG.normal(size=(2, 4)))) @ wide.T
     ),
@@ -130,6 +133,9 @@ MODELS = {
     "walk": lambda g: pm.GaussianRandomWalk("v", g.mean(), g.scale(), **start(g.mean("first"), 0.7), dims="week"),
     "walks": lambda g: pm.GaussianRandomWalk(
         "v", g.mean(), g.scale(shape=3), **start(g.mean("first", shape=3), 2), dims=("group", "week")
+    ),
+    "walk of growing steps": lambda g: pm.GaussianRandomWalk(
+        "v", 0.5, g.scale(shape=4), **start(0, g.scale("s")), dims="week"
     ),
     "walk by steps": lambda g: pm.RandomWalk(
         "v", init_dist=pm.Normal.dist(1, 2), innovation_dist=pm.Normal.dist(0, g.scale()), steps=3
@@ -152,6 +158,12 @@ MODELS = {
     ),
     "autoregressive, of a start with a covariance": lambda g: pm.AR(
         "v", [0.4, 0.2], g.scale(), init_dist=pm.MvNormal.dist(np.ones(2), covariance(2)), shape=5
+    ),
+    "autoregressive about zero": lambda g: pm.AR(
+        "v", g.scale("rho", shape=2), g.scale(), **start(0, g.scale("s", shape=2)), dims="week"
+    ),
+    "autoregressive about zero, series of their own": lambda g: pm.AR(
+        "v", g.scale("rho", shape=(3, 1)), g.scale(shape=3), **start(0, 2), shape=(3, 4)
     ),
     "areas": lambda g: pm.CAR("v", g.mean(shape=5), W, alpha=pm.math.tanh(g.scale("a")), tau=g.scale()),
     "areas, one mean": lambda g: pm.CAR("v", g.mean() * np.ones(5), W, alpha=0.5, tau=g.scale()),
@@ -233,6 +245,40 @@ def test_a_recipe_has_the_mean_and_the_covariance_of_the_density(name):
     expected_mean, expected = moments(variable, values, basis)
     assert_allclose(basis.T @ mean, expected_mean, rtol=1e-6, atol=1e-6)
     assert_allclose(basis.T @ jacobian @ jacobian.T @ basis, expected, rtol=1e-6, atol=1e-6)
+
+
+FIELDS = {name for name in MODELS if name.startswith(("areas", "intrinsic", "walk", "autoregressive about"))}
+FIELDS |= {"zero sum", "zero sum of groups", "multivariate by a precision", "multivariate by a sparse precision"}
+FIELDS -= {"walk of vectors", "walks of vectors", "intrinsic, of a learned sum"}
+
+
+@pytest.mark.parametrize("name", sorted(FIELDS))
+def test_a_field_has_the_mean_and_the_covariance_of_the_recipe(name):
+    variable, model, values = built(name)
+    found, z, graph = made(variable, model)
+    field = found.field
+    x = pt.vector("x", shape=(found.size,))
+    again = field.make(x, found.means, found.scales)
+    many = pt.matrix("many", shape=(None, found.size))
+    units = np.vstack([np.zeros(found.size), np.eye(found.size)])
+    outputs = [vectorize_graph(graph, {z: many}), vectorize_graph(again, {x: many}), field.entries(found.scales)]
+    by_normals, by_field, entries = computed(outputs, values | {many: units})
+    (mean, *root), (own_mean, *slopes) = (each.reshape(len(units), -1) for each in (by_normals, by_field))
+    root, slopes = np.array(root) - mean, np.array(slopes) - own_mean
+    precision = np.zeros((found.size, found.size))
+    np.add.at(precision, (field.first, field.second), entries)
+    inverse = np.linalg.inv(np.tril(precision) + np.tril(precision, -1).T)
+    pull = inverse @ field.columns.T
+    inverse -= pull @ np.linalg.inv(np.diag(field.widths) + field.columns @ pull) @ pull.T
+    assert again.dtype == "float64"
+    assert_allclose(own_mean, mean, atol=1e-12)
+    assert_allclose(slopes.T @ inverse @ slopes, root.T @ root, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - FIELDS))
+def test_other_variables_have_no_field(name):
+    variable, model, _ = built(name)
+    assert recipe(variable, model).field is None
 
 
 AFFINE = (DimShuffle, Reshape, Subtensor, AdvancedSubtensor, Join, Split, CumOp, Sum, Dot, Alloc)

@@ -1,8 +1,12 @@
 """Recipes of normals, multivariate normals, and normals that sum to zero."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
+from typing import cast
 
 import numpy as np
+import pytensor.tensor as pt
 from pymc.distributions.multivariate import ZeroSumNormalRV
 from pytensor.graph.basic import Constant
 from pytensor.tensor.elemwise import DimShuffle
@@ -10,10 +14,14 @@ from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.errors import StructureError, describe
-from pymc_gpep.structure.recipes.recipe import Recipe, Shape, parameters, reads, shape_of, unbroadcast
-from pymc_gpep.structure.recipes.roots import read_root, times
+from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, parameters, reads, shape_of, unbroadcast
+from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
 
 __all__ = ["read_mv_normal", "read_normal", "read_zero_sum", "unprojected"]
+
+_SPARSE = 0.1  # of the entries of a precision, at most
+_HELD = 8  # sums that are held at zero, at most
+_SMALL = 100  # rows, below which it may have more
 
 
 @reads(NormalRV)
@@ -40,6 +48,31 @@ def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
         (unbroadcast(mean),),
         (root.scale,),
         lambda z, means, scales: means[0] + times(root.of(scales[0]), z.reshape(shape)),
+        field=_by_precision(root, shape),
+    )
+
+
+def _by_precision(root: Root, shape: Shape) -> Field | None:
+    """The variable less its mean, by a precision that the graph shows, with few entries; None of any other."""
+    if root.of is not inverse_root or root.scale.ndim != 2 or not shape:
+        return None
+    first, second = pattern_of(root.scale)
+    if len(first) > _SPARSE * shape[-1] * max(shape[-1], _SMALL):
+        return None
+    size = prod(shape)
+    begin = np.arange(0, size, shape[-1])[:, None]
+
+    def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
+        found = as_double(scales[0])[first, second]
+        return cast(TensorVariable, pt.tile(found, len(begin)))
+
+    return Field(
+        lambda x, means, scales: means[0] + x.reshape(shape),
+        (begin + first).ravel(),
+        (begin + second).ravel(),
+        entries,
+        np.zeros((0, size)),
+        np.zeros(0),
     )
 
 
@@ -47,6 +80,7 @@ def read_mv_normal(variable: TensorVariable, shape: Shape) -> Recipe:
 def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
     """A normal less its means along the axes, which is the projection on arrays that sum to zero along each."""
     sigma = parameters(variable)[2]
+    size, series = prod(shape), prod(shape[:-1])
     axes = range(-variable.owner.op.ndim_supp, 0)
 
     def make(z, means, scales):  # type: ignore[no-untyped-def]
@@ -55,7 +89,15 @@ def read_zero_sum(variable: TensorVariable, shape: Shape) -> Recipe:
             values = values - values.sum(axis=axis, keepdims=True) / shape[axis]
         return scales[0] * values
 
-    return Recipe(prod(shape), (), (sigma,), make, (sigma,))
+    field = None
+    if len(axes) == 1 and series <= _HELD:
+        each = np.repeat(np.eye(series), shape[-1], axis=1)
+        field = replace(
+            Field.plain(size, lambda x, means, scales: scales[0] * x.reshape(shape)),
+            columns=each,
+            widths=np.zeros(series),
+        )
+    return Recipe(size, (), (sigma,), make, (sigma,), field)
 
 
 def unprojected(variable: TensorVariable, recipe: Recipe) -> Recipe | None:

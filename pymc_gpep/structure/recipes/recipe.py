@@ -1,11 +1,13 @@
 """Recipes, and the table of functions that read them, one for each kind of distribution."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
+from typing import Self, cast
 
+import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import ZeroSumNormalRV
 from pymc.distributions.transforms import ZeroSumTransform
@@ -23,6 +25,7 @@ from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.elementwise import is_elementwise
 
 __all__ = [
+    "Field",
     "Make",
     "Recipe",
     "Shape",
@@ -44,6 +47,41 @@ Make = Callable[[TensorVariable, Sequence[TensorVariable], Sequence[TensorVariab
 
 
 @dataclass(frozen=True, eq=False)
+class Field:
+    """A Gaussian random variable as its mean and numbers x that have a sparse precision Q + V W⁻¹ Vᵀ.
+
+    Attributes
+    ----------
+    make : callable
+        As that of a recipe, with x in place of standard normals.
+    first, second : array (m,)
+        Rows and columns of the entries of Q, on one side of the diagonal; those of one place add up.
+    entries : callable
+        Makes these entries (m,) of the scales of the recipe.
+    columns : array (p, size)
+        Vᵀ.
+    widths : array (p,)
+        The diagonal of W.
+    blocks : tuple of tuple of int
+        Shapes of parts of x, of each of which an entry of the variable takes one number; its own shape if empty.
+    """
+
+    make: Make
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    entries: Callable[[Sequence[TensorVariable]], TensorVariable]
+    columns: NDArray[np.float64]
+    widths: NDArray[np.float64]
+    blocks: tuple[Shape, ...] = ()
+
+    @classmethod
+    def plain(cls, size: int, make: Make) -> Self:
+        """Return independent standard normals as a field."""
+        every = np.arange(size)
+        return cls(make, every, every, lambda scales: pt.ones(size), np.zeros((0, size)), np.zeros(0))
+
+
+@dataclass(frozen=True, eq=False)
 class Recipe:
     """A Gaussian random variable as an affine function of independent standard normals.
 
@@ -60,6 +98,8 @@ class Recipe:
         variable had when it was read. It is affine in `z`, of shape (size,), and in the means.
     positive : tuple of TensorVariable
         Numbers below zero of which PyMC's density is zero, although the variable so made would be Gaussian.
+    field : Field, optional
+        The same by as many numbers that have a sparse precision.
     """
 
     size: int
@@ -67,6 +107,16 @@ class Recipe:
     scales: tuple[TensorVariable, ...]
     make: Make
     positive: tuple[TensorVariable, ...] = ()
+    field: Field | None = None
+
+    @property
+    def as_field(self) -> Field:
+        """The field, that of independent standard normals where there is no other."""
+        return self.field or Field.plain(self.size, self.make)
+
+    def by_field(self) -> "Recipe":
+        """Return the recipe by the numbers of the field in place of standard normals."""
+        return replace(self, make=self.as_field.make)
 
 
 _Reader = Callable[[TensorVariable, Shape], Recipe | None]

@@ -7,19 +7,26 @@ standard normal enters by a matrix product and nothing else.
 from collections.abc import Callable
 from typing import NamedTuple, cast
 
+import numpy as np
 import pytensor.tensor as pt
-from pymc.pytensorf import resolve_shapes
+from numpy.typing import NDArray
+from pymc.pytensorf import get_symbolic_rv_shapes, resolve_shapes
 from pytensor.graph.op import Op
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.linalg.inverse import MatrixInverse
 from pytensor.tensor.math import Dot
+from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.recipes.recipe import as_double, as_matrix
 
-__all__ = ["Root", "inverse_root", "lower_root", "read_root", "solved", "times"]
+__all__ = ["Root", "inverse_root", "lower_root", "pattern_of", "read_root", "solved", "times"]
+
+_SEED = 1
 
 
 class Root(NamedTuple):
@@ -64,6 +71,20 @@ def inverse_root(precision: TensorVariable) -> TensorVariable:
 def solved(lower: TensorVariable) -> TensorVariable:
     """Return the inverse of lower triangular matrices, (..., n, n)."""
     return cast(TensorVariable, pt.linalg.solve_triangular(lower, pt.eye(lower.shape[-1]), lower=True, b_ndim=2))
+
+
+def pattern_of(precision: TensorVariable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return rows and columns of the entries of the lower triangle that a precision has at random hyperparameters."""
+    random = [v for v in ancestors([precision]) if v.owner is not None and isinstance(v.owner.op, RNGConsumerOp)]
+    given = [cast(TensorVariable, v) for v in random if not isinstance(v.type, RandomType)]
+    rng = np.random.default_rng(_SEED)
+    shapes = evaluate(get_symbolic_rv_shapes(given)) if given else []
+    there = False
+    for _ in range(2):
+        values = {v: rng.uniform(0.2, 0.8, size=tuple(shape)) for v, shape in zip(given, shapes, strict=True)}
+        (found,) = evaluate([precision], {v: value.astype(v.dtype) for v, value in values.items()})
+        there = there | (found != 0.0)
+    return np.nonzero(np.tril(there))
 
 
 def times(root: TensorVariable, vectors: TensorVariable) -> TensorVariable:

@@ -11,6 +11,7 @@ from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.structure import GPClassifier, StructureError
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.memory import check_memory
+from pymc_gpep.structure.precision_sum import suited
 from pymc_gpep.structure.prior_functions import prior_type_of
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_single_class
@@ -38,8 +39,11 @@ class AllRows(Plan):
                 f"method={given.method!r} needs the inverse of the prior covariance, and a sum of fewer effects than "
                 "rows has a singular one. Take method='kl', which has a lower bound as well."
             )
-        prior_type = prior_type_of(given.classifier, given.approximator)
-        check_memory(given.classifier, f"method={given.method!r}", learned=True, prior_type=prior_type)
+        self._check_memory(given, suited(given.classifier, given.approximator))
+
+    def _check_memory(self, given: FitTask, classifier: GPClassifier) -> None:
+        prior_type = prior_type_of(classifier, given.approximator)
+        check_memory(classifier, f"method={given.method!r}", learned=True, prior_type=prior_type)
 
     def doubt(self, fit: Fit) -> str:
         """See `Plan`."""
@@ -51,6 +55,8 @@ class AllRows(Plan):
         """See `Plan`."""
         warn_of_single_class(given.classifier, *evaluate([given.classifier.labels]))
         run.stage("making the graph of the log posterior")
+        if "mode" in kwargs:  # compiled code knows no sparse precision
+            self._check_memory(given, given.classifier)
         log_posterior = DenseLogPosterior(given.classifier, given.approximator, kwargs)
         log_posterior.prepare()
         run.graphs_are_made()

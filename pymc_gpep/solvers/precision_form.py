@@ -1,0 +1,226 @@
+"""A prior covariance K = A Q⁻¹ Aᵀ of one latent function, by rows A of few coefficients and a sparse precision Q.
+
+With P = Q + AᵀΠA and x ~ N(0, Q⁻¹)
+
+    log|I + ΠK| = log|P| − log|Q|,   var f_i = a_iᵀ P⁻¹ a_i,   (I + ΠK)⁻¹ r = r − Π A P⁻¹ Aᵀ r.
+
+Entries of inverses are computed only where a factor has them, so that no matrix is dense. Where v = Q⁻¹Aᵀb is the
+posterior mean of x, the derivatives of the log normaliser at fixed sites are
+
+    b vᵀ − Π A P⁻¹ in entries of A,   ½ (Q⁻¹ − P⁻¹ − vvᵀ) in those of Q.
+
+The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
+from pymc_gpep.solvers.coefficients import Entries
+from pymc_gpep.solvers.factor_pattern import FactorPattern
+from pymc_gpep.solvers.function_posterior import FunctionPosterior
+from pymc_gpep.solvers.precision_structure import PrecisionStructure
+from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.site_algebra import SiteAlgebra
+from pymc_gpep.solvers.sparse_precision import SparsePrecision
+from pymc_gpep.solvers.team import Team
+
+__all__ = ["BoundPrecision", "PrecisionForm"]
+
+_EPS = float(np.finfo(np.float64).eps)
+_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
+
+
+class PrecisionForm(PriorForm):
+    """Coefficients (n, k) and entries (m,) of Q, one after the other in an array (1, 1, nk + m).
+
+    Parameters
+    ----------
+    array : array
+    structure : PrecisionStructure
+    """
+
+    square = False
+    sparse = True
+
+    def __init__(self, array: Array, structure: PrecisionStructure) -> None:
+        super().__init__(array)
+        self.structure = structure
+        self.values, self.entries = structure.split(self.array)
+        self.rows = Entries(structure.cells, self.values, structure.q)
+
+    @cached_property
+    def prior(self) -> SparsePrecision | None:
+        """Q, factorised; None where it is not positive definite."""
+        return self._factorised(self.structure.prior, self.structure.prior_slots[0])
+
+    def posterior_precision(self, precision: Array) -> SparsePrecision | None:
+        """Q + AᵀΠA, factorised, with Π = diag(π); None where it is not positive definite."""
+        entries, pairs = self.structure.posterior_slots
+        return self._factorised(self.structure.posterior, entries, pairs, precision)
+
+    def _factorised(
+        self,
+        pattern: FactorPattern,
+        slots: NDArray[np.int64],
+        pairs: NDArray[np.int64] | None = None,
+        precision: Array | None = None,
+    ) -> SparsePrecision | None:
+        total = np.bincount(slots, self.entries, pattern.entries + 1)
+        if pairs is not None:
+            add_gram(pairs, self.values, precision, total)
+        return SparsePrecision.factorised(pattern, total, self.structure.columns, self.structure.widths)
+
+    def covariances_of(self, right: Array) -> Array:
+        """Q⁻¹ r of r (q,); NaN where Q is not positive definite."""
+        return np.full_like(right, np.nan) if self.prior is None else self.prior.solve(right)
+
+    def gradient(self, posterior: SparsePrecision, precision: Array, b: Array, moved: Array | None = None) -> Array:
+        """The derivative of the log normaliser at fixed sites in the array, see `FunctionPosterior.gradient`."""
+        assert self.prior is not None
+        s = self.structure
+        (prior_slots, _), (slots, pairs) = s.prior_slots, s.posterior_slots
+        v = self.prior.solve(self.rows.sums(b))
+        u = np.zeros_like(v) if moved is None else self.prior.solve(self.rows.sums(moved))
+        of_values = -precision[:, None] * posterior.row_products(pairs, s.cells, self.values)
+        of_values += b[:, None] * (v + u)[s.cells]
+        of_values += 0.0 if moved is None else moved[:, None] * v[s.cells]
+        i, j = s.first, s.second
+        inverse = self.prior.entries(prior_slots, i, j) - posterior.entries(slots, i, j)
+        of_entries = 0.5 * s.counted * (inverse - v[i] * v[j] - u[i] * v[j] - v[i] * u[j])
+        return np.concatenate([of_values.ravel(), of_entries])[None, None]
+
+    def among(self, points: NDArray[np.int64]) -> Array:
+        """See `PriorForm`."""
+        some = self.rows.some(points)
+        return (some @ self.covariances_of_rows(some).T)[None]
+
+    def covariances_of_rows(self, rows: Array) -> Array:
+        """Q⁻¹ r of each row r of (m, q); NaN where Q is not positive definite."""
+        return np.full_like(rows, np.nan) if self.prior is None else self.prior.solve(rows)
+
+    @cached_property
+    def variances(self) -> Array:
+        """See `PriorForm`; 0 where Q is not positive definite, which `is_covariance` tells."""
+        s = self.structure
+        if self.prior is None:
+            return np.zeros((1, len(s.cells)))
+        return self.prior.row_variances(s.prior_slots[1], s.cells, self.values)[None]
+
+    def is_covariance(self, team: Team) -> bool:
+        """See `PriorForm`."""
+        return self.prior is not None
+
+    def multiply(self, b: Array, out: Array) -> None:
+        """See `PriorForm`."""
+        out[0] = self.rows.products(self.covariances_of(self.rows.sums(b[0])))
+
+    def rounding(self, b: Array) -> float:
+        """See `PriorForm`."""
+        return _AMPLIFIED * _EPS * float(self.variances.max() * np.abs(b).sum())
+
+    def newton_direction(
+        self, curvature: Array, slope: Array, reduction: float, limit: int, image: Array, pull: Array
+    ) -> None:
+        """See `PriorForm`; by a factorisation, NaN if that fails."""
+        posterior = self.posterior_precision(curvature)
+        if posterior is None:
+            pull[:] = image[:] = np.nan
+            return
+        image[0] = self.rows.products(posterior.solve(self.rows.sums(slope[0])))
+        pull[0] = slope[0] - curvature * image[0]
+
+    def posterior(self, prior_mean: Array) -> "PrecisionFunctionPosterior":
+        """See `PriorForm`."""
+        return PrecisionFunctionPosterior(self, prior_mean)
+
+    def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
+        """See `PriorForm`; priors of several functions are not given in this form."""
+        return _one_function()
+
+    def blocks(self, n_functions: int) -> SiteAlgebra:
+        """See `PriorForm`; priors of several functions are not given in this form."""
+        return _one_function()
+
+
+class PrecisionFunctionPosterior(FunctionPosterior):
+    """The posterior by P."""
+
+    def __init__(self, form: PrecisionForm, prior_mean: Array) -> None:
+        super().__init__(prior_mean)
+        self._form = form
+        self._posterior: SparsePrecision | None = None
+
+    @property
+    def _decomposed(self) -> SparsePrecision:
+        assert self._posterior is not None
+        return self._posterior
+
+    def decompose(self, precision: Array) -> bool:
+        """See `FunctionPosterior`."""
+        self.precision[:] = precision
+        prior = self._form.prior
+        if prior is None or not (precision >= 0.0).all():
+            return False
+        self._posterior = self._form.posterior_precision(self.precision)
+        if self._posterior is None:
+            return False
+        self.log_det = self._posterior.log_det - prior.log_det
+        return True
+
+    def invert(self) -> None:
+        """See `FunctionPosterior`; entries of P⁻¹."""
+        _ = self._decomposed.selected
+
+    def times(self, weights: Array) -> Array:
+        """See `FunctionPosterior`."""
+        return self._form.rows.products(self._form.covariances_of(self._form.rows.sums(weights)))
+
+    def spread(self) -> None:
+        """See `FunctionPosterior`."""
+        s = self._form.structure
+        self.variance[:] = self._decomposed.row_variances(s.posterior_slots[1], s.cells, self._form.values)
+
+    @property
+    def kept(self) -> Array:
+        """See `FunctionPosterior`."""
+        return np.asarray(np.maximum(1.0 - self.precision * self.variance, _EPS))
+
+    def smooth(self, force: Array) -> Array:
+        """See `FunctionPosterior`."""
+        rows = self._form.rows
+        return force - self.precision * rows.products(self._decomposed.solve(rows.sums(force)))
+
+    def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
+        """See `FunctionPosterior`.
+
+        Raises
+        ------
+        TypeError
+            If something else depends on prior variances.
+        """
+        if of_variance is not None:
+            raise TypeError("Derivatives in prior variances are not known by a sparse precision.")
+        return self._form.gradient(self._decomposed, self.precision, self.weights, moved)
+
+
+@dataclass(frozen=True, eq=False)
+class BoundPrecision:
+    """Makes forms of arrays with the same structure."""
+
+    structure: PrecisionStructure
+    square: ClassVar[bool] = False
+    sparse: ClassVar[bool] = True
+
+    def __call__(self, array: Array) -> PrecisionForm:
+        """Return the form of an array."""
+        return PrecisionForm(array, self.structure)
+
+
+def _one_function() -> NoReturn:
+    raise TypeError("A sparse precision is that of one latent function.")

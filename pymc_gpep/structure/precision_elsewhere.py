@@ -1,0 +1,108 @@
+"""Sums of effects at new rows, by numbers x with a sparse precision."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import pytensor.tensor as pt
+from pymc.blocking import PointType
+from pytensor.graph.basic import Variable
+from pytensor.graph.replace import graph_replace
+from pytensor.tensor.variable import TensorVariable
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.coefficients import Entries, coefficients
+from pymc_gpep.structure.affine_variables import slopes_along
+from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.structure.latent_prior import RowsOfNormals
+from pymc_gpep.structure.levels import NOT_ALIKE, own_normals
+from pymc_gpep.structure.sparse_slopes import Blocks, entries_of
+from pymc_gpep.structure.sum_elsewhere import NewData, OwnRows, RowSum, SumElsewhere
+
+__all__ = ["PrecisionElsewhere"]
+
+_DIRECTIONS = 3  # along which rows are compared
+_SEED = 1
+_ROWS = 100  # of strange levels that are looked at together
+
+
+class PrecisionElsewhere(SumElsewhere):
+    """Coefficients of x at new rows.
+
+    Parameters
+    ----------
+    prior : RowSum
+    blocks : sequence of tuple of int
+        Shapes of the variables that the numbers are of.
+    independent : array (q,)
+        Which numbers are standard normals.
+    data : mapping
+        Data of the model → constants, as the fit had them.
+    """
+
+    def __init__(self, prior: RowSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
+        super().__init__(prior, None, data)
+        self._blocks, self._independent = blocks, independent
+        self._functions: dict[tuple[str, ...], Callable[..., Array]] = {}
+
+    def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
+        """Slopes along a few directions, which tell rows apart."""
+        units = np.random.default_rng(_SEED).standard_normal((_DIRECTIONS, self._prior.n_normals))
+        return slopes_along(value, z, pt.constant(units))
+
+    def by_normals(self, point: PointType, x: NewData | OwnRows) -> RowsOfNormals:
+        """See `Elsewhere`; raises what `SumElsewhere` raises."""
+        if isinstance(x, OwnRows):
+            mean, every = self._sparse_rows(point, (), [], self._rows)
+            rows = Entries(every.cells[x.positions], every.values[x.positions], every.q)
+            return RowsOfNormals(rows, np.zeros((1, len(x))), mean[:, x.positions])
+        names, m = (*x.by_row, *x.others), len(x)
+        if names not in self._complete:
+            self._at(point, NewData(x.by_row, x.others, m)[:1])  # refuses data that are missing
+            self._complete.add(names)
+        mean, rows = self._sparse_rows(point, names, [*x.by_row.values(), *x.others.values()], m)
+        beside = np.zeros((1, m))
+        for name, strange in x.strange.items():
+            other = [np.where(strange, 1, v) if k == name else v for k, v in x.by_row.items()]
+            moved = self._sparse_rows(point, names, [*other, *x.others.values()], m)
+            here = np.flatnonzero(strange)
+            for start in range(0, len(here), _ROWS):
+                some = here[start : start + _ROWS]
+                first = mean[:, some], rows.some(some)[None]
+                second = moved[0][:, some], moved[1].some(some)[None]
+                alone = own_normals(name, first, second)[0]
+                if (alone & ~self._independent).any():
+                    raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
+                beside[0, some] += (np.where(alone, first[1][0], 0.0) ** 2).sum(axis=1)
+                rows.values[some] *= ~np.take_along_axis(alone, rows.cells[some], axis=1)
+        return RowsOfNormals(rows, beside, mean)
+
+    def __call__(self, point: PointType, x: NewData | OwnRows) -> NoReturn:
+        """See `Elsewhere`."""
+        raise TypeError("Covariances with all fitted rows are not known by a sparse precision.")
+
+    def _sparse_rows(
+        self, point: PointType, names: tuple[str, ...], values: Sequence[Any], m: int
+    ) -> tuple[Array, Entries]:
+        """Return means (1, m) and coefficients at data by name."""
+        prior, model = self._prior, self._prior.model
+        value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+        if names not in self._functions:
+            z = pt.vector("numbers", shape=(prior.n_normals,), dtype="float64")
+            known = {name: self._known[name] for name in names}
+            there = {v: pt.tensor(name, dtype=v.dtype, shape=(None,) * v.ndim) for name, v in known.items()}
+            outputs = model.replace_rvs_by_values(prior.by_normals([self._argument], z, seen=True))
+            outputs = graph_replace(outputs, {**self._data, **there}, strict=False)
+            self._functions[names] = graph_function(model, [*value_vars, z, *there.values()], outputs[0])
+        function, theta = self._functions[names], [point[v.name] for v in value_vars]
+
+        def argument(numbers: Array) -> Array:
+            return self._by_function(np.asarray(function(*theta, numbers, *values)), m)
+
+        still = argument(np.zeros(prior.n_normals))
+        rows = entries_of(lambda numbers: argument(numbers)[0] - still[0], self._blocks)
+        if rows is None:
+            units = np.eye(prior.n_normals)
+            every = coefficients(np.stack([argument(unit)[0] - still[0] for unit in units], axis=1))
+            rows = Entries(np.tile(np.arange(len(units)), (m, 1)), every.some(np.arange(m)), len(units))
+        return still, rows

@@ -1,0 +1,252 @@
+"""Fits of sums by a sparse precision give what fits by their covariance give."""
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
+from pymc_gpep.structure import precision_sum
+
+N, J, T = 40, 6, 9
+RNG = np.random.default_rng(5)
+GROUP, X, WEEK = RNG.integers(0, J, size=N), RNG.normal(size=N), RNG.integers(0, T - 1, size=N)
+BINARY = (RNG.random(N) < 1 / (1 + np.exp(-0.5 - X))).astype(int)
+COUNTS = RNG.poisson(np.exp(0.3 * X + 0.1 * WEEK))
+NUMBERS = 0.5 * X + 0.2 * WEEK + RNG.normal(size=N)
+LATTICE = np.kron(np.eye(3), np.eye(3, k=1)) + np.kron(np.eye(3, k=1), np.eye(3))
+W = (LATTICE + LATTICE.T).astype(int)
+SECOND = np.diff(np.eye(T), 2, axis=0)
+
+
+def groups_and_a_walk():
+    where, x, week = pm.Data("where", GROUP), pm.Data("x", X), pm.Data("week", WEEK)
+    level, beta, s = pm.Normal("level", 0, 2), pm.Normal("beta", 0, 1), pm.HalfNormal("s", 1)
+    u = pm.Normal("u", level, s, dims="group")
+    walk = pm.GaussianRandomWalk("walk", sigma=0.5, init_dist=pm.Normal.dist(0, 1), dims="time")
+    pm.Binomial("y", n=3, logit_p=u[where] + beta * x + walk[week], observed=BINARY + 1)
+
+
+def areas_and_noise():
+    where, x = pm.Data("where", WEEK), pm.Data("x", X)
+    level, s = pm.Normal("level", 0, 2), pm.HalfNormal("s", 1)
+    phi, theta = pm.ICAR("phi", W=W), pm.Normal("theta", shape=T)
+    b = pm.Deterministic("b", s * (0.8 * phi + 0.6 * theta))
+    pm.Poisson("y", mu=pm.math.exp(level + 0.3 * x + b[where]), observed=COUNTS)
+
+
+def a_series_and_slopes():
+    where, x, week = pm.Data("where", GROUP), pm.Data("x", X), pm.Data("week", WEEK)
+    rho, s, sigma = pm.Uniform("rho", -1, 1), pm.HalfNormal("s", 1), pm.HalfNormal("sigma", 1)
+    series = pm.AR("series", [rho], sigma=s, init_dist=pm.Normal.dist(0, 2), dims="time")
+    z = pm.Normal("z", 0, 1, shape=(J, 2))
+    u = z @ np.array([[0.5, 0.0], [0.2, 0.4]]).T
+    pm.Normal("y", mu=series[week] + u[where, 0] + u[where, 1] * x, sigma=sigma, observed=NUMBERS)
+
+
+def smooth_and_areas():
+    where, week = pm.Data("where", WEEK), pm.Data("week", WEEK[::-1].copy())
+    wiggle, alpha = pm.HalfNormal("wiggle", 1), pm.Beta("alpha", 2, 2)
+    w = pm.MvNormal("w", np.zeros(T), tau=SECOND.T @ SECOND / wiggle**2 + np.eye(T) / 4)
+    phi = pm.CAR("phi", np.zeros(T), W=W, alpha=alpha, tau=2.0)
+    pm.Bernoulli("y", p=pm.math.invprobit(w[week] - phi[where]), observed=BINARY)
+
+
+def some_missing():
+    where, x = pm.Data("where", GROUP), pm.Data("x", X)
+    s, u = pm.HalfNormal("s", 1), pm.ZeroSumNormal("u", 1, dims="group")
+    y = np.ma.masked_array(COUNTS, np.arange(N) % 9 == 4)
+    with pytest.warns(pm.exceptions.ImputationWarning):
+        pm.Poisson("y", mu=pm.math.exp(s * u[where] + 0.5 * x), observed=y)
+
+
+class Case:
+    """Fits of one model both ways."""
+
+    def __init__(self, build, method, hyper="map"):
+        self.model = pm.Model(coords={"group": range(J), "time": range(T)})
+        with pytest.MonkeyPatch.context() as patch, self.model:
+            build()
+            options = {"method": method, "hyper": hyper, "progressbar": False, "random_seed": 1}
+            self.dense = pm.fit(**options)
+            patch.setattr(precision_sum, "_MANY", 1)
+            patch.setattr(precision_sum, "_DEARER", 0.0)
+            self.sparse = pm.fit(**options)
+            self.file = self.sparse.to_datatree()
+            self.again = gpep.from_datatree(self.file, self.model)
+
+
+CASES = {
+    "groups and a walk, EP": (groups_and_a_walk, "ep"),
+    "areas and noise, Laplace": (areas_and_noise, "laplace", "grid"),
+    "a series and slopes, EP": (a_series_and_slopes, "ep"),
+    "a smooth term and areas, KL": (smooth_and_areas, "kl"),
+    "some missing, Laplace": (some_missing, "laplace"),
+}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request):
+    return Case(*CASES[request.param])
+
+
+def test_the_fit_says_what_it_is_by(case):
+    n = case.sparse.classifier.n_points
+    assert f"By a sparse precision: {n} rows of {case.sparse.classifier.n_normals} numbers" in str(case.sparse)
+    assert "precision" not in str(case.dense)
+
+
+def test_evidence_nodes_and_moments(case):
+    assert case.sparse.log_evidence == pytest.approx(case.dense.log_evidence, abs=1e-5)
+    assert_allclose(case.sparse.nodes["weight"], case.dense.nodes["weight"], atol=1e-5)
+    for moments in ("mean_data", "std_data"):
+        found, expected = getattr(case.sparse, moments), getattr(case.dense, moments)
+        for name in expected:
+            assert_allclose(found[name], expected[name], atol=1e-5, err_msg=name)
+    found, expected = case.sparse.effects(), case.dense.effects()
+    assert_allclose(found.to_array(), expected.to_array(), atol=1e-5)
+    assert_allclose(case.again.effects().to_array(), expected.to_array(), atol=1e-5)
+    assert_allclose(case.sparse.cov.eval(), case.dense.cov.eval(), atol=1e-5)
+
+
+def test_log_posterior_and_gradient(case):
+    theta = case.dense.theta + 0.1
+    found, expected = case.sparse.log_posterior(theta), case.dense.log_posterior(theta)
+    assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-8)
+    assert_allclose(found.gradient, expected.gradient, atol=1e-6)
+
+
+def test_digits_are_kept_under_small_steps(monkeypatch):
+    monkeypatch.setattr(precision_sum, "_MANY", 1)
+    monkeypatch.setattr(precision_sum, "_DEARER", 0.0)
+    with pm.Model() as model:
+        s = pm.math.exp(pm.Flat("log_s", shape=3))
+        walk = pm.GaussianRandomWalk("walk", sigma=s[0], init_dist=pm.Normal.dist(0, 100), shape=T)
+        series = pm.AR("series", [0.9], sigma=s[1], init_dist=pm.Normal.dist(0, 10), shape=T)
+        u = pm.ZeroSumNormal("u", s[2], shape=T)
+        pm.Poisson("y", mu=pt.exp(walk + series + u), observed=np.arange(T) % 4)
+    classifier, method = gpep.read_classifier(model), gpep.EP(tolerance=1e-9)
+    sparse = DenseLogPosterior(classifier, method)
+    monkeypatch.setattr("pymc_gpep.hyper.dense_log_posterior.suited", lambda own, _: own)
+    dense = DenseLogPosterior(classifier, method)
+    assert sparse.algebra
+    assert not dense.algebra
+    for theta in ([-14.0, -5.0, -14.0], [-14.0, 2.0, 2.0], [3.0, -5.0, -14.0]):
+        found, expected = sparse(np.array(theta)), dense(np.array(theta))
+        assert found.log_posterior == pytest.approx(expected.log_posterior, abs=1e-7)
+        assert_allclose(found.gradient, expected.gradient, atol=1e-6)
+
+
+def data(case, rows=(0, 5, 2)):
+    given = {"where": list(rows), "x": [0.1, 2.0, -1.0], "week": [0, T - 1, 3]}
+    return {name: value for name, value in given.items() if name in case.model.named_vars}
+
+
+def test_predictions(case):
+    found, expected = (fit.predict(data=data(case), progressbar=False) for fit in (case.sparse, case.dense))
+    for name in expected:
+        assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("case", [name for name in CASES if "groups" in name or "series" in name], indirect=True)
+def test_predictions_of_a_level_that_is_new(case):
+    arguments = {"data": data(case, (0, J + 2, 2)), "new_levels": True, "progressbar": False}
+    found, expected = case.sparse.predict(**arguments), case.dense.predict(**arguments)
+    for name in expected:
+        assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
+def test_areas_that_are_new_have_no_prior(case):
+    with pytest.raises(ValueError, match="differ a priori"):
+        case.sparse.predict(data={"where": [T + 1], "x": [0.0]}, new_levels=True, progressbar=False)
+
+
+@pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
+def test_data_that_are_missing_are_asked_for(case):
+    with pytest.raises(ValueError, match="depend on further data"):
+        case.sparse.predict(data={"where": [0, 1]}, progressbar=False)
+
+
+@pytest.mark.parametrize("case", ["some missing, Laplace"], indirect=True)
+def test_missing_rows(case):
+    found, expected = (fit.predict(missing=True, progressbar=False) for fit in (case.sparse, case.dense))
+    assert_allclose(found["mean"], expected["mean"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
+def test_effects_elsewhere_and_contrasts(case):
+    for ask in (
+        lambda fit: fit.effects(["b", "phi"]).to_array(),
+        lambda fit: fit.contrast({"a": {"phi": np.eye(T)[0] - np.eye(T)[4]}, "b": {"theta": np.ones(T)}})["cov"],
+    ):
+        assert_allclose(ask(case.sparse), ask(case.dense), atol=1e-5)
+
+
+def test_rows_left_out(case):
+    found, expected = case.sparse.loo(progressbar=False), case.dense.loo(progressbar=False)
+    assert_allclose(found.elpd_i, expected.elpd_i, atol=1e-5)
+    functions = [next(iter(each.functions())) for each in (case.sparse, case.dense)]
+    for one, other in zip(*(each.refitted(3) for each in functions), strict=True):
+        assert_allclose(one, other, atol=1e-6)
+    for one, other in zip(*(fit.joint_latent_moments([5, 0, 2]) for fit in (case.sparse, case.dense)), strict=True):
+        assert_allclose(one, other, atol=1e-5)
+
+
+@pytest.mark.parametrize("case", ["groups and a walk, EP"], indirect=True)
+def test_groups_left_out(case):
+    found, expected = (fit.loo(groups="where", progressbar=False) for fit in (case.sparse, case.dense))
+    assert_allclose(found.elpd_i, expected.elpd_i, atol=5e-3)  # by draws
+
+
+def test_draws(case):
+    drawn = case.sparse.sample(1000, random_seed=2)["posterior"]
+    for name in case.dense.mean_data:
+        if name in drawn:
+            mean, sd = case.dense.mean_data[name], case.dense.std_data[name]
+            assert (abs(drawn[name].mean(("chain", "draw")) - mean) < 0.2 * sd).all(), name
+            assert_allclose(drawn[name].std(("chain", "draw")), sd, rtol=0.2, err_msg=name)
+
+
+def test_importance(case):
+    found, expected = case.sparse.importance(100, random_seed=3), case.dense.importance(100, random_seed=3)
+    error = np.hypot(found.standard_error, expected.standard_error)
+    assert found.log_evidence == pytest.approx(expected.log_evidence, abs=4 * error + 1e-5)
+
+
+def test_small_models_have_no_sparse_precision():
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, 1, shape=J)
+        pm.Poisson("y", mu=pt.exp(u[GROUP]), observed=COUNTS)
+    classifier = gpep.read_classifier(model)
+    assert precision_sum.suited(classifier, gpep.EP()) is classifier
+
+
+def test_many_levels_have_one_and_many_columns_have_none():
+    rng = np.random.default_rng(6)
+    where, columns = rng.integers(0, 600, size=700), rng.normal(size=(700, 600))
+    with pm.Model() as model:
+        s, u, v = pm.HalfNormal("s", 1), pm.Normal("u", 0, 1, shape=600), pm.Normal("v", 0, 1, shape=600)
+        pm.Poisson("few", mu=pt.exp(s * u[where]), observed=np.ones(700, int))
+        pm.Poisson("all", mu=pt.exp(columns @ v), observed=np.ones(700, int))
+    few, every = (gpep.read_classifier(model, name) for name in ("few", "all"))
+    suited = precision_sum.suited(few, gpep.EP())
+    assert PrecisionPrior in suited.arrays
+    assert suited.prior.structure.posterior.entries == 600
+    assert precision_sum.suited(every, gpep.EP()) is every
+
+
+def test_methods_without_a_sparse_precision_are_given_matrices(monkeypatch):
+    monkeypatch.setattr(precision_sum, "_MANY", 1)
+    monkeypatch.setattr(precision_sum, "_DEARER", 0.0)
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, 1, shape=J)
+        pm.Bernoulli("y", logit_p=u[GROUP], observed=BINARY)
+    classifier = gpep.read_classifier(model)
+    suited = precision_sum.suited(classifier, gpep.EP())
+    assert suited is not classifier
+    assert precision_sum.suited(suited, gpep.EP()) is suited
+    assert precision_sum.suited(suited, gpep.NaiveTAP()).prior is classifier.prior

@@ -1,0 +1,150 @@
+"""Factors, solves, selected inverses and draws of sparse precisions are those of dense matrices."""
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.linalg import block_diag
+
+from pymc_gpep.solvers import factor_pattern
+from pymc_gpep.solvers.factor_pattern import FactorPattern, pairs_of_rows
+from pymc_gpep.solvers.sparse_precision import SparsePrecision
+
+
+def chain(n):
+    return np.eye(n, k=1)
+
+
+def lattice(n):
+    return np.kron(np.eye(n), chain(n)) + np.kron(chain(n), np.eye(n))
+
+
+def arrow(n):
+    edges = np.zeros((n, n))
+    edges[0, 1:] = 1.0
+    return edges
+
+
+def at_random(n, share, seed):
+    return np.random.default_rng(seed).random((n, n)) < share
+
+
+PATTERNS = {
+    "one number": np.zeros((1, 1)),
+    "two numbers apart": np.zeros((2, 2)),
+    "a diagonal": np.zeros((7, 7)),
+    "a chain": chain(30),
+    "a ring": chain(12) + np.eye(12, k=11),
+    "a second difference": chain(20) + np.eye(20, k=2),
+    "an arrow": arrow(20),
+    "an arrow turned round": arrow(20)[::-1, ::-1],
+    "a lattice": lattice(6),
+    "a tree": np.array([[i > 0 and j == (i - 1) // 2 for i in range(31)] for j in range(31)]),
+    "two lattices": block_diag(lattice(3), lattice(4)),
+    "a chain, an arrow and one number": block_diag(chain(5), arrow(6), 0.0),
+    "two groups, crossed": np.block([[np.zeros((9, 9)), at_random(9, 0.4, 3)[:, :5]], [np.zeros((5, 14))]]),
+    "all": np.ones((8, 8)),
+    **{
+        f"at random, {share}": at_random(25, share, seed) for seed, share in enumerate((0.02, 0.05, 0.1, 0.2, 0.4, 0.7))
+    },
+}
+
+
+def matrix_on(edges, seed):
+    """A positive definite matrix with entries where edges are."""
+    there = np.triu(edges, 1) != 0
+    p = np.where(there, np.random.default_rng(seed).normal(size=edges.shape), 0.0)
+    p = p + p.T
+    return p + np.diag(np.abs(p).sum(axis=0) + 0.1)
+
+
+def factorised(p, columns=None, widths=()):
+    """The pattern of a matrix, and its factor."""
+    q = len(p)
+    first, second = np.nonzero(np.tril(p))
+    pattern = FactorPattern(q, first, second)
+    entries = np.zeros(pattern.entries + 1)
+    entries[pattern.slots(first, second)] = p[first, second]
+    columns = np.zeros((0, q)) if columns is None else columns
+    return pattern, SparsePrecision.factorised(pattern, entries, columns, np.asarray(widths, float))
+
+
+@pytest.mark.parametrize("dense", [1, 100], ids=["last block dense", "all sparse"])
+@pytest.mark.parametrize("edges", PATTERNS.values(), ids=PATTERNS)
+def test_a_factor_solves_and_has_the_entries_of_the_inverse(edges, dense, monkeypatch):
+    monkeypatch.setattr(factor_pattern, "_DENSE", dense)
+    p = matrix_on(edges, 1)
+    q, inverse = len(p), np.linalg.inv(p)
+    pattern, factor = factorised(p)
+    right = np.random.default_rng(2).normal(size=(3, q))
+    assert factor.log_det == pytest.approx(np.linalg.slogdet(p)[1], abs=1e-12 * q)
+    assert_allclose(factor.solve(right), right @ inverse, atol=1e-12 * np.abs(inverse).max() * q)
+    assert_allclose(factor.solve(right[0]), inverse @ right[0], atol=1e-12 * np.abs(inverse).max() * q)
+    assert_allclose(factor.halved(right) @ factor.halved(right).T, right @ inverse @ right.T, rtol=1e-11, atol=1e-12)
+    root = factor.spread(np.eye(q))
+    assert_allclose(root.T @ root, inverse, rtol=1e-11, atol=1e-12)
+    first, second = np.nonzero(p)
+    slots = pattern.slots(first, second)
+    assert (slots < pattern.nothing).all()
+    assert_allclose(factor.entries(slots, first, second), inverse[first, second], rtol=1e-11, atol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["a chain", "an arrow", "a tree", "a second difference"])
+def test_an_order_is_found_that_leaves_no_new_entries(name):
+    p = matrix_on(PATTERNS[name], 3)
+    again = np.random.default_rng(4).permutation(len(p))
+    assert factorised(p[again][:, again])[0].entries == np.count_nonzero(np.tril(p))
+
+
+def test_a_lattice_has_few_entries_more():
+    n = 30
+    first, second = np.nonzero(lattice(n))
+    pattern = FactorPattern(n * n, first, second)
+    assert pattern.entries < 0.4 * n**3  # a band has n³
+
+
+@pytest.mark.parametrize("widths", [(0.3, 2.0), (0.0, 0.0), (0.0, -0.05)], ids=["soft", "hard", "one taken away"])
+def test_columns_beside_a_sparse_matrix(widths):
+    p, rng = matrix_on(PATTERNS["a lattice"], 5), np.random.default_rng(6)
+    q = len(p)
+    p[4, 4] += 20.0 * (widths[1] < 0.0)  # which its column takes away
+    columns = np.stack([np.ones(q), np.eye(q)[4]])
+    pull = np.linalg.solve(p, columns.T)
+    middle = np.diag(widths) + columns @ pull
+    inverse = np.linalg.inv(p) - pull @ np.linalg.solve(middle, pull.T)
+    if min(widths) > 0.0:
+        assert_allclose(np.linalg.inv(p + (columns.T / widths) @ columns), inverse, atol=1e-12)
+    pattern, factor = factorised(p, columns, widths)
+    right = rng.normal(size=(4, q))
+    assert factor.log_det == pytest.approx(np.linalg.slogdet(p)[1] + np.linalg.slogdet(middle)[1], abs=1e-11)
+    assert_allclose(factor.solve(right), right @ inverse, atol=1e-12)
+    assert_allclose(factor.halved(right) @ factor.halved(right).T, right @ inverse @ right.T, atol=1e-11)
+    root = factor.spread(np.eye(q))
+    assert_allclose(root.T @ root, inverse, atol=1e-11)
+    cells = np.array([[i, i + 1] for i in range(q - 1)])
+    cells = cells[p[cells[:, 0], cells[:, 1]] != 0.0]
+    values = rng.normal(size=cells.shape)
+    slots = pattern.slots(*pairs_of_rows(cells))
+    a = np.zeros((len(cells), q))
+    np.put_along_axis(a, cells, values, axis=1)
+    assert_allclose(factor.row_variances(slots, cells, values), (a @ inverse * a).sum(axis=1), atol=1e-12)
+    assert_allclose(
+        factor.row_products(slots, cells, values), np.take_along_axis(a @ inverse, cells, axis=1), atol=1e-12
+    )
+    first, second = np.nonzero(p)
+    assert_allclose(factor.entries(pattern.slots(first, second), first, second), inverse[first, second], atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", ["not positive", "not a number", "infinite"])
+def test_a_matrix_that_is_no_precision_has_no_factor(wrong):
+    p = matrix_on(PATTERNS["a lattice"], 7)
+    p[5, 5] = {"not positive": -1.0, "not a number": np.nan, "infinite": np.inf}[wrong]
+    assert factorised(p)[1] is None
+
+
+def test_entries_apart_are_zero():
+    _, factor = factorised(matrix_on(PATTERNS["two lattices"], 8))
+    pattern = factor.pattern
+    slots = pattern.slots(np.array([0, 3]), np.array([20, 11]))
+    assert (slots == pattern.nothing).all()
+    assert_allclose(factor.entries(slots, np.array([0, 3]), np.array([20, 11])), 0.0)
+    assert pattern.components[0] != pattern.components[20]
