@@ -46,6 +46,7 @@ class EP(AcceleratedEP):
 
     name: ClassVar[str] = "ep"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    matches_moments: ClassVar[bool] = True
     by_rows: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 50.0

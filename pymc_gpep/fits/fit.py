@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import xarray as xr
@@ -39,6 +40,7 @@ from pymc_gpep.fits.sample import (
     without_latents,
 )
 from pymc_gpep.fits.saving import to_datatree
+from pymc_gpep.fits.summary import summary
 from pymc_gpep.hyper import HyperPosterior, Maximum
 from pymc_gpep.hyper.latent_functions import LatentFunctions
 from pymc_gpep.hyper.log_posterior import LogPosterior
@@ -787,6 +789,57 @@ class Fit(SingleGroupApproximation):
             names = names_of_effects(classifier)
         self.log_posterior.check_joint("effects")
         return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names), Xnew, data)
+
+    @one_blas_thread()
+    def summary(
+        self,
+        names: str | Sequence[str] | None = None,
+        *,
+        ci_prob: float | None = None,
+        random_seed: int = 0,
+    ) -> pd.DataFrame:
+        """Summarise effects and hyperparameters in a table of the form that `arviz.summary` has.
+
+        Marginals of effects of one latent function are skewed where the likelihood is. For `"ep"` with up to 3000 rows,
+        standard deviations have a correction of second order, which `std_data` has not. Marginals of hyperparameters
+        have the moments of the nodes, on the unconstrained scale.
+
+        Parameters
+        ----------
+        names : str or sequence of str, optional
+            Names of effects and hyperparameters. Without them, all effects, see `effects`, and all hyperparameters.
+        ci_prob : float, optional
+            Probability of the interval between equal tails; ArviZ's `stats.ci_prob` if not given.
+        random_seed : int
+            Seed of the points by which hyperparameters are averaged.
+
+        Returns
+        -------
+        DataFrame
+            Columns `mean`, `sd`, and the ends of the interval, such as `eti95_lb` and `eti95_ub`. Rows are named as
+            ArviZ names them.
+
+        Raises
+        ------
+        ValueError
+            If a variable is not affine in what was integrated, or not in the model; if `ci_prob` is no probability.
+
+        Examples
+        --------
+        >>> fit.summary(ci_prob=0.95)
+        >>> fit.summary(["level", "sigma"])
+        """
+        import arviz as az
+
+        ci_prob = float(az.rcParams["stats.ci_prob"]) if ci_prob is None else ci_prob
+        if not 0.0 < ci_prob < 1.0:
+            raise ValueError(f"ci_prob is {ci_prob}, but must be between 0 and 1.")
+        self.log_posterior.check_joint("summary")
+        known = [str(rv.name) for rv in self.classifier.hyperparameters]
+        given = [*names_of_effects(self.classifier), *known] if names is None else names
+        given = [given] if isinstance(given, str) else list(given)
+        own = [name for name in given if name in known]
+        return summary(self.hyper_posterior, [n for n in given if n not in known], own, ci_prob, random_seed)
 
     @one_blas_thread()
     def contrast(self, contrasts: Mapping[str, Mapping[str, Any]]) -> xr.Dataset:
