@@ -24,7 +24,7 @@ from pymc_gpep.fits.labels import dims_that_fit
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.integrated_variables import Joint
 
-__all__ = ["SkewNormals", "summary"]
+__all__ = ["SkewNormals", "summaries"]
 
 _MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
 _HALVINGS = 60  # of the range in which a quantile is
@@ -68,19 +68,43 @@ class SkewNormals(NamedTuple):
         return mean, np.sqrt(self.weights @ (self.sd**2 + (self.mean - mean) ** 2))
 
 
-def summary(
-    hyper: HyperPosterior, names: Sequence[str], hyperparameters: Sequence[str], ci_prob: float, seed: int
-) -> pd.DataFrame:
-    """Return means, standard deviations and equal-tailed intervals of variables of the model; see `Fit.summary`."""
+def summaries(
+    hyper: HyperPosterior,
+    weights: Sequence[Array],
+    names: Sequence[str],
+    hyperparameters: Sequence[str],
+    ci_prob: float,
+    seed: int,
+) -> list[pd.DataFrame]:
+    """Return means, standard deviations and equal-tailed intervals of variables of the model; see `Fit.summary`.
+
+    Parameters
+    ----------
+    hyper : HyperPosterior
+    weights : sequence of array (s,)
+        Weights of the nodes, which sum to 1: a table for each.
+    names, hyperparameters : sequence of str
+    ci_prob : float
+    seed : int
+    """
     tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
-    found = [] if not names else [_of_effects(hyper, names, tails)]
-    if hyperparameters:
-        found.append(_of_hyperparameters(hyper, hyperparameters, tails, seed))
     ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
-    return pd.concat(found).set_axis(["mean", "sd", *ends], axis=1)
+    mixture, labels = _of_effects(hyper, names) if names else (None, [])
+    tables = []
+    for own in weights:
+        found = []
+        if mixture is not None:
+            mixed = mixture._replace(weights=own)
+            rows = np.column_stack([*mixed.moments(), *map(mixed.quantiles, tails)])
+            found.append(pd.DataFrame(rows, index=labels))
+        if hyperparameters:
+            found.append(_of_hyperparameters(hyper, own, hyperparameters, tails, seed))
+        tables.append(pd.concat(found).set_axis(["mean", "sd", *ends], axis=1))
+    return tables
 
 
-def _of_effects(hyper: HyperPosterior, names: Sequence[str], tails: tuple[float, float]) -> pd.DataFrame:
+def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, list[str]]:
+    """Return marginals of all entries of variables, one after another, and their names."""
     log_posterior = hyper.log_posterior
     joint = log_posterior.space.variables.affine(names)
     matched = log_posterior.approximator.matches_moments
@@ -100,9 +124,8 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str], tails: tuple[float,
     sd = np.sqrt(np.array(variances))
     with np.errstate(divide="ignore", invalid="ignore"):
         skewness = np.nan_to_num(np.array(thirds) / sd**3, posinf=0.0, neginf=0.0)
-    mixture = SkewNormals(hyper.weights, np.array(means), sd, skewness)
     labels = [label for name in names for label in _labels(hyper, name, shapes[name])]
-    return pd.DataFrame(np.column_stack([*mixture.moments(), *map(mixture.quantiles, tails)]), index=labels)
+    return SkewNormals(hyper.weights, np.array(means), sd, skewness), labels
 
 
 def _beyond_gaussian(
@@ -130,10 +153,10 @@ def _beyond_gaussian(
 
 
 def _of_hyperparameters(
-    hyper: HyperPosterior, names: Sequence[str], tails: tuple[float, float], seed: int
+    hyper: HyperPosterior, weights: Array, names: Sequence[str], tails: tuple[float, float], seed: int
 ) -> pd.DataFrame:
     """By draws of the unconstrained: skew normal marginals, and the correlations that the nodes have."""
-    weights, theta = hyper.weights, hyper.theta[:, : hyper.log_posterior.space.size]
+    theta = hyper.theta[:, : hyper.log_posterior.space.size]
     centre = weights @ theta
     apart = theta - centre
     cov = apart.T @ (weights[:, None] * apart)

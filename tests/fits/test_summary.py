@@ -59,22 +59,60 @@ def test_quantiles_of_mixtures_are_those_of_scipy():
     assert point.quantiles(0.1) == pytest.approx(1.0)
 
 
-def test_hyperparameters_have_intervals_of_their_exact_posterior():
-    y = np.random.default_rng(4).normal(size=6)[GROUP] + 0.5 * np.random.default_rng(5).normal(size=12)
+Y = np.random.default_rng(4).normal(size=6)[GROUP] + 0.5 * np.random.default_rng(5).normal(size=12)
+GRID = np.linspace(0.01, 5.0, 500)
+
+
+@pytest.fixture(scope="module")
+def groups():
+    """Groups with a learned standard deviation, and its likelihood on a grid."""
     with pm.Model():
         s = pm.HalfNormal("s", 1)
         z = pm.Normal("z", 0, 1, shape=6)
-        pm.Normal("y", mu=s * z[GROUP], sigma=0.5, observed=y)
-        fit = pm.fit(method="ep", hyper="ccd", progressbar=False)
-    grid = np.linspace(0.01, 4.0, 400)
+        pm.Deterministic("u", s * z)
+        pm.Normal("y", mu=s * z[GROUP], sigma=0.5, observed=Y)
+        fit = pm.fit(method="ep", hyper="grid", progressbar=False)
     same = (GROUP[:, None] == GROUP).astype(float)
-    evidence = [stats.multivariate_normal.logpdf(y, cov=t**2 * same + 0.25 * np.eye(12)) for t in grid]
-    weights = np.exp(evidence + stats.halfnorm.logpdf(grid))
-    mean = weights @ grid / weights.sum()
-    sd = np.sqrt(weights @ (grid - mean) ** 2 / weights.sum())
-    found = fit.summary("s", ci_prob=0.9).loc["s"].to_numpy()
-    ends = [quantiles(grid, weights, p) for p in (0.05, 0.95)]
-    assert_allclose(found, [mean, sd, *ends], atol=0.1 * sd)
+    covs = [t**2 * same + 0.25 * np.eye(12) for t in GRID]
+    return fit, np.exp([stats.multivariate_normal.logpdf(Y, cov=cov) for cov in covs])
+
+
+def exact_summary(weights):
+    mean = weights @ GRID / weights.sum()
+    sd = np.sqrt(weights @ (GRID - mean) ** 2 / weights.sum())
+    return np.array([mean, sd, *(quantiles(GRID, weights, p) for p in (0.05, 0.95))])
+
+
+def test_hyperparameters_have_intervals_of_their_exact_posterior(groups):
+    fit, likelihood = groups
+    exact = exact_summary(likelihood * stats.halfnorm.pdf(GRID))
+    assert_allclose(fit.summary("s", ci_prob=0.9).loc["s"], exact, atol=0.1 * exact[1])
+
+
+def test_other_priors_move_it_as_far_as_they_do(groups):
+    fit, likelihood = groups
+    priors = {"narrow": pm.HalfNormal.dist(0.4), "exponential": pm.Exponential.dist(1.0)}
+    found = fit.sensitivity("s", priors, ci_prob=0.9)
+    assert set(found.index.levels[0]) == {"as fitted", *priors}
+    exact = exact_summary(likelihood * stats.halfnorm.pdf(GRID))
+    for name, density in (("narrow", stats.halfnorm(scale=0.4).pdf), ("exponential", stats.expon.pdf)):
+        moved = exact_summary(likelihood * density(GRID))
+        own = found.loc[(name, "s")]
+        assert_allclose(own.iloc[:4], moved, atol=0.15 * exact[1])
+        assert own["shift"] == pytest.approx((moved[0] - exact[0]) / exact[1], abs=0.1)
+    assert found.loc["as fitted", "shift"].abs().max() == 0.0
+    assert (found["effective_nodes"] > 2.0).all()
+    # Where a standard deviation is smaller, groups are nearer to each other.
+    assert found.loc["narrow", "mean"]["u[0]"] / found.loc["as fitted", "mean"]["u[0]"] < 1.0
+
+
+def test_priors_without_density_and_fits_with_one_node_are_refused(groups, fit):
+    with pytest.raises(ValueError, match="'far' has no density"):
+        groups[0].sensitivity("s", {"far": pm.Uniform.dist(50, 60)})
+    with pytest.raises(ValueError, match="'u' is no hyperparameter"):
+        groups[0].sensitivity("u", {"far": pm.Uniform.dist(50, 60)})
+    with pytest.raises(ValueError, match="one value of the hyperparameters"):
+        fit.sensitivity("s", {"wide": pm.HalfNormal.dist(5)})
 
 
 def test_names_and_probabilities_are_checked(fit):
