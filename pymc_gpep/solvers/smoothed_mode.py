@@ -1,8 +1,8 @@
 """The mean of Laplace's method by the smoothed density, at the variances of that method.
 
-The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) lies beside the mean where the posterior is skewed. With
-g(m, v) = E ℓ over N(m, v) in place of ℓ, v Laplace's variances, the mode is the best mean of a Gaussian with these (van
-Niekerk and Rue 2024, for all coordinates at once). It is found by Newton's method, ∂²g/∂m² = 2 ∂g/∂v.
+The mode of Σ ℓ_i(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) lies beside the mean where the posterior is skewed. In place of ℓ this
+takes its average g(m, v) over N(m, v), with Laplace's variances v. The mode is then the best mean of a Gaussian with
+these variances (van Niekerk and Rue 2024). Newton's method finds it, by ∂²g/∂m² = 2 ∂g/∂v.
 """
 
 from collections.abc import Callable
