@@ -1,5 +1,7 @@
 """The posteriors by the forms of prior and sites that they are of."""
 
+import numpy as np
+
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
@@ -82,9 +84,13 @@ def whitens(prior: type[Sampled], form: SiteForm) -> bool:
 def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
     """The map from standard normals under which prior times sites are standard normal.
 
+    Negative precisions are taken for 0.
+
     Raises
     ------
     NotPositiveDefiniteError
         If a matrix has no Cholesky factor to working precision.
     """
+    if sites.form in _SCALAR:
+        sites = type(sites)(np.maximum(sites.precision, 0.0), sites.location)
     return NormalsWhitening(prior, sites) if isinstance(prior, NormalsPrior) else posterior_of(prior, sites).whitening()

@@ -9,7 +9,7 @@ from scipy import stats
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.posteriors import posterior_of, whitening_of
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.solvers.dense_form import DenseForm
@@ -81,6 +81,14 @@ def test_posterior_is_that_of_dense_algebra(singular):
     assert posterior.divergence == pytest.approx(divergence, abs=1e-9)
     draws = posterior.draw(np.random.default_rng(0), 20_000)[:, 0]
     assert_allclose(np.cov(draws.T), cov, atol=0.04 * cov.max())
+
+
+def test_samplers_are_guided_without_negative_precisions():
+    made, expected = (
+        whitening_of(DensePrior(K[None], MEAN), IndependentSites(precision, LOCATION))
+        for precision in (PRECISION, np.maximum(PRECISION, 0.0))
+    )
+    assert_allclose(made.centre, expected.centre)
 
 
 def test_ep_from_cold_finds_the_good_one_of_two_fixed_points():
