@@ -3,10 +3,12 @@
     python -m benchmarks.sums --draws 1000
     python -m benchmarks.sums --only binary areas
     python -m benchmarks.sums --draws 2500 --chains tests/benchmarks/long_chains_of_sums.json
+    python -m benchmarks.sums --stored tests/benchmarks/long_chains_of_sums.json
 
 For each model: the largest error of a mean of an integrated variable, in standard deviations of the chains, the root
 mean square of these errors, the range of ratios of standard deviations, and seconds after compiling. Chains and fits
-integrate over hyperparameters. The last command keeps the moments of chains, to which a test holds the fits.
+integrate over hyperparameters. The third command keeps the moments of chains, to which a test holds the fits. The last
+holds every method against the moments that were kept, and prints a table.
 """
 
 import argparse
@@ -209,6 +211,45 @@ def run(name: str, draws: int) -> tuple[dict[str, dict[str, float]], Moments]:
     return rows, moments(chains)
 
 
+_TABLE = ("largest", "rms", "sd ratios", "hyperparameters", "seconds")
+
+
+def beside_stored(name: str, chains: Moments) -> dict[str, dict[str, str]]:
+    """Return a row for each method, whose fits are held against stored moments of value variables."""
+    with pm.Model() as model:
+        MODELS[name]()
+    integrated = {rv.name for rv in gpep.read_classifier(model).integrated}
+    rows = {}
+    of_one = {"ep": {}, "kl": {}, "laplace": {}, "laplace with smoothed_mean": {"smoothed_mean": True}}
+    every: dict[str, dict[str, bool]] = {"nested_ep": {}, "qep": {}, "laplace": {}} if name == "classes" else of_one
+    for called, options in every.items():
+        method = called.split()[0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _ = pm.fit(method=method, model=model, progressbar=False, **options)  # compiles
+            fit = pm.fit(method=method, model=model, progressbar=False, **options)
+        means, sds = fit.mean_data, fit.std_data
+        errors: dict[bool, list[np.ndarray]] = {True: [], False: []}
+        ratios = []
+        for variable, of_chains in chains.items():
+            if variable not in means:  # a Deterministic
+                continue
+            own = variable in integrated or variable.endswith("_zerosum__")
+            errors[own].append((np.ravel(means[variable]) - of_chains["mean"]) / of_chains["sd"])
+            if own:
+                ratios.append(np.ravel(sds[variable]) / of_chains["sd"])
+        error, others, ratio = (np.concatenate(each) for each in (errors[True], errors[False], ratios))
+        figures = (
+            f"{np.abs(error).max():.2f}",
+            f"{np.sqrt((error**2).mean()):.3f}",
+            f"{ratio.min():.2f} to {ratio.max():.2f}",
+            f"{np.abs(others).max():.2f}",
+            f"{fit.seconds:.1f}",
+        )
+        rows[called] = dict(zip(_TABLE, figures, strict=True))
+    return rows
+
+
 def main() -> None:
     """Print a table, and write it where wanted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -216,7 +257,16 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000, help="of each of four chains")
     parser.add_argument("--output", type=Path, help="a JSON file for the figures")
     parser.add_argument("--chains", type=Path, help="a JSON file for the moments of chains")
+    parser.add_argument("--stored", type=Path, help="a JSON file of moments that --chains wrote, in place of chains")
     given = parser.parse_args()
+    if given.stored:
+        stored = json.loads(given.stored.read_text())
+        print("| model | method |", " | ".join(_TABLE), "|")
+        print("| --- " * (2 + len(_TABLE)) + "|")
+        for name in given.only:
+            for method, figures in beside_stored(name, stored[name]).items():
+                print(f"| {name} | {method} |", " | ".join(figures.values()), "|", flush=True)
+        return
     found, of_chains = {}, {}
     for name in given.only:
         found[name], of_chains[name] = run(name, given.draws)

@@ -72,6 +72,8 @@ class Approximator(ABC):
     where the error of the evidence is of the order of the square of the tolerance."""
     bounds: ClassVar[bool] = False
     """Whether what it has for an evidence is a lower bound, which may be far below."""
+    matches_moments: ClassVar[bool] = False
+    """Whether its posterior has mean and variance of the tilted distribution of each latent value."""
     by_rows: ClassVar[bool] = False
     """Whether its solver takes a prior by rows of coefficients (`RowForm`), too."""
     by_precision: ClassVar[bool] = False

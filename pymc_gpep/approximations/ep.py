@@ -3,18 +3,24 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from pymc_gpep.approximations.accelerated_ep import AcceleratedEP
+from pymc_gpep.approximations.kl import KL
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import ScalarCavities, TiltedFactors, tilted_factors
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
+from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
+from pymc_gpep.solvers.ep_ladder import SCHEMES
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.scalar_ep import scalar_ep
 
 __all__ = ["EP"]
+
+_ROUGHLY, _FEW = 1e-2, 100  # tolerance of the bound that a solve from cold begins at, and iterations
 
 
 @dataclass(frozen=True)
@@ -45,16 +51,23 @@ class EP(AcceleratedEP):
 
     name: ClassVar[str] = "ep"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
+    matches_moments: ClassVar[bool] = True
     by_rows: ClassVar[bool] = True
     by_precision: ClassVar[bool] = True
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 50.0
+    schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
 
     @property
     def site_form(self) -> SiteForm:
         return SiteForm.INDEPENDENT
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
+        if not (likelihood.log_concave or start.any()) and likelihood.offers(AverageLogDensity):
+            # With several fixed points, that near the best Gaussian is a good one.
+            begin = np.zeros_like(start)
+            KL(tolerance=_ROUGHLY).solver(problem, begin, History(_FEW), likelihood=likelihood)
+            start[:] = begin if np.isfinite(begin).all() else 0.0
         average = likelihood.computation(GaussianAverage).terms
         slopes = likelihood.computation(ParameterSlopes).average if likelihood.offers(ParameterSlopes) else None
         return scalar_ep(
@@ -64,6 +77,7 @@ class EP(AcceleratedEP):
             average=average,
             slopes=slopes,
             largest_precision=likelihood.largest_precision,
+            least_precision=likelihood.least_precision,
             **self.settings,
         )
 

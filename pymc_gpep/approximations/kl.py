@@ -58,6 +58,7 @@ class KL(AcceleratedBound):
             slopes=slopes,
             average=average,
             largest_precision=likelihood.largest_precision,
+            least_precision=likelihood.least_precision,
             **self.settings,
         )
 

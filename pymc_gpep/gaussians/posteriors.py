@@ -1,5 +1,7 @@
 """The posteriors by the forms of prior and sites that they are of."""
 
+import numpy as np
+
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
@@ -12,7 +14,7 @@ from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RowPosterior
-from pymc_gpep.gaussians.row_prior import RowPrior
+from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 
@@ -25,6 +27,7 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
     (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
     (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
+    (RootedPrior, SiteForm.INDEPENDENT): RowPosterior,
     (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
     (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
     (PrecisionPrior, SiteForm.INDEPENDENT): PrecisionPosterior,
@@ -53,7 +56,8 @@ def make_posterior(
     prior: DensePrior, form: SiteForm, precision: Array, weights: Array, mean: Array | None = None
 ) -> DensePosterior:
     """The posterior whose sites have these precisions and pull with these weights, see `Posterior`."""
-    return posterior_class(type(prior), form)(prior, precision, weights, mean)
+    own = _with_signs(prior, form, precision)
+    return posterior_class(type(own), form)(own, precision, weights, mean)
 
 
 def posterior_of(prior: DensePrior, sites: Sites) -> DensePosterior:
@@ -64,7 +68,15 @@ def posterior_of(prior: DensePrior, sites: Sites) -> DensePosterior:
     NotPositiveDefiniteError
         If a matrix has no Cholesky factor to working precision.
     """
-    return posterior_class(type(prior), sites.form).of(prior, sites)
+    own = _with_signs(prior, sites.form, sites.precision)
+    return posterior_class(type(own), sites.form).of(own, sites)
+
+
+def _with_signs(prior: DensePrior, form: SiteForm, precision: Array) -> DensePrior:
+    """The same prior in a form that takes negative precisions, where there are any."""
+    if form is not SiteForm.INDEPENDENT or isinstance(prior, RowPrior) or not (precision < 0.0).any():
+        return prior
+    return RootedPrior(prior)
 
 
 def whitens(prior: type[Sampled], form: SiteForm) -> bool:
@@ -75,9 +87,13 @@ def whitens(prior: type[Sampled], form: SiteForm) -> bool:
 def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
     """The map from standard normals under which prior times sites are standard normal.
 
+    Negative precisions are taken for 0.
+
     Raises
     ------
     NotPositiveDefiniteError
         If a matrix has no Cholesky factor to working precision.
     """
+    if sites.form in _SCALAR:
+        sites = type(sites)(np.maximum(sites.precision, 0.0), sites.location)
     return NormalsWhitening(prior, sites) if isinstance(prior, NormalsPrior) else posterior_of(prior, sites).whitening()

@@ -27,9 +27,10 @@ _EPS = float(np.finfo(np.float64).eps)
 
 
 class RowPosterior(DensePosterior):
-    """Sites of precision diag(π) ≥ 0, from `precision` π (c, n), on f = m + J z.
+    """Sites of precision diag(π), from `precision` π (c, n), on f = m + J z.
 
-    The posterior of z is N(ẑ, Λ⁻¹) with Λ = I + JᵀΠJ = L Lᵀ and ẑ = Jᵀb, whatever Π is.
+    The posterior of z is N(ẑ, Λ⁻¹) with Λ = I + JᵀΠJ = L Lᵀ and ẑ = Jᵀb, whatever Π is. With one function, π may be
+    negative where Λ is positive definite.
     """
 
     sites_class: ClassVar[type[Sites]] = IndependentSites
@@ -171,6 +172,21 @@ class RowPosterior(DensePosterior):
             super().smoothing()
         half = self.precision[0][:, None] * self.prior.rows.combined(self._root.T)
         return (np.diag(self.precision[0]) - half @ half.T)[None], None
+
+    def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
+        if len(mean) > 1:
+            return super().cavities(mean, cov)
+        wide = cov / np.maximum(1.0 - self.precision[0][:, None, None] * cov, _EPS)
+        return mean.T - wide[:, 0] * self.weights.T, wide
+
+    @property
+    def divergence(self) -> float:
+        if len(self.weights) > 1:
+            return super().divergence
+        return -self.relative_log_normaliser - 0.5 * float(self.precision[0] @ self._cov[:, 0, 0])
+
+    def rooted(self, roots: Array) -> Self:
+        return type(self)(self.prior.rooted(roots), self.precision, self.weights)
 
     def site_blocks(self) -> tuple[Array, Array]:
         roots: Array = self.sites_class(self.precision, self.weights).roots  # type: ignore[attr-defined]

@@ -9,10 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior, check_finite
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.row_form import BoundRows, RowForm
+from pymc_gpep.solvers.signed_posterior import covariance_root
 
-__all__ = ["BoundRowPrior", "RowPrior"]
+__all__ = ["BoundRowPrior", "RootedPrior", "RowPrior"]
 
 
 class RowPrior(DensePrior):
@@ -92,6 +94,10 @@ class RowPrior(DensePrior):
         """The covariances J_k J_kᵀ (c, n, n), for those few that want all of them."""
         return self.roots @ self.roots.swapaxes(1, 2)
 
+    def rooted(self, roots: Array) -> "RowPrior":
+        """Return the same prior by other coefficients (c, n, q)."""
+        return RowPrior(roots, self.mean)
+
     def latent(self, z: Array) -> Array:
         """Latent values f = m + J z (..., c, n), of z (..., 1, q)."""
         flat = np.asarray(z, dtype=np.float64).reshape(-1, self.n_normals)
@@ -101,6 +107,33 @@ class RowPrior(DensePrior):
     def whitened_slope(self, slope: Array) -> Array:
         """The derivative Jᵀ s (1, q) with respect to z of what has the derivative s (c, n) with respect to f."""
         return self.rows.sums(slope.ravel())[None]
+
+
+class RootedPrior(RowPrior):
+    """A prior that is given by its covariance, with a root of it for rows, which may be singular.
+
+    Parameters
+    ----------
+    prior : DensePrior
+    """
+
+    def __init__(self, prior: DensePrior) -> None:
+        try:
+            roots = prior.roots
+        except NotPositiveDefiniteError:
+            roots = np.stack([covariance_root(own) for own in prior.k])
+        super().__init__(roots, prior.mean)
+        self._given = prior
+
+    @cached_property
+    def roots(self) -> Array:
+        """Factors of the covariance, those of the prior that was given."""
+        return self._given.roots
+
+    @cached_property
+    def k(self) -> Array:  # type: ignore[override]
+        """The covariances (1 or c, n, n)."""
+        return self._given.k
 
 
 @dataclass(frozen=True, eq=False)

@@ -150,7 +150,7 @@ class BlockSites(Sites):
 
 
 class IndependentSites(Sites):
-    """Sites with π ≥ 0 in `precision` (c, n)."""
+    """Sites with π in `precision` (c, n): negative at most where a likelihood is not log-concave."""
 
     form = SiteForm.INDEPENDENT
 

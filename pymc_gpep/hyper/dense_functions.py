@@ -207,6 +207,10 @@ class DenseFunctions(LatentFunctions):
             np.where(which, posterior.prior.roots, k), np.where(which, np.eye(self.n_points), k)
         )
 
+    def of_normals(self, matrix: Array) -> Array:
+        """See `LatentFunctions`."""
+        return np.asarray(self._factorised.prior.roots[0] @ matrix)
+
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
         posterior = self._factorised

@@ -175,6 +175,16 @@ class LatentFunctions(ABC):
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
         """Return the covariance (c, n, c, n) at the model's points of f, or of z for functions that are `rotated`."""
 
+    def of_normals(self, matrix: Array) -> Array:
+        """Return J S (n, p) of S (q, p), where the one latent function is made of standard normals by rows J (n, q).
+
+        Raises
+        ------
+        NotImplementedError
+            If there is no joint posterior of all rows.
+        """
+        raise NotImplementedError("Latent values of all rows together are not made of standard normals here.")
+
     def joint_covariance_among(self, points: Sequence[int]) -> Array:
         """Return the covariance (c, m, c, m) of f at some of the model's points, by their positions."""
         return self.joint_covariance(np.zeros(self.n_functions, bool))[:, points][..., points]

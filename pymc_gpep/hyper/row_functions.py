@@ -72,6 +72,10 @@ class RowFunctions(DenseFunctions):
         half = self._posterior.prior.at(np.asarray(points)) @ self._posterior.normals.root.T
         return np.einsum("kiq,ljq->kilj", half, half, optimize=True)
 
+    def of_normals(self, matrix: Array) -> Array:
+        """See `LatentFunctions`."""
+        return self._posterior.prior.rows.combined(matrix)
+
     @property
     def _factorised(self) -> RowPosterior:
         return self._posterior

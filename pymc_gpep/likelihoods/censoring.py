@@ -1,16 +1,19 @@
 """Censored observations, `pm.Censored`: numbers at a bound stand for all beyond it."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
+from pymc.distributions.continuous import WeibullBetaRV
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor.random.basic import ExponentialRV
 from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
@@ -48,7 +51,7 @@ def observable_of(variable: TensorVariable) -> Observable | None:
         lower, upper = (pt.clip(bound.astype("float64"), *ends) for bound in (lower, upper))
     op = variable.owner.op
     if not isinstance(op, RandomVariable | SymbolicRandomVariable) or isinstance(op, PartialObservedRV):
-        return None  # of the latter parameters are not told apart
+        return None  # the parameters of the latter are not told apart
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
 
 
@@ -62,9 +65,24 @@ def censored_log_probability(variable: TensorVariable, value: TensorVariable) ->
     distribution, lower, upper = variable.owner.inputs[:3]
     above, below = pt.ge(value, upper), pt.le(value, lower)
     # Where nothing is censored, bounds may be infinite, which have no derivative.
-    beyond = pm.logccdf(distribution, pt.switch(above, upper, value))
+    beyond = _log_survival(distribution, pt.switch(above, upper, value))
     short = pm.logcdf(distribution, pt.switch(below, lower, value))
     return pt.switch(above, beyond, pt.switch(below, short, pm.logp(distribution, value)))
+
+
+def _log_survival(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
+    """The log probability of more than a value. PyMC's own is no number where the distribution function rounds to 1."""
+    node = distribution.owner
+    while isinstance(node.op, SpecifyShape):
+        node = node.inputs[0].owner
+    op = node.op
+    if isinstance(op, WeibullBetaRV):
+        alpha, beta = op.dist_params(node)
+        return -((pt.maximum(value, 0.0) / beta) ** alpha)
+    if isinstance(op, ExponentialRV):
+        (scale,) = op.dist_params(node)
+        return -pt.maximum(value, 0.0) / scale
+    return cast(TensorVariable, pm.logccdf(distribution, value))
 
 
 def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:

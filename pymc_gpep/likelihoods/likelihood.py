@@ -76,7 +76,7 @@ class Likelihood(ABC):
     has_parameters: ClassVar[bool] = False
     """Whether it is given anything besides latent values."""
     largest_precision: ClassVar[float]
-    """Scalar sites of EP have precisions of at least zero and less than this; 1 where EP has no such sites."""
+    """Scalar sites of EP have precisions of less than this; 1 where EP has no such sites."""
     log_concave: ClassVar[bool] = True
     """Whether its logarithm is concave in the latent values."""
     local: ClassVar[tuple[object, ...]]
@@ -84,6 +84,11 @@ class Likelihood(ABC):
 
     Kernels there are functions of arrays; they are compiled for speed, and need not be.
     """
+
+    @property
+    def least_precision(self) -> float:
+        """The least precision of scalar sites: 0, or −∞ where the likelihood is not log-concave."""
+        return 0.0 if self.log_concave else -np.inf
 
     def offers(self, kind: type) -> bool:
         """Whether a local computation of this type is among those that it has."""

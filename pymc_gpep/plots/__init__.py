@@ -15,6 +15,7 @@ from pymc_gpep.plots.probabilities import plot_probabilities
 from pymc_gpep.plots.relevance import plot_relevance
 from pymc_gpep.plots.scatter import plot_probability_comparison
 from pymc_gpep.plots.scores import plot_scores
+from pymc_gpep.plots.sensitivity import plot_sensitivity
 
 __all__ = [
     "input_grid",
@@ -31,4 +32,5 @@ __all__ = [
     "plot_probability_comparison",
     "plot_relevance",
     "plot_scores",
+    "plot_sensitivity",
 ]

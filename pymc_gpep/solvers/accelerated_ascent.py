@@ -52,7 +52,9 @@ def accelerated_ascent(
     while not history.is_full() and idle < _PATIENCE:
         ok, value, residual = sweep(sites, natural, better, scale)
         if not ok:
-            return np.nan, NOT_POSITIVE_DEFINITE
+            if not (least_precision < 0.0 and np.isfinite(best)):
+                return np.nan, NOT_POSITIVE_DEFINITE
+            value, residual = -np.inf, np.inf  # negative precisions went too far
         history.add(value, residual)
         idle = 0 if value > best + _LEVEL * (1.0 + abs(best)) or residual < 0.5 * closest else idle + 1
         closest = min(closest, residual)

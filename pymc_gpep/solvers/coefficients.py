@@ -32,7 +32,7 @@ class Coefficients(ABC):
 
     @abstractmethod
     def gram(self, weights: Array) -> Array:
-        """Return JᵀwJ (q, q), whose lower triangle counts, of w (n,) ≥ 0."""
+        """Return JᵀwJ (q, q), whose lower triangle counts, of w (n,)."""
 
     @abstractmethod
     def products(self, numbers: Array) -> Array:
@@ -103,9 +103,12 @@ class _Full(Coefficients):
         self._j = j
 
     def gram(self, weights: Array) -> Array:
-        scaled = np.sqrt(weights)[:, None] * self._j
+        scaled = np.sqrt(np.abs(weights))[:, None] * self._j
         # The transpose of a C-ordered array is what BLAS takes without a copy.
-        return np.asarray(dsyrk(1.0, scaled.T, lower=1))
+        gram = np.asarray(dsyrk(1.0, scaled.T, lower=1))
+        if (negative := weights < 0.0).any():
+            gram -= 2.0 * dsyrk(1.0, scaled[negative].T, lower=1)
+        return gram
 
     def products(self, numbers: Array) -> Array:
         return np.asarray(self._j @ numbers)

@@ -23,6 +23,7 @@ from pymc_gpep.solvers.dense_blocks import DenseBlocks
 from pymc_gpep.solvers.dense_coupled import DenseCoupled
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
 from pymc_gpep.solvers.team import Team
 
 __all__ = ["DenseForm", "DenseFunctionPosterior"]
@@ -124,9 +125,10 @@ class DenseForm(PriorForm):
             self.array, curvature[:, None, None], slope, reduction, limit, image, pull, np.empty_like(pull)
         )
 
-    def posterior(self, prior_mean: Array) -> DenseFunctionPosterior:
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
         """See `PriorForm`."""
-        return DenseFunctionPosterior(self.array[0], prior_mean)
+        own = self.array[0]
+        return SignedFunctionPosterior(own, prior_mean) if signed else DenseFunctionPosterior(own, prior_mean)
 
     def coupled(self, n_functions: int, team: Team) -> DenseCoupled:
         """See `PriorForm`."""

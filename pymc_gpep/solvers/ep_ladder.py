@@ -10,10 +10,10 @@ from pymc_gpep.solvers.accelerated_ep import Steps, iterate
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.site_space import SitesInMemory, SiteSpace, Sweep
 
-__all__ = ["SCHEMES", "climb", "ep_ladder"]
+__all__ = ["PATIENCE", "SCHEMES", "climb", "ep_ladder"]
 
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
-_PATIENCE = 40  # sweeps without progress before the next rung
+PATIENCE = 40  # sweeps without progress before the next rung
 _SHRINKAGE = 0.6  # damping of each rung, in units of that of the one before
 
 
@@ -23,16 +23,19 @@ def ep_ladder(sweep: Sweep, sites: Array, history: History, *, ladder: bool, **o
     return climb(space, history, ladder=ladder, **options)
 
 
-def climb(space: SiteSpace, history: History, *, ladder: bool, **options: Any) -> tuple[float, int, int]:
+def climb(
+    space: SiteSpace, history: History, *, ladder: bool, last_patience: float = np.inf, **options: Any
+) -> tuple[float, int, int]:
     """Iterate from the sites of a space. Returns evidence, status and the rung reached.
 
-    Options are those of `pymc_gpep.solvers.accelerated_ep.Steps`.
+    The last rung ends after `last_patience` sweeps without progress. Other options are those of
+    `pymc_gpep.solvers.accelerated_ep.Steps`.
     """
     steps = Steps(**options)
     rung = 0
     while True:
         last = not ladder or rung == len(SCHEMES) - 1
-        evidence, status = iterate(space, history, steps, patience=np.inf if last else _PATIENCE)
+        evidence, status = iterate(space, history, steps, patience=last_patience if last else PATIENCE)
         if status in (CONVERGED, NOT_POSITIVE_DEFINITE) or last or history.is_full():
             return evidence, status, rung
         if status == NOT_FINITE:

@@ -63,8 +63,8 @@ class PriorForm(ABC):
         """
 
     @abstractmethod
-    def posterior(self, prior_mean: Array) -> FunctionPosterior:
-        """The posterior of the one function, whose prior mean is (n,)."""
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> FunctionPosterior:
+        """The posterior of the one function, whose prior mean is (n,); `signed` precisions may be below zero."""
 
     @abstractmethod
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:

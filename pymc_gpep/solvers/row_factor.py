@@ -11,7 +11,7 @@ __all__ = ["precision_factor"]
 
 
 def precision_factor(rows: Coefficients, precisions: SitePrecisions) -> Array | None:
-    """Return the Cholesky factor L (q, q) of Λ = I + JᵀΠJ, with Π ≥ 0; None if Λ is not finite."""
+    """Return the Cholesky factor L (q, q) of Λ = I + JᵀΠJ; None if Λ is not positive definite."""
     total = rows.coupled_gram(precisions)
     total[np.diag_indices(len(total))] += 1.0
     if not np.isfinite(total).all():

@@ -36,18 +36,26 @@ _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
 
 
 class RowFunctionPosterior(FunctionPosterior):
-    """The posterior by Λ."""
+    """The posterior by Λ.
 
-    def __init__(self, rows: Coefficients, prior_mean: Array) -> None:
+    Parameters
+    ----------
+    rows : Coefficients
+    prior_mean : array (n,)
+    signed : bool
+        Whether precisions may be below zero, as long as Λ is positive definite.
+    """
+
+    def __init__(self, rows: Coefficients, prior_mean: Array, *, signed: bool = False) -> None:
         super().__init__(prior_mean)
-        self._rows = rows
+        self._rows, self._signed = rows, signed
         self._factor: Array = np.empty((0, 0))
         self._root: Array = np.empty((0, 0))
 
     def decompose(self, precision: Array) -> bool:
         """See `FunctionPosterior`."""
         self.precision[:] = precision
-        if not (precision >= 0.0).all():
+        if not (self._signed or (precision >= 0.0).all()):
             return False
         factor = precision_factor(self._rows, IndependentPrecisions(self.precision[None]))
         if factor is None:
@@ -151,9 +159,9 @@ class RowForm(PriorForm):
         pull[0] = slope[0] - curvature * self.rows.products(solved)
         self.multiply(pull, image)
 
-    def posterior(self, prior_mean: Array) -> RowFunctionPosterior:
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> RowFunctionPosterior:
         """See `PriorForm`."""
-        return RowFunctionPosterior(self.rows, prior_mean)
+        return RowFunctionPosterior(self.rows, prior_mean, signed=signed)
 
     def coupled(self, n_functions: int, team: Team) -> CoupledRowAlgebra:
         """See `PriorForm`."""

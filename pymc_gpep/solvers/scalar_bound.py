@@ -48,11 +48,13 @@ class _Look(NamedTuple):
     """g, ∂g/∂m and ∂g/∂v, (3, n)."""
     at: Callable[[Array, Array], Array]
     """These for other means and variances."""
+    least: float
+    """The least precision of a site, 0 or −∞."""
 
     @property
     def precision(self) -> Array:
         """W (n,)."""
-        return np.asarray(np.maximum(-2.0 * self.g[2], 0.0))
+        return np.asarray(np.maximum(-2.0 * self.g[2], self.least))
 
 
 type Target = Callable[[Problem, _Look], tuple[Array, Array]]
@@ -73,7 +75,7 @@ def average_target(problem: Problem, look: _Look) -> tuple[Array, Array]:
     to_v = (vm * miss_m - mm * miss_v) / determinant
     # Where the bound of the point is concave and the step is not too long; else the natural gradient.
     good = (determinant < 0.0) & (vv < 0.0) & (to_v > (_NARROWEST - 1.0) * v)
-    precision = np.where(good, np.maximum(1.0 / (v + to_v) - 1.0 / wide, 0.0), fresh)
+    precision = np.where(good, np.maximum(1.0 / (v + to_v) - 1.0 / wide, look.least), fresh)
     return precision, np.where(good, b + to_m / wide + precision * (m + to_m), g[1] + fresh * m)
 
 
@@ -115,11 +117,14 @@ def scalar_bound(
     slopes: Callable[..., None] | None = None,
     average: Callable[..., None] | None = None,
     largest_precision: float,
+    least_precision: float = 0.0,
     tolerance: float,
     memory: int,
     mixing: float,
 ) -> Found:
     """Raise the bound; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
+
+    Precisions are at least `least_precision`, 0 or −∞: a density that is not log-concave may want some below zero.
 
     `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`, for which `target` is
     `average_target`, or that of `QuadraticBound`, for which it is `bound_target`; `slopes` is the kernel of
@@ -128,7 +133,7 @@ def scalar_bound(
     Where these leave the posterior too wide for the density, it is raised from narrow sites about the mode.
     """
     y, parameters = problem.labels, problem.parameters
-    posterior = problem.prior.posterior(problem.mean[0])
+    posterior = problem.prior.posterior(problem.mean[0], signed=least_precision < 0.0)
     sites = start.reshape(2, -1, 1)
 
     def at(mean: Array, variance: Array) -> Array:
@@ -140,7 +145,7 @@ def scalar_bound(
         if not posterior.update(sites[0, :, 0], sites[1, :, 0]):
             return False, np.nan, np.nan
         m, v = posterior.mean, posterior.variance
-        look = _Look(posterior, at(m, v), at)
+        look = _Look(posterior, at(m, v), at, least_precision)
         natural[0, :, 0] = look.precision
         natural[1, :, 0] = look.g[1] + look.precision * m
         scale[:, 0] = v
@@ -185,6 +190,7 @@ def scalar_bound(
         memory=memory,
         mixing=mixing,
         largest_precision=largest_precision,
+        least_precision=least_precision,
     )
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
     return posterior.found(bound, status, derivatives)

@@ -3,7 +3,8 @@
 The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b, m and v those of the posterior and b
 its weights: nothing cancels. With h(μ, D) = log ∫ p(y | f) N(f | μ, D) df the tilted mean is μ + D h′ and the tilted
 variance D + D² h″, so that the new site has the precision γ / (1 − Dγ), γ = −h″, and pulls with the force h′ at the
-tilted mean. Sites that are scaled to be 1 at m make the evidence
+tilted mean. A likelihood that is not log-concave may have γ < 0: an outlier under heavy tails has a site of negative
+precision. Sites that are scaled to be 1 at m make the evidence
 
     Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
 
@@ -16,15 +17,17 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.cavity_newton import sites_at_mode
-from pymc_gpep.solvers.ep_ladder import ep_ladder
+from pymc_gpep.solvers.ep_ladder import PATIENCE, SCHEMES, ep_ladder
+from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
 
 __all__ = ["scalar_ep"]
 
 _ROUGHLY = 1e-2  # tolerance of the mode that a solve from cold begins at
+_HALVINGS = 30  # of precisions below zero, where there is no posterior
 _DIGITS = 8.0 * np.finfo(np.float64).eps
 
 
@@ -35,27 +38,31 @@ def scalar_ep(
     *,
     average: Callable[..., None],
     slopes: Callable[..., None] | None = None,
+    least_precision: float = 0.0,
     **options: Any,
 ) -> Found:
     """EP; `start`, which is overwritten, holds precisions and locations of the sites (2, n).
 
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
-    `ParameterSlopes` for it; options are those of `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    `ParameterSlopes` for it. Precisions of sites are at least `least_precision`, 0 or −∞. Where EP with negative ones
+    does not converge, it begins again without them, which is the last rung. Options are those of
+    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
     """
     y = problem.labels
-    posterior = problem.prior.posterior(problem.mean[0])
+    least = least_precision
+    posterior = problem.prior.posterior(problem.mean[0], signed=least < 0.0)
     h = np.empty((5, y.size))
     mean, width = np.full((2, y.size), np.nan)
 
     def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        if not posterior.update(sites[0, :, 0], sites[1, :, 0]):
+        if not _updated(posterior, sites[0, :, 0], sites[1, :, 0]):
             return False, np.nan, np.nan
         b, v, kept = posterior.weights, posterior.variance, posterior.kept
         np.divide(v, kept, out=width)
         np.subtract(posterior.mean, width * b, out=mean)
         average(mean, width, y, problem.parameters, h)
         evidence = posterior.log_normaliser + float((h[0] + 0.5 * width * b * b - 0.5 * np.log(kept)).sum())
-        curvature = np.maximum(-h[2], 0.0)
+        curvature = np.maximum(-h[2], least)
         precision = curvature / (1.0 - width * curvature)
         target[0, :, 0] = precision
         target[1, :, 0] = h[1] + precision * (mean + width * h[1])
@@ -71,10 +78,33 @@ def scalar_ep(
     if not start.any():
         # From sites that say nothing EP may leave for good where the prior is wide.
         start.reshape(2, -1)[:] = sites_at_mode(problem, average, _ROUGHLY, wide=False)
-    evidence, status, rung = ep_ladder(sweep, start.reshape(2, -1, 1), history, **options)
+    sites = start.reshape(2, -1, 1)
+    if least < 0.0:
+        begun = sites.copy()
+        evidence, status, rung = ep_ladder(
+            sweep, sites, history, least_precision=least, last_patience=PATIENCE, **options
+        )
+        if status != CONVERGED and not history.is_full():
+            sites[0], sites[1], least = np.maximum(begun[0], 0.0), begun[1], 0.0
+            evidence, status, _ = ep_ladder(sweep, sites, history, **options)
+            rung = len(SCHEMES)
+    else:
+        evidence, status, rung = ep_ladder(sweep, sites, history, **options)
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
     # Sites of large counts are precise: A⁻¹ has as many digits fewer as A, at most its trace, has more than 1.
-    trace = float(problem.prior.variances[0] @ posterior.precision)
+    trace = float(problem.prior.variances[0] @ np.abs(posterior.precision))
     if status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
     return posterior.found(evidence, status, derivatives, rung)
+
+
+def _updated(posterior: FunctionPosterior, precision: Array, location: Array) -> bool:
+    """Compute the posterior; negative precisions, which are overwritten, are halved until there is one."""
+    for _ in range(_HALVINGS):
+        if posterior.update(precision, location):
+            return True
+        if not (negative := precision < 0.0).any():
+            return False
+        precision[negative] *= 0.5
+    precision[precision < 0.0] = 0.0
+    return posterior.update(precision, location)

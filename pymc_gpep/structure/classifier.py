@@ -429,7 +429,8 @@ def _other_readings(
     """Return what is read of observed variables by their log density alone; classes are no numbers."""
     found = {}
     for rv in variables:
-        if any(each.may_be(rv) and each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS):
+        whole = missing[rv].whole if rv in missing else rv
+        if any(each.may_be(whole) and each.n_classes(2 if each.function_axis else 1) for each in LIKELIHOODS):
             continue
         for sources in (latents, processes):
             reading = _reading(ANY_UNIVARIATE, rv, frozenset(sources), missing.get(rv))

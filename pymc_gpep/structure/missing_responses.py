@@ -5,11 +5,13 @@ both. The parameters of each are those of all rows, cut to its own.
 """
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.distribution import PartialObservedRV
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.elemwise import DimShuffle
@@ -137,6 +139,11 @@ def _whole(observed: TensorVariable, mask: NDArray[np.bool_], name: str) -> Tens
     """Return the random variable of all rows of which one is some, or itself if its parameters have no rows."""
     node = observed.owner
     op = node.op
+    if isinstance(op, PartialObservedRV):  # of mixtures and others that are made of several random variables
+        inner = node.inputs[0].owner
+        whole = inner.clone().outputs[inner.outputs.index(node.inputs[0])]
+        whole.name = name
+        return cast(TensorVariable, whole)
     if not isinstance(op, RandomVariable):
         return observed
     parameters = op.dist_params(node)

@@ -35,6 +35,13 @@ def counts(rows, y):
     pm.Poisson("y", mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
 
 
+def zero_inflated(rows, y):
+    """A mixture, which PyMC observes in part by an operation of its own."""
+    where, hours = pm.Data("where", GROUP[rows]), pm.Data("hours", HOURS[rows])
+    alpha = pm.Normal("alpha", 0, pm.HalfNormal("s", 1), dims="group")
+    pm.ZeroInflatedPoisson("y", psi=0.8, mu=hours * pm.math.exp(alpha[where]), observed=y, dims="row")
+
+
 def classes(rows, y):
     xy, s = pm.Data("xy", XY[rows]), pm.HalfNormal("s", 1)
     b = pm.Normal("b", 0, s, dims=("input", "kind"))
@@ -65,6 +72,7 @@ CASES = {
     "classes": (classes, KINDS, "laplace", {"xy": XY}),
     "probit classes": (probit_classes, KINDS, "nested_ep", {"xy": XY}),
     "ratings": (ratings, RATINGS, "kl", {"where": GROUP}),
+    "zero inflated": (zero_inflated, COUNTS, "ep", {"where": GROUP, "hours": HOURS}),
     "process": (process, BINARY, "ep", {"inputs": XY}),
 }
 

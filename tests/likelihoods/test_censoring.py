@@ -40,3 +40,17 @@ def test_all_beyond_a_bound_counts_with_a_derivative(declare, exact):
 
 def test_what_is_not_censored_is_none_of_them():
     assert censored_log_probability(pm.Normal.dist(), pt.constant(0.0)) is None
+
+
+@pytest.mark.parametrize(
+    ("dist", "exact"),
+    [
+        (pm.Weibull.dist(1.5, 0.01), stats.weibull_min(1.5, scale=0.01)),
+        (pm.Exponential.dist(100.0), stats.expon(scale=0.01)),
+    ],
+    ids=["weibull", "exponential"],
+)
+def test_survival_is_a_number_where_the_distribution_function_rounds_to_one(dist, exact):
+    y = pm.Censored.dist(dist, lower=None, upper=10.0)
+    found = censored_log_probability(y, pt.constant(10.0)).eval()
+    assert found == pytest.approx(exact.logsf(10.0), rel=1e-12)

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import clone_replace, graph_replace
-from pytensor.graph.traversal import ancestors, explicit_graph_inputs
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs, graph_inputs
 from pytensor.printing import debugprint
+from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
@@ -87,7 +88,8 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     leaves = {leaf: leaf.type(name=f"leaf_{i}") for i, leaf in enumerate(_leaves_of(variable, argument))}
     f = pt.tensor("f", dtype=argument.dtype, shape=(None,) * argument.ndim)
     y = pt.tensor("y", dtype=variable.dtype, shape=(None,) * variable.ndim)
-    alone = clone_replace(variable, {**leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
+    known = {each: leaf for each, leaf in _constants_of(variable).items() if each is not argument}
+    alone = clone_replace(variable, {**known, **leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
     try:
         found = _log_density(alone, y)
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
@@ -309,6 +311,14 @@ class RowDensity:
 def _slope(value: TensorVariable, by: TensorVariable) -> TensorVariable:
     found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
     return cast(TensorVariable, found.astype("float64"))
+
+
+def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:
+    """Return constants in the place of parameters that are made of such: PyMC asks whether a bound is one."""
+    nodes = {each.owner for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, RandomVariable)}
+    made = [each for node in nodes for each in node.inputs if isinstance(each, TensorVariable) and each.owner]
+    found = [each for each in made if all(isinstance(leaf, Constant) for leaf in graph_inputs([each]))]
+    return {each: cast(Variable, pt.constant(each.eval(mode="FAST_COMPILE"), dtype=each.dtype)) for each in found}
 
 
 def _leaves_of(variable: TensorVariable, argument: TensorVariable) -> list[Variable]:

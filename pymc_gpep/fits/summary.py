@@ -1,0 +1,193 @@
+"""Summaries of a fit in the form of `arviz.summary`, with marginals that may be skewed.
+
+At each node a variable t that is affine in the latent values has mean and variance of the Gaussian posterior. Its third
+cumulant is Σ_i (Cov(t, f_i) / Var f_i)³ κ₃ᵢ: regression carries those of the tilted distributions of rows over to it.
+The marginal is the skew normal distribution with these three, averaged over the nodes.
+
+Variances of EP lack the term of second order in the third cumulants (Opper, Paquet and Winther 2013). It is added:
+
+    ½ Σ_{i≠j} c_i c_j Cov(t, f_i) Cov(f_i, f_j)² Cov(f_j, t),   c_i = κ₃ᵢ / (Var f_i)³.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr, owens_t
+from scipy.stats import norm, qmc
+
+from pymc_gpep.approximations.solution import Solution
+from pymc_gpep.approximations.tilted_factors import third_cumulants
+from pymc_gpep.array_types import Array
+from pymc_gpep.fits.labels import dims_that_fit
+from pymc_gpep.hyper import HyperPosterior
+from pymc_gpep.structure.integrated_variables import Joint
+
+__all__ = ["SkewNormals", "summaries"]
+
+_MOST_SKEWED = 0.99  # of the size of skewness; skew normal distributions have less than 0.9953
+_HALVINGS = 60  # of the range in which a quantile is
+_RANGE = 12.0  # standard deviations
+_POINTS = 10  # 2 to the power of it are drawn of hyperparameters
+_MOST_ROWS = 3000  # of which all pairs are looked at
+_COLUMNS = 64  # entries of variables whose covariances with all rows are held at a time
+
+
+class SkewNormals(NamedTuple):
+    """Mixtures of skew normal distributions, one for each of m numbers."""
+
+    weights: Array
+    """Of the parts, (s,), which sum to 1."""
+    mean: Array
+    """(s, m)."""
+    sd: Array
+    """(s, m)."""
+    skewness: Array
+    """(s, m)."""
+
+    def quantiles(self, p: float) -> Array:
+        """Return the quantiles (m,) of a probability, by halving."""
+        size = np.cbrt(np.clip(self.skewness, -_MOST_SKEWED, _MOST_SKEWED) * 2.0 / (4.0 - np.pi))
+        delta = size / np.sqrt(1.0 + size**2) * np.sqrt(np.pi / 2.0)  # of the normal distribution that is cut
+        alpha = delta / np.sqrt(1.0 - delta**2)
+        scale = self.sd / np.sqrt(1.0 - 2.0 * delta**2 / np.pi)
+        location = self.mean - scale * delta * np.sqrt(2.0 / np.pi)
+        low, high = (self.mean - _RANGE * self.sd).min(axis=0), (self.mean + _RANGE * self.sd).max(axis=0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            for _ in range(_HALVINGS):
+                middle = 0.5 * (low + high)
+                z = (middle - location) / scale
+                below = self.weights @ np.where(scale > 0.0, ndtr(z) - 2.0 * owens_t(z, alpha), middle >= location) < p
+                low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return np.asarray(0.5 * (low + high))
+
+    def moments(self) -> tuple[Array, Array]:
+        """Return means and standard deviations (m,)."""
+        mean = self.weights @ self.mean
+        return mean, np.sqrt(self.weights @ (self.sd**2 + (self.mean - mean) ** 2))
+
+
+def summaries(
+    hyper: HyperPosterior,
+    weights: Sequence[Array],
+    names: Sequence[str],
+    hyperparameters: Sequence[str],
+    ci_prob: float,
+    seed: int,
+) -> list[pd.DataFrame]:
+    """Return means, standard deviations and equal-tailed intervals of variables of the model; see `Fit.summary`.
+
+    Parameters
+    ----------
+    hyper : HyperPosterior
+    weights : sequence of array (s,)
+        Weights of the nodes, which sum to 1: a table for each.
+    names, hyperparameters : sequence of str
+    ci_prob : float
+    seed : int
+    """
+    tails = 0.5 * (1.0 - ci_prob), 0.5 * (1.0 + ci_prob)
+    ends = [f"eti{round(100 * ci_prob)}_{end}" for end in ("lb", "ub")]
+    mixture, labels = _of_effects(hyper, names) if names else (None, [])
+    tables = []
+    for own in weights:
+        found = []
+        if mixture is not None:
+            mixed = mixture._replace(weights=own)
+            rows = np.column_stack([*mixed.moments(), *map(mixed.quantiles, tails)])
+            found.append(pd.DataFrame(rows, index=labels))
+        if hyperparameters:
+            found.append(_of_hyperparameters(hyper, own, hyperparameters, tails, seed))
+        tables.append(pd.concat(found).set_axis(["mean", "sd", *ends], axis=1))
+    return tables
+
+
+def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormals, list[str]]:
+    """Return marginals of all entries of variables, one after another, and their names."""
+    log_posterior = hyper.log_posterior
+    joint = log_posterior.space.variables.affine(names)
+    matched = log_posterior.approximator.matches_moments
+    means, variances, thirds = [], [], []
+    shapes: dict[str, tuple[int, ...]] = {}
+    for s, (node, solution) in enumerate(hyper.solutions()):
+        functions = log_posterior.latent(node.theta, solution)
+        own = joint(hyper.point(s), functions)
+        shapes = {name: np.shape(own.means[name]) for name in names}
+        means.append(np.concatenate([np.ravel(own.means[name]) for name in names]))
+        of_each = own.variances()
+        variances.append(np.concatenate([np.ravel(of_each[name]) for name in names]))
+        image = functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
+        added, third = _beyond_gaussian(own, names, solution, image, matched=matched)
+        variances[-1] += np.maximum(added, -0.5 * variances[-1])
+        thirds.append(third)
+    sd = np.sqrt(np.array(variances))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        skewness = np.nan_to_num(np.array(thirds) / sd**3, posinf=0.0, neginf=0.0)
+    labels = [label for name in names for label in _labels(hyper, name, shapes[name])]
+    return SkewNormals(hyper.weights, np.array(means), sd, skewness), labels
+
+
+def _beyond_gaussian(
+    own: Joint, names: Sequence[str], solution: Solution, image: Callable[[Array], Array], *, matched: bool
+) -> tuple[Array, Array]:
+    """Return what is added to the variances of all entries of variables, one after another, and third cumulants."""
+    cumulants = third_cumulants(solution)
+    slopes = np.concatenate([own.slopes[name].reshape(len(own.cov), -1) for name in names], axis=1)
+    added, third = np.zeros((2, slopes.shape[1]))
+    if cumulants is None:
+        return added, third
+    variance = solution.cov[:, 0, 0]
+    weights = np.divide(cumulants, variance**3, out=np.zeros_like(cumulants), where=variance > 0.0)
+    pairs = None
+    if matched and weights.size <= _MOST_ROWS:
+        pairs = 0.5 * np.outer(weights, weights) * image(image(own.cov).T) ** 2
+        pairs[np.diag_indices(weights.size)] = 0.0
+    for start in range(0, len(third), _COLUMNS):
+        some = slice(start, start + _COLUMNS)
+        along = image(own.cov @ slopes[:, some])
+        third[some] = weights @ along**3
+        if pairs is not None:
+            added[some] = np.einsum("it,it->t", along, pairs @ along)
+    return added, third
+
+
+def _of_hyperparameters(
+    hyper: HyperPosterior, weights: Array, names: Sequence[str], tails: tuple[float, float], seed: int
+) -> pd.DataFrame:
+    """By draws of the unconstrained: skew normal marginals, and the correlations that the nodes have."""
+    theta = hyper.theta[:, : hyper.log_posterior.space.size]
+    centre = weights @ theta
+    apart = theta - centre
+    cov = apart.T @ (weights[:, None] * apart)
+    sd = np.sqrt(cov.diagonal())
+    unit = np.divide(apart, sd, out=np.zeros_like(apart), where=sd > 0.0)
+    correlation = unit.T @ (weights[:, None] * unit)
+    correlation[np.diag_indices(len(sd))] = 1.0
+    values, vectors = np.linalg.eigh(correlation)
+    normal = norm.ppf(qmc.Sobol(len(sd), rng=seed).random_base2(_POINTS))
+    u = ndtr(normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T)
+    # Each by interpolation between quantiles of its own marginal.
+    own = SkewNormals(np.ones(1), centre[None], sd[None], (weights @ unit**3)[None])
+    grid = ndtr(np.linspace(-4.0, 4.0, 65))
+    levels = np.array([own.quantiles(p) for p in grid])
+    draws = np.column_stack([np.interp(u[:, j], grid, levels[:, j]) for j in range(len(sd))])
+    natural = hyper.log_posterior.space.natural(draws)
+    rows, labels = [], []
+    for name in names:
+        flat = natural[name].reshape(len(draws), -1)
+        rows.append(np.column_stack([flat.mean(axis=0), flat.std(axis=0), *np.quantile(flat, tails, axis=0)]))
+        labels += _labels(hyper, name, natural[name].shape[1:])
+    return pd.DataFrame(np.concatenate(rows), index=labels)
+
+
+def _labels(hyper: HyperPosterior, name: str, shape: tuple[int, ...]) -> list[str]:
+    """Return a name for each entry of a variable, as ArviZ has them."""
+    if not shape:
+        return [name]
+    model = hyper.log_posterior.classifier.model
+    dims = dims_that_fit(model, name, shape)
+    axes = [model.coords.get(dim) or range(size) for dim, size in zip(dims, shape, strict=True)]
+    return [
+        f"{name}[{', '.join(str(axis[i]) for axis, i in zip(axes, place, strict=True))}]" for place in np.ndindex(shape)
+    ]
