@@ -133,7 +133,7 @@ def _beyond_gaussian(
 ) -> tuple[Array, Array]:
     """Return what is added to the variances of all entries of variables, one after another, and third cumulants."""
     cumulants = third_cumulants(solution)
-    slopes = np.concatenate([own.slopes[name].reshape(len(own.cov), -1) for name in names], axis=1)
+    slopes = np.concatenate([own.columns(name) for name in names], axis=1)
     added, third = np.zeros((2, slopes.shape[1]))
     if cumulants is None:
         return added, third
@@ -141,11 +141,11 @@ def _beyond_gaussian(
     weights = np.divide(cumulants, variance**3, out=np.zeros_like(cumulants), where=variance > 0.0)
     pairs = None
     if matched and weights.size <= _MOST_ROWS:
-        pairs = 0.5 * np.outer(weights, weights) * image(image(own.cov).T) ** 2
+        pairs = 0.5 * np.outer(weights, weights) * image(image(own.moved(np.eye(len(slopes)))).T) ** 2
         pairs[np.diag_indices(weights.size)] = 0.0
     for start in range(0, len(third), _COLUMNS):
         some = slice(start, start + _COLUMNS)
-        along = image(own.cov @ slopes[:, some])
+        along = image(own.moved(slopes[:, some]))
         third[some] = weights @ along**3
         if pairs is not None:
             added[some] = np.einsum("it,it->t", along, pairs @ along)

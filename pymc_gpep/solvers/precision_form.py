@@ -135,9 +135,9 @@ class PrecisionForm(PriorForm):
         image[0] = self.rows.products(posterior.solve(self.rows.sums(slope[0])))
         pull[0] = slope[0] - curvature * image[0]
 
-    def posterior(self, prior_mean: Array) -> "PrecisionFunctionPosterior":
+    def posterior(self, prior_mean: Array, *, signed: bool = False) -> "PrecisionFunctionPosterior":
         """See `PriorForm`."""
-        return PrecisionFunctionPosterior(self, prior_mean)
+        return PrecisionFunctionPosterior(self, prior_mean, signed=signed)
 
     def coupled(self, n_functions: int, team: Team) -> SiteAlgebra:
         """See `PriorForm`; priors of several functions are not given in this form."""
@@ -149,11 +149,11 @@ class PrecisionForm(PriorForm):
 
 
 class PrecisionFunctionPosterior(FunctionPosterior):
-    """The posterior by P."""
+    """The posterior by P; `signed` precisions may be below zero, as long as P is positive definite."""
 
-    def __init__(self, form: PrecisionForm, prior_mean: Array) -> None:
+    def __init__(self, form: PrecisionForm, prior_mean: Array, *, signed: bool = False) -> None:
         super().__init__(prior_mean)
-        self._form = form
+        self._form, self._signed = form, signed
         self._posterior: SparsePrecision | None = None
 
     @property
@@ -165,7 +165,7 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         """See `FunctionPosterior`."""
         self.precision[:] = precision
         prior = self._form.prior
-        if prior is None or not (precision >= 0.0).all():
+        if prior is None or not (self._signed or (precision >= 0.0).all()):
             return False
         self._posterior = self._form.posterior_precision(self.precision)
         if self._posterior is None:

@@ -58,9 +58,13 @@ class Joint:
         """Return the slopes (q,) of the sum of a variable times weights."""
         return np.asarray(self.columns(name) @ weights.ravel())
 
+    def moved(self, columns: Array) -> Array:
+        """Return the covariance (q, s) of z with what has slopes (q, s)."""
+        return np.asarray(self._cov @ columns)
+
     def covariance(self, columns: Array) -> Array:
         """Return the covariance (s, s) of what has slopes (q, s)."""
-        return np.asarray(columns.T @ (self._cov @ columns))
+        return np.asarray(columns.T @ self.moved(columns))
 
     def variances(self) -> dict[str, Array]:
         """Return variances by name."""
