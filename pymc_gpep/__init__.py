@@ -1,7 +1,7 @@
 """Gaussian process classification in PyMC: accurate approximations to the posterior, on the model's own graph.
 
-Importing the package lets `pm.fit` know its methods. All else is imported when first used: numba, which the compiled
-parts need, takes longer to import than all of this package, and PyMC itself waits with it.
+Importing the package lets `pm.fit` know its methods. All else is imported when first used. The compiled parts need
+numba, which takes longer to import than all of this package; PyMC itself imports it late as well.
 """
 
 from importlib import import_module

@@ -15,7 +15,7 @@ __all__ = ["NotedInputs", "note_inputs", "noted_inputs", "some_columns_alike"]
 
 
 class NotedInputs(NamedTuple):
-    """What a constant of a graph has of the inputs that a prior was given."""
+    """The part of the inputs of a prior that a constant of a graph holds."""
 
     array: Array
     """The inputs (n, d)."""
@@ -26,9 +26,9 @@ class NotedInputs(NamedTuple):
 def note_inputs(f: Variable, inputs: Any, functions: Sequence[Callable[[Any], Any]] = ()) -> None:
     """Note at each constant behind the latent values f that is over the points which array its columns are of.
 
-    PyTensor keeps the note through copies of a graph. What is a variable of the graph itself needs none. Where columns
-    of the array are the same at all points, the functions of inputs that made f are called with other inputs in their
-    place, which shows the order in which they take columns.
+    PyTensor keeps the note through copies of a graph. Inputs that are a variable of the graph itself need no note.
+    Where columns of the array are the same at all points, the functions of inputs that made f are called with other
+    inputs. This shows the order in which they take columns.
     """
     array = inputs.data if isinstance(inputs, Constant) else inputs
     if isinstance(array, Variable) or np.ndim(array) != 2:

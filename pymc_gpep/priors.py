@@ -18,8 +18,8 @@ def default_priors(
 ) -> tuple[TensorVariable, TensorVariable]:
     """Add priors of length scale and magnitude to the model of the context, for inputs of which nothing else is known.
 
-    They are what one could write oneself, `pm.LogNormal` both. The median of a length scale is the typical distance
-    between points, as the root of the mean square, over √2: √d for d standardised inputs. With a length scale for each
+    Both are `pm.LogNormal`, as one could write oneself. The median of a length scale is the typical distance between
+    points, as the root of the mean square, over √2. For d standardised inputs it is √d. With a length scale for each
     input it is the standard deviation of that input times √d. The median of the magnitude is e, where the noise of the
     probit is 1. Nine tenths of the mass are within a factor of 12 of the medians. The page on priors says how they do.
 
@@ -30,9 +30,9 @@ def default_priors(
     ard : bool
         Whether each input has a length scale of its own. If not, inputs should be standardised or have a common unit.
     names : (str, str)
-        Of the length scale and of the magnitude, for models that have several of them.
+        Names of the length scale and of the magnitude, for models that have several of them.
     **kwargs
-        For the length scale, such as `dims`.
+        Arguments of the length scale, such as `dims`.
 
     Returns
     -------

@@ -1,6 +1,6 @@
-"""What PyMC is told when the package is imported; nothing else touches its names.
+"""Changes that importing the package makes to PyMC; nothing else touches its names.
 
-`pm.fit` learns the names of the approximations. `pm.gp.Latent.prior` notes which array its inputs are: a covariance
+`pm.fit` learns the names of the approximations. `pm.gp.Latent.prior` notes which array its inputs are. A covariance
 function takes columns of it before there is a graph, which then has neither the array nor the order of its columns.
 PyTensor learns of the JAX support by the same import.
 """

@@ -19,8 +19,8 @@ class AcceleratedBound(Approximator):
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the bound, which is
-        accurate to about the square of it.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
+        The bound is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on iterations.
     memory : int

@@ -22,8 +22,8 @@ class AcceleratedEP(Approximator):
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence. Where the
-        evidence is stationary in the sites, it is accurate to about the square of it.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
+        Where the evidence is stationary in the sites, it is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on outer iterations.
     memory : int

@@ -1,4 +1,4 @@
-"""What every approximation is: options, a solver, and `solve`."""
+"""The base class of every approximation: options, a solver, and `solve`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -105,7 +105,7 @@ class Approximator(ABC):
     @property
     @abstractmethod
     def site_form(self) -> SiteForm:
-        """What its sites look like."""
+        """Form of the sites of the approximation."""
 
     def loosened(self, factor: float) -> Self:
         """The same approximation with so many times the tolerance."""
@@ -173,13 +173,13 @@ class Approximator(ABC):
         mean : array (c, n), or (n,) of one function
             Prior mean.
         labels : array (n,)
-            What was observed: classes, counted from 0.
+            Observations: classes, counted from 0.
         start : array, optional
             `Solution.start` of a neighbouring problem; a cold start if not given.
         likelihood : Likelihood, optional
             `first_likelihood` if not given.
         parameters : array (p, n), optional
-            What the likelihood is given besides latent values at each point, where it is not bound to it.
+            Parameters that the likelihood takes besides latent values at each point, where it is not bound to them.
         prior_type : type, optional
             `DensePrior`, or `RowPrior` by coefficients (c, n, q), where `by_rows` says so.
 
@@ -191,8 +191,8 @@ class Approximator(ABC):
         Raises
         ------
         ValueError
-            If an input has the wrong shape, is not finite, or holds labels that are no classes; if the problem is too
-            large for the approximation; or if that does not fit the likelihood.
+            If an input has the wrong shape, is not finite, or holds labels that are not classes. If the problem is too
+            large for the approximation, or if the approximation does not fit the likelihood.
         """
         likelihood = self._bound(likelihood, parameters)
         prior = prior_type.checked(k, mean)
@@ -281,19 +281,19 @@ class Approximator(ABC):
     def response(self, solution: Solution) -> DensePosterior:
         """The Gaussian whose covariance says how posterior means follow a small force on the latent values.
 
-        It has the means of the solution. That of EP with all couplings, or of Laplace, is the posterior itself. An
-        approximation whose means move otherwise than its covariance says must say how: leave-one-out takes the means
-        of cavities from here.
+        It has the means of the solution. For EP with all couplings, and for Laplace, it is the posterior itself. An
+        approximation whose means move otherwise than its covariance says must say how: leave-one-out takes the means of
+        cavities from here.
         """
         return solution.posterior
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """What EP neglects about a solution: its evidence is corrected by that.
+        """Cumulants that EP neglects about a solution: its evidence is corrected by them.
 
         Raises
         ------
         TypeError
-            If it is no EP.
+            If the approximation is not EP.
         """
         raise TypeError(
             f"The evidence of {self.name} has no correction: it is not expectation propagation, and the correction is "

@@ -30,8 +30,8 @@ class EP(AcceleratedEP):
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence. The evidence
-        is stationary in the sites, and accurate to about the square of it.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
+        The evidence is stationary in the sites, and accurate to about the square of the tolerance.
     max_iterations : int
         Limit on iterations.
     memory : int

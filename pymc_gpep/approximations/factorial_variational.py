@@ -25,7 +25,7 @@ class FactorialVariational(Approximator):
 
     The Gaussian has their means and variances. Section 7 of Nickisch and Rasmussen (2008). It needs the inverse of the
     prior covariance, and its bound falls without limit where latent values become equal. A point of which nothing was
-    observed, such as a count under an exposure of 0, has no factor: it follows the prior given the others, so that the
+    observed, such as a count under an exposure of 0, has no factor. It follows the prior given the others, so that the
     bound is the same without it.
 
     Parameters

@@ -16,7 +16,7 @@ class GFITC(SparseEP):
     """EP with inducing inputs, a factor for each pair of classes, and sites on latent values.
 
     The generalised FITC approximation of Naish-Guzman and Holden (2008), for several classes as in Villacampa-Calvo and
-    Hernández-Lobato (2017, section 3). It differs from `SparseEP(sites="pairwise")` by where the sites are: there the
+    Hernández-Lobato (2017, section 3). It differs from `SparseEP(sites="pairwise")` by where the sites are. There the
     part of a latent value that the inducing values leave unsaid is integrated out of each factor first. Label noise is
     left out.
 
@@ -26,7 +26,7 @@ class GFITC(SparseEP):
     ----------
     sites : {"latent_pairs"}
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on iterations.
     memory : int

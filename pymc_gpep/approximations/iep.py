@@ -26,14 +26,14 @@ __all__ = ["IEP"]
 class IEP(AcceleratedEP):
     """EP whose posterior leaves the classes independent, tilted moments by inner EP.
 
-    What is matched at each point is the mean and the variance of every class, as inner EP has them under the
-    independent cavities. What classes have in common in the posterior is left out, so that variances come out too
-    small where the data say more of differences between classes than of their level.
+    Sites match at each point the mean and the variance of every class, as inner EP computes them under the independent
+    cavities. The posterior leaves out the part that classes have in common. Variances come out too small where the data
+    say more of differences between classes than of their level.
 
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on outer iterations.
     memory : int
@@ -79,5 +79,5 @@ class IEP(AcceleratedEP):
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Those of nested EP."""
+        """The tilted factors of nested EP."""
         return nested_factors(solution)

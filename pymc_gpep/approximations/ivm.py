@@ -50,7 +50,7 @@ class ActiveSolution:
     selection : Selection
         The active rows in their order, and the sites that they had when they were included.
     posterior : DensePosterior
-        Of the latent values of the active rows, in that order.
+        Posterior of the latent values of the active rows, in that order.
     bound : float
         Lower bound of the log evidence of all labels, or an estimate of it from a sample of the rows.
     active_evidence : float
@@ -97,7 +97,7 @@ class ActiveSolution:
 class IVM:
     """The posterior given the labels of d active rows, which are chosen one after the other from what they would tell.
 
-    A row gets its site when it is included, from the posterior of those before (assumed density filtering); then the
+    A row gets its site when it is included, from the posterior of those before (assumed density filtering). Then the
     method that the sites belong to iterates them to its fixed point on the active rows. With all rows active it is that
     method. Time is O(n d²) and more, memory O(n d) for as many rows as are candidates; no matrix has two axes over all
     rows (Seeger and Jordan 2004; Girolami and Rogers 2006, section 5).
@@ -114,10 +114,11 @@ class IVM:
         `"independent"` ones are those of `"qiep"`, or of `"ep"` for one function, and `"utility"` those of `"vb"`. The
         first that fits the likelihood if not given.
     score : {"expected", "information", "probability", "random"}
-        What candidates are chosen by: the divergence that their site would make on average over the labels that they
-        may have, that with the label which they have, how improbable this is, or nothing. The second and the third seek
-        labels that are wrong: where classes overlap they are worse than those that do not look at labels, and better
-        where they hardly do.
+        Score by which candidates are chosen. The first is the divergence that their site would make, on average over
+        the labels that they may have. The second is the divergence with the label which they have, the third how
+        improbable this label is. The last chooses by nothing. The second and the third seek labels that are wrong.
+        Where classes overlap they are worse than those that do not look at labels; where classes hardly overlap they
+        are better.
     pool : int, optional
         Candidates that are scored for each inclusion. If not given, all rows whose stubs fit into 512 MB, and with
         several functions 1000 at most unless sites are `"utility"`.
@@ -125,15 +126,15 @@ class IVM:
         Part of these that stays for the next inclusion, the best; others are drawn in place of the rest. Does nothing
         where all rows are candidates.
     liquid : int
-        Active rows, the latest ones, whose sites move, by EP among them, until later rows take their turn; with 1 each
-        site stays as it was when its row was included.
+        Number of the latest active rows whose sites move, by EP among them, until later rows take their turn. With 1
+        each site stays as it was when its row was included.
     passes : int
         Times that they move after each inclusion.
     polish : bool
         Whether sites are iterated to the fixed point after the choice.
     rows : int, optional
-        How many rows the bound is over, the active ones among them; others are a random sample with all classes in
-        proportion. 5000 if not given, or twice `active` if that is more, or all if there are no more.
+        How many rows the bound is over, the active ones among them. The others are a random sample with all classes in
+        proportion. If not given, 5000, or twice `active` if that is more, or all if there are no more.
 
     Examples
     --------
@@ -206,16 +207,16 @@ class IVM:
         prior : RowPrior
             For example `DenseRows`.
         labels : array (n,)
-            What was observed: classes, counted from 0.
+            Observations: classes, counted from 0.
         likelihood : Likelihood, optional
             The multinomial probit if not given.
         random_seed : int
-            For the first rows, for candidates and for the sample that the bound is over.
+            Seed for the first rows, for candidates and for the sample that the bound is over.
 
         Raises
         ------
         ValueError
-            If labels are no classes, or the likelihood has no such sites.
+            If labels are not classes, or the likelihood has no such sites.
         """
         likelihood = likelihood or MultinomialProbitLikelihood()
         observed = likelihood.check(labels, prior.n_functions, prior.n_points)

@@ -28,9 +28,9 @@ class Laplace(Approximator):
     Parameters
     ----------
     tolerance : float
-        For the gradient of the log posterior with respect to the latent values, and for Newton's step in these, in
-        absolute terms: a softmax has a scale of one. Where rounding does not allow what is asked, for variances above
-        about 1e6, the iteration ends where rounding begins.
+        Tolerance on the gradient of the log posterior with respect to the latent values, and on Newton's step in these.
+        Both are absolute: a softmax has a scale of one. Where rounding does not allow what is asked, for variances
+        above about 1e6, the iteration ends where rounding begins.
     max_iterations : int
         Limit on the steps of Newton's method.
 

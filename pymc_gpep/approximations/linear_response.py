@@ -1,9 +1,9 @@
 """How posterior means follow a small force on the latent values, where sites say how uncertain these are but not that.
 
-A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. Those of an
-approximation whose sites leave out what the latent functions have to do with each other move otherwise than its own
-covariance says. They move as those of a Gaussian with the same prior and means, and with sites of the precision that
-tilted distributions or log likelihood have at each point (Opper and Winther 2003).
+A force h on the latent values, a factor exp(hᵀf), moves the means of the exact posterior by Cov(f) h. The sites of some
+approximations leave out what the latent functions have to do with each other. Their means move otherwise than their own
+covariance says. They move as those of a Gaussian with the same prior and means. The sites of that Gaussian have the
+precision that tilted distributions or log likelihood have at each point (Opper and Winther 2003).
 """
 
 import numpy as np
@@ -87,13 +87,13 @@ def bound_response(solution: Solution) -> DensePosterior:
 def average_response(solution: Solution) -> DensePosterior:
     """For the Gaussian nearest to the posterior: sites as precise as points are under a cavity that moves.
 
-    A force moves means m, these the variances v that belong to them, and these the means again, by
-    ∂²g/∂m∂v: with S = V ∘ V for the covariance V, the means follow by
+    A force moves means m, these the variances v that belong to them, and these the means again, by ∂²g/∂m∂v. With the
+    covariance V and S = V ∘ V, the means follow by
 
         [K⁻¹ + W − Dg(g_mv) (I − 2 S Dg(g_vv))⁻¹ 2 S Dg(g_mv)]⁻¹,
 
-    which is no matter of sites. Of S the variances themselves are taken, v²: then it is one of each point under its
-    cavity. The covariance alone would leave out all of it.
+    which no sites express. The diagonal of S alone is used, v²: then the change is one of each point under its cavity.
+    The covariance alone would leave out all of it.
     """
     terms = solution.likelihood.computation(AverageLogDensity).terms
     mean, variance = solution.mean[0], solution.cov[:, 0, 0]

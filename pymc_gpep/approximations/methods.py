@@ -75,13 +75,13 @@ def approximator(
     method : str or None
         One of `METHODS`, in small letters or capitals; that of the likelihood if None.
     likelihood : Likelihood
-        What it is to approximate.
+        Likelihood whose posterior the method is to approximate.
     options : dict
-        Of the approximation.
+        Options of the approximation.
     besides : str
-        What else the caller takes, for the message about an unknown option.
+        Words that name other options of the caller, for the message about an unknown option.
     others : collection of str
-        The names of that, one of which may have been meant.
+        Names of those options, one of which may have been meant.
 
     Raises
     ------

@@ -22,10 +22,10 @@ __all__ = ["NaiveTAP"]
 class NaiveTAP(Approximator):
     """Sites that match tilted moments under cavities that are as wide as the prior.
 
-    EP with every cavity's variance replaced by the prior variance K_ii, an upper limit of it: the naive mean field
-    theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). Exact for points that are
-    independent under the prior. The evidence, of which there is none in these papers, is EP's expression with these
-    cavities.
+    The method is EP with every cavity's variance replaced by the prior variance K_ii, an upper limit of it. This is the
+    naive mean field theory of Opper and Winther (2000), in section 4.3 of Nickisch and Rasmussen (2008). It is exact
+    for points that are independent under the prior. These papers give no evidence; here it is EP's expression with
+    these cavities.
 
     Parameters
     ----------

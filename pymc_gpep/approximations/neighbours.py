@@ -36,8 +36,8 @@ class Neighbours(NamedTuple):
     def predict(self, approximator: Combines, place: Array) -> Array:
         """Where a solve at `place` starts: the mean of a Gaussian process through the known ends.
 
-        It has a constant mean that is not known and a squared exponential covariance, so that the prediction combines
-        the known ends with weights that sum to 1 (ordinary kriging).
+        The process has a constant mean that is not known and a squared exponential covariance. So the prediction
+        combines the known ends with weights that sum to 1 (ordinary kriging).
         """
         count = len(self.places)
         known = np.array([*self.places, place])

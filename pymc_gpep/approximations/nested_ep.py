@@ -27,8 +27,8 @@ class NestedEP(AcceleratedEP):
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence, which is
-        accurate to about the square of it.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
+        The evidence is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on outer iterations.
     memory : int
@@ -38,7 +38,7 @@ class NestedEP(AcceleratedEP):
     damping : float
         Part of the full update that a plain step takes, in (0, 1].
     ladder : bool
-        Whether to go on, where the iteration does not get closer any more, with smaller steps and then with a scheme
+        Whether to go on where the iteration does not get closer any more. Smaller steps come first, and then a scheme
         that lowers EP's energy and cannot cycle.
     max_inner : int
         Inner sweeps per outer iteration: 1 is the paper's incremental scheme, more runs inner EP on to the tolerance.
@@ -87,10 +87,10 @@ class NestedEP(AcceleratedEP):
 
 
 def nested_factors(solution: Solution) -> TiltedFactors:
-    """Those of nested EP at the same prior and labels, for approximations that are to be corrected by way of it.
+    """The tilted factors of nested EP at the same prior and labels, by which other approximations are corrected.
 
-    Where sites match less than all tilted means and covariances, what they leave out are terms with one loop, which are
-    no small correction; nested EP is what their sum comes to.
+    Where sites match less than all tilted means and covariances, they leave out terms with one loop, which are no small
+    correction. Nested EP is what the sum of these terms comes to.
     """
     prior, method = solution.posterior.prior, NestedEP()
     nested = method.solve(prior.k, prior.mean, solution.labels, likelihood=solution.likelihood)

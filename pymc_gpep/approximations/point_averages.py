@@ -41,12 +41,12 @@ def has_point_averages(likelihood: Likelihood) -> bool:
 
 
 def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) -> PointAverages:
-    """Those of all points of c functions.
+    """The averages of the log likelihoods of all points of c functions.
 
     Raises
     ------
     ValueError
-        If there are none.
+        If the likelihood offers no such averages.
     """
     terms = _terms(likelihood)
     if terms is None:

@@ -47,13 +47,13 @@ class QEP(AcceleratedEP):
     grows with (n(c − 1))³ where prior covariances are matrices. With diagonal sites, the choice of Riihimäki, Jylänki
     and Vehtari (2013), the posterior has nested EP's structure and cost. They match the tilted means, and of the tilted
     covariances only the diagonal of the precision that they add. So their fixed point is not a stationary point of the
-    evidence, and the derivatives that are reported, which take the sites as constants, miss those of the evidence by a
-    percent or so.
+    evidence. The derivatives that are reported take the sites as constants, and miss those of the evidence by a percent
+    or so.
 
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on outer iterations.
     memory : int
@@ -67,8 +67,8 @@ class QEP(AcceleratedEP):
     order : int
         Nodes for each dimension of the quadrature.
     rule : {"truncated", "gauss_hermite"}
-        "truncated" integrates over c − 2 dimensions of the truncated normal distribution that the probit factors make
-        of the utilities, and is as accurate for large variances as for small ones. "gauss_hermite" is the product rule
+        `"truncated"` integrates over c − 2 dimensions of the truncated normal distribution that the probit factors make
+        of the utilities. It is as accurate for large variances as for small ones. `"gauss_hermite"` is the product rule
         in c − 1 dimensions of the paper.
     full : bool
         Whether sites are full or diagonal.
@@ -141,5 +141,5 @@ class QEP(AcceleratedEP):
         return ""
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Those of nested EP."""
+        """The tilted factors of nested EP."""
         return nested_factors(solution)

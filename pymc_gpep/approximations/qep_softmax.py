@@ -26,15 +26,15 @@ class QEPSoftmax(AcceleratedEP):
     """EP for a softmax with the sites that Laplace's method has, diag(π) − ππᵀ / 1ᵀπ with any π, at Laplace's cost.
 
     Tilted moments are integrals over c − 2 dimensions, the rest being in closed form. Sites match the tilted means, and
-    the tilted covariances by constrained projection: wholly with two and three classes, where any coupling is of this
-    form unless its sign is wrong, and as nearly as such sites can with more (Seeger and Jordan 2004, section 4.3). With
-    two and three classes the derivatives that are reported, which take sites as constants, are those of the evidence;
-    from four on they miss these by what the projection leaves out.
+    the tilted covariances by constrained projection (Seeger and Jordan 2004, section 4.3). With two and three classes
+    the match is whole, since any coupling is of this form unless its sign is wrong. With more classes it is as near as
+    such sites can come. The derivatives that are reported take sites as constants. With two and three classes they are
+    those of the evidence; from four on they miss these by what the projection leaves out.
 
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on outer iterations.
     memory : int

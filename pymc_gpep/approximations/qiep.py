@@ -24,15 +24,15 @@ __all__ = ["QIEP"]
 class QIEP(AcceleratedEP):
     """EP whose posterior leaves the classes independent, with tilted moments to nearly full precision.
 
-    The same as `IEP` but for the moments: with independent cavities all of them are integrals over one variable, the
-    utility of the observed class, where the literature takes two-dimensional quadratures of a few nodes (Seeger,
-    Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives are then those of
+    The method is the same as `IEP` but for the moments. With independent cavities all of them are integrals over one
+    variable, the utility of the observed class. The literature takes two-dimensional quadratures of a few nodes
+    (Seeger, Lawrence and Herbrich 2006; Girolami and Zhong 2007). The evidence and its derivatives are then those of
     class-independent EP without a further approximation.
 
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on outer iterations.
     memory : int
@@ -72,5 +72,5 @@ class QIEP(AcceleratedEP):
         return tilted_response(solution)
 
     def tilted_factors(self, solution: Solution) -> TiltedFactors:
-        """Those of nested EP."""
+        """The tilted factors of nested EP."""
         return nested_factors(solution)

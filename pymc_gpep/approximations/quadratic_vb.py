@@ -21,14 +21,14 @@ __all__ = ["QuadraticVB"]
 class QuadraticVB(AcceleratedBound):
     """The best Gaussian under quadratic functions below the log density of each point, these chosen best as well.
 
-    For the logit the bound is that of Jaakkola and Jordan (2000), for the probit one of curvature 1, which is
+    For the logit the bound is that of Jaakkola and Jordan (2000). For the probit it is one of curvature 1, which is
     variational Bayes with utilities (Girolami and Rogers 2006). The evidence is a lower bound below that of `KL`.
 
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the bound, which is
-        accurate to about the square of it.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
+        The bound is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on iterations.
     memory : int

@@ -26,11 +26,11 @@ class Convergence:
     evidence : array (iterations,)
         Evidence at each iteration.
     residual : array (iterations,)
-        How far from the solution each iteration was: for EP the largest change of a site, in units of the marginal
-        that it acts on; for Laplace and variational Bayes the largest slope of what is maximised, or the largest step
-        that remains.
+        Distance from the solution at each iteration. For EP it is the largest change of a site, in units of the
+        marginal that it acts on. For Laplace and variational Bayes it is the largest slope of what is maximised, or the
+        largest step that remains.
     tolerance : float
-        What the residual had to fall below, and for EP the relative change of the evidence.
+        Threshold that the residual had to fall below, and for EP the relative change of the evidence.
     scheme : str
         Which of the approximation's schemes had the last word.
     """
@@ -67,9 +67,9 @@ class Solution:
     cov : array (n, c, c)
         Posterior covariances between the latent values of each point.
     labels : array (n,)
-        What was observed: classes, counted from 0.
+        Observations: classes, counted from 0.
     likelihood : Likelihood
-        With what it was given besides latent values at each point.
+        The likelihood, with the parameters that it takes besides latent values at each point.
     posterior : DensePosterior
         The joint Gaussian, for prediction and draws.
     start : array
@@ -105,7 +105,7 @@ class Solution:
     def lower_bound(self) -> float:
         """Jensen's lower bound of the log marginal likelihood for this Gaussian q: E_q log p(y | f) − KL(q ‖ prior).
 
-        That of `KL` is the largest. NaN where the likelihood does not average its log density.
+        The bound of `KL` is the largest. It is NaN where the likelihood does not average its log density.
 
         References
         ----------

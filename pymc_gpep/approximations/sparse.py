@@ -1,4 +1,4 @@
-"""What approximations with inducing inputs have in common: priors as arrays, options, `solve`, and a solution."""
+"""Parts shared by approximations with inducing inputs: priors as arrays, options, `solve`, and a solution."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -32,9 +32,9 @@ class SparseSolution:
     Attributes
     ----------
     evidence : float
-        What hyperparameters are chosen by, NaN where the solve failed.
+        Number by which hyperparameters are chosen, NaN where the solve failed.
     number : Number
-        What that is: an approximation of the log evidence, a lower bound of it, or neither.
+        Kind of `evidence`: an approximation of the log evidence, a lower bound of it, or neither.
     posterior : InducingPosterior or None
         None where a covariance had no Cholesky factor.
     labels : array (n,)
@@ -45,9 +45,9 @@ class SparseSolution:
     inducing_slope : array (q, M, M)
         Derivative in the prior covariance of the inducing values; empty where it was not asked for.
     floored : int
-        How many sites match the mean of their tilted distribution alone, which is wider than their cavity, because EP
-        did not converge with sites that match its variance as well; 0 for log-concave likelihoods. Where it is not 0
-        the derivatives of the evidence are approximate.
+        Number of sites that match only the mean of their tilted distribution, which is wider than their cavity. With
+        sites that match its variance as well EP did not converge. The number is 0 for log-concave likelihoods. Where it
+        is not 0 the derivatives of the evidence are approximate.
     """
 
     evidence: float
@@ -98,11 +98,11 @@ class InducedArrays:
     inducing : array (M, M), (1, M, M) or (c, M, M)
         Prior covariance of the inducing values.
     cross : array (M, n), (1, M, n) or (c, M, n)
-        Between inducing values and the latent values.
+        Prior covariance between inducing values and the latent values.
     variance : array (n,), (1, n) or (c, n)
-        Of the latent values.
+        Prior variance of the latent values.
     mean : array (c, n), or (n,) of one function
-        Of the latent values.
+        Prior mean of the latent values.
 
     Raises
     ------
@@ -161,7 +161,7 @@ class SparseApproximation(ABC):
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on iterations.
     memory : int
@@ -206,12 +206,12 @@ class SparseApproximation(ABC):
 
     @property
     def chosen(self) -> str:
-        """What was chosen, in words that a comma follows; nothing where there is no choice."""
+        """The choice made, in words that a comma follows; empty where there is no choice."""
         return ""
 
     @abstractmethod
     def number(self, likelihood: Likelihood, c: int, size: int) -> Number:
-        """What its number is, arguments as of `named`."""
+        """Kind of number that the approximation computes, arguments as of `named`."""
 
     @abstractmethod
     def point_sites(self, likelihood: Likelihood, labels: NDArray[np.int64], c: int, size: int) -> PointSites:
@@ -260,20 +260,21 @@ class SparseApproximation(ABC):
         prior : InducedPrior
             For example `InducedArrays`.
         labels : array (n,)
-            What was observed: classes, counted from 0.
+            Observations: classes, counted from 0.
         start : array, optional
             `SparseSolution.start` of a neighbouring problem; a cold start if not given.
         likelihood : Likelihood, optional
             The multinomial probit if not given.
         pull : function of (slice, Block), optional
-            Given the derivatives of the evidence in the prior moments, block by block, once that has converged.
+            Function that is given the derivatives of the evidence in the prior moments, block by block, once the
+            evidence has converged.
         pull_anyway : bool
-            Whether `pull` is given those with the sites held where iterations were not enough to converge.
+            Whether `pull` is given the derivatives with the sites held where iterations were not enough to converge.
 
         Raises
         ------
         ValueError
-            If labels are no classes, the start has another size, or the likelihood has no such sites.
+            If labels are not classes, the start has another size, or the likelihood has no such sites.
         """
         likelihood = likelihood or MultinomialProbitLikelihood()
         with np.errstate(all="ignore"):
@@ -320,9 +321,9 @@ class SparseApproximation(ABC):
         Parameters
         ----------
         prior : InducedPrior
-            That of the solution.
+            Prior of the solution.
         solution : SparseSolution
-            With a posterior and sites.
+            Solution that has a posterior and sites.
         """
         posterior = solution.posterior
         assert posterior is not None

@@ -34,11 +34,11 @@ _PATIENCE = 40  # sweeps without progress that these may take
 class SparseEP(SparseApproximation):
     """EP whose sites act on a few inducing values, given which latent values are independent (FITC).
 
-    Time is O(c n M²) an iteration for n points, c functions and M inducing inputs each, and O(c² n M² + c³ M³) with
-    `sites="nested"`; no matrix has two axes over points. The posterior leaves the functions independent otherwise.
+    For n points, c functions and M inducing inputs each, an iteration takes O(c n M²), or O(c² n M² + c³ M³) with
+    `sites="nested"`. No matrix has two axes over points. The posterior leaves the functions independent otherwise.
 
     `pm.fit` has more options than these, among them `inducing`, `shared_inducing`, `learn_inducing`, `update`, `data`
-    and `client`, and with `batch_size` others: see "Options" on the page "Fit many rows" of the documentation, or
+    and `client`. It has others with `batch_size`: see "Options" on the page "Fit many rows" of the documentation, or
     `pymc_gpep.variational.plans.inducing_inputs` and `batches`.
 
     Parameters
@@ -51,7 +51,7 @@ class SparseEP(SparseApproximation):
         likelihood of one function. `"pairwise"`: the paper's product over the other classes, whose evidence is a lower
         bound factor by factor and cannot be compared with any other.
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the evidence.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the evidence.
     max_iterations : int
         Limit on iterations.
     memory : int

@@ -37,28 +37,28 @@ class SparseVI(SparseApproximation):
     """The Gaussian of a few inducing values that is best under a lower bound of the log evidence.
 
     The bound is E_q[log p(y | f)] − KL(q(u) ‖ p(u)), with the exact prior of the latent values given the inducing
-    values u: it is a bound for the model with all its latent values (Hensman, Matthews and Ghahramani 2015), and an
+    values u. It is a bound for the model with all its latent values (Hensman, Matthews and Ghahramani 2015), and an
     inducing input more never lowers its maximum. For `gpep.RobustMax`, and for `gpep.MultinomialProbit` with label
     noise, log p(y | f) is averaged in closed form but for one integral (Villacampa-Calvo and Hernández-Lobato 2017,
-    equations 14 to 17); without label noise by the bound of Girolami and Rogers (2006), with which `"vb"` is the
-    method with all points as inducing inputs. With likelihoods of one function that method is `"kl"`.
+    equations 14 to 17). Without label noise it is averaged by the bound of Girolami and Rogers (2006). With all points
+    as inducing inputs the method is then `"vb"`. With likelihoods of one function that method is `"kl"`.
 
     Steps are along the natural gradient, accelerated, and never downwards. Where the bound is that of a step with label
-    noise its maximum can take hundreds of them; `pm.fit` with `update="inner"`, one for each step of the
+    noise its maximum can take hundreds of them. `pm.fit` with `update="inner"`, one step for each step of the
     hyperparameters, gets further in the same time.
 
     Label noise gives the bound several maxima, since what is taken for noise has no slope any more. Without a start,
-    steps begin where EP with the exact factor, in a few sweeps, comes to: on the data of Villacampa-Calvo and
-    Hernández-Lobato (2017) the maximum is higher from there than from the prior, by 500 on Satellite, and reached in a
-    third of the steps.
+    steps begin where EP with the exact factor, in a few sweeps, comes to. On the data of Villacampa-Calvo and
+    Hernández-Lobato (2017) the maximum is higher from there than from the prior, by 500 on Satellite. It is reached in
+    a third of the steps.
 
     `pm.fit` has more options than these, see `SparseEP`.
 
     Parameters
     ----------
     tolerance : float
-        For the largest change of a site in units of its marginal, and the relative change of the bound, which is
-        accurate to about the square of it.
+        Tolerance on the largest change of a site, in units of its marginal, and on the relative change of the bound.
+        The bound is accurate to about the square of the tolerance.
     max_iterations : int
         Limit on iterations.
     memory : int

@@ -1,8 +1,8 @@
 """Predictive class probabilities by Laplace's method on numerator and denominator (Tierney and Kadane 1986).
 
-p(y* | y) = p(y, y*) / p(y), where both evidences are approximated: the errors that a Laplace approximation makes for
-lack of symmetry are much the same in both, and cancel (nested EP paper, section 4.1.1, LA-TKP). Averaging over
-the Gaussian instead takes the Gaussian's errors as they are.
+In p(y* | y) = p(y, y*) / p(y) both evidences are approximated. The errors that a Laplace approximation makes for lack
+of symmetry are much the same in both, and cancel (nested EP paper, section 4.1.1, LA-TKP). Averaging over the Gaussian
+instead takes the Gaussian's errors as they are.
 """
 
 import numpy as np
@@ -24,8 +24,8 @@ _MAX_ITERATIONS = 200
 def tierney_kadane_probabilities(solution: Solution, k_cross: Array, k_new: Array, prior_mean: Array) -> Array:
     """Probability of each class at m new points, corrected by Laplace's method with the new point among the data.
 
-    For every new point and every label it could have the mode is found anew from that of the data, in a few iterations
-    of O((c + 1) n³) each, so that m points take some mc times as long as one iteration of the fit.
+    For every new point and every label it could have, the mode is found anew from that of the data. This takes a few
+    iterations of O((c + 1) n³) each, so that m points take some mc times as long as one iteration of the fit.
 
     Parameters
     ----------

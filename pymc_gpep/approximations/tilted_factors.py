@@ -1,7 +1,7 @@
-"""What an EP of scalar factors neglects: cumulants of its tilted distributions beyond the second.
+"""Cumulants of tilted distributions beyond the second, which an EP of scalar factors neglects.
 
 The factors t_s act on single numbers g_s, which are jointly normal under the posterior. At a fixed point the tilted
-distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v, and its higher cumulants are
+distribution of g_s, its cavity N(μ, D) times t_s, has the posterior's mean and variance v. Its higher cumulants are
 those of t_s alone: with h(μ) = log ∫ t_s(g) N(g | μ, D) dg they are D^l times the derivatives of h.
 """
 
@@ -51,12 +51,13 @@ def tilted_factors(
     Parameters
     ----------
     solution : Solution
-        EP's.
+        A fixed point of EP.
     cavities : ScalarCavities
     average : callable
-        Writes h and its derivatives, as `terms` of `pymc_gpep.likelihoods.local_computations.GaussianAverage` does.
+        Function that writes h and its derivatives, as `terms` of
+        `pymc_gpep.likelihoods.local_computations.GaussianAverage` does.
     labels : array (N,)
-        Of the factors.
+        Labels of the factors.
     """
     h = np.empty((5, len(labels)))
     average(cavities.mean, cavities.variance, labels, solution.likelihood.parameters, h)
@@ -85,8 +86,9 @@ def third_cumulants(solution: Solution) -> Array | None:
 def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> ScalarCavities:
     """The cavities of g_j = f_y − f_j + u at every point where sites α and β (n, c − 1) of these make the posterior.
 
-    Given f the sites leave u with the precision 1 + 1ᵀα and the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα), as in
-    `pymc_gpep.kernels.moments.inner_ep.difference_moments`; here for the covariance between points as well.
+    Given f the sites leave u with the precision 1 + 1ᵀα and the mean (1ᵀβ − Σ α_j (f_y − f_j)) / (1 + 1ᵀα). The same
+    holds in `pymc_gpep.kernels.moments.inner_ep.difference_moments`; here it serves for the covariance between points
+    as well.
     """
     y, posterior = solution.labels, solution.posterior
     c, n = solution.mean.shape

@@ -26,9 +26,9 @@ __all__ = ["VariationalBayes"]
 class VariationalBayes(Approximator):
     """Factorised posterior q(f) q(v) of latent values and utilities v; the evidence is a lower bound.
 
-    The posterior means are the mode of the posterior of the latent values, to which Newton steps go up: from 3 to 25 of
-    them on iris and wine, whatever the prior variance (up to e¹²) and the length scale. Classes are independent under
-    q(f), with covariance K (K + I)⁻¹: one factorisation for each distinct prior covariance is all there is.
+    The posterior means are the mode of the posterior of the latent values, to which Newton steps go up. On iris and
+    wine 3 to 25 of them suffice, whatever the prior variance (up to e¹²) and the length scale. Classes are independent
+    under q(f), with covariance K (K + I)⁻¹: one factorisation for each distinct prior covariance is all there is.
 
     Parameters
     ----------

@@ -50,11 +50,11 @@ class AnnealedEvidence:
     Attributes
     ----------
     log_evidence : float
-        By annealed importance sampling.
-    standard_error : float
-        Of it, on the log scale, by the delta method.
+        Estimate by annealed importance sampling.
+        standard_error : float
+            Standard error of `log_evidence`, on the log scale, by the delta method.
     thermodynamic : float
-        By thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
+        Estimate by thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
     thermodynamic_error : float
         Its standard error; what the rule of integration neglects is not in it.
     effective_runs : float
@@ -112,7 +112,7 @@ def annealed_evidence(
 ) -> AnnealedEvidence:
     """Estimate log p(y | θ), the latent values integrated out, by annealing.
 
-    Independent runs go from the prior of the latent values, or from an approximate posterior, to the posterior; they
+    Independent runs go from the prior of the latent values, or from an approximate posterior, to the posterior. They
     yield an estimate by annealed importance sampling (Neal 2001) and one by thermodynamic integration (Nickisch and
     Rasmussen 2008, section 10). Both are exact in the limit of many runs and temperatures, whatever the start. That
     they agree is a sign, besides `effective_runs`, that the runs have kept up with the temperatures.
@@ -122,14 +122,14 @@ def annealed_evidence(
     model : pm.Model
         With `pm.gp.Latent` priors and any likelihood of their latent values, or a sum of effects that `pm.fit` fits.
     point : mapping, optional
-        Names of hyperparameters → values, on their natural scale; `hyperparameters` of a fit is one. Those not named
-        are at the initial point of the model.
+        Names of hyperparameters → values, on their natural scale; `hyperparameters` of a fit is one. Hyperparameters
+        that are not named are at the initial point of the model.
     start : str
         "prior", or a method of `pm.fit` that fits the likelihood, such as "nested_ep". An approximation needs far fewer
         temperatures; the prior is the way to be independent of one.
     temperatures : int or array, optional
-        How many, or their values, which increase from 0 to 1. A number is spread as (j / (T − 1))⁴ from the prior,
-        evenly from an approximation. 100 from the prior and 10 from an approximation if not given.
+        How many, or their values, which increase from 0 to 1. A number T is spread as (j / (T − 1))⁴ from the prior,
+        evenly from an approximation. If not given, it is 100 from the prior and 10 from an approximation.
     runs : int
         Number of independent runs.
     sweeps : int
@@ -140,7 +140,7 @@ def annealed_evidence(
     progressbar : bool
     progressbar_theme : rich.theme.Theme
     compile_kwargs : dict, optional
-        For PyTensor's compilation.
+        Arguments of PyTensor's compilation.
 
     Returns
     -------
@@ -160,8 +160,9 @@ def annealed_evidence(
 
     Notes
     -----
-    Which start is best depends on how close its Gaussian is to the posterior, and above all on its not being narrower:
-    "nested_ep" and "qep" are good, "laplace" needs more temperatures, "iep" and "vb" can be worse than the prior.
+    Which start is best depends on how close its Gaussian is to the posterior, and above all on its not being narrower.
+    The starts "nested_ep" and "qep" are good, "laplace" needs more temperatures, "iep" and "vb" can be worse than the
+    prior.
 
     Examples
     --------

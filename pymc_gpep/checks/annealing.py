@@ -1,11 +1,12 @@
 """Evidence by annealing: from a Gaussian whose normaliser is known to the posterior, through what lies between.
 
-The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser), so that
-the evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs go along it by
-elliptical slice sampling and note u = log ratio on the way. Two estimates come from the same runs:
+The path is p_t(f) ∝ base(f) ratio(f)^t, 0 ≤ t ≤ 1, with base(f) ratio(f) = p(y | f) p(f) / exp(log_normaliser). So the
+evidence is exp(log_normaliser) times the mean of the ratio under the base. Independent runs go along it by elliptical
+slice sampling and note u = log ratio on the way. Two estimates come from the same runs:
 
-- annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for that mean,
-  however badly the transitions mix;
+- annealed importance sampling (Neal 2001): the mean of exp(Σ_j (t_{j+1} − t_j) u_j) is unbiased for that mean, however
+  badly the transitions mix;
+
 - thermodynamic integration: d/dt of the log normaliser of p_t is the expectation of u at t. The trapezoid rule is
   corrected by the second derivative, the variance of u (Friel, Hurn and Wyse 2014). It needs no large weights, but has
   the bias of the rule and of transitions that lag behind the temperature.
@@ -98,16 +99,16 @@ def anneal(
     ----------
     base : Base
     log_likelihood : callable
-        Of latent values (c, n).
+        Function that computes the log likelihood of latent values (c, n).
     temperatures : array (T,)
-        From 0 to 1, increasing.
+        Temperatures from 0 to 1, increasing.
     runs : int
         Number of independent runs.
     sweeps : int
         Updates of each run at each temperature.
     rng : Generator
     advance : callable
-        Called when all runs have left a temperature.
+        Function that is called when all runs have left a temperature.
 
     Returns
     -------

@@ -1,9 +1,9 @@
 """Importance sampling on blocks of points: what it says about a fit at each, where all together say nothing.
 
-Weights of draws of all latent values multiply what every point adds to their spread. Here the likelihoods of a point
-and of those that its latent values move with most replace their sites, and all other sites are left: what such weights
-change at that point is the part of the fit's error that comes from near by. A point's own likelihood alone would not
-do: expectation propagation makes the moments agree that it would change.
+Weights of draws of all latent values multiply what every point adds to their spread. Here the likelihoods of a point,
+and of those that its latent values move with most, replace their sites; all other sites are left. The change that such
+weights make at that point is the part of the fit's error that comes from near by. A point's own likelihood alone would
+not do: expectation propagation makes the moments agree that it would change.
 """
 
 from typing import NamedTuple
@@ -23,14 +23,14 @@ _ENTRIES = 1_000_000  # numbers that are held at a time
 
 
 class BlockCheck(NamedTuple):
-    """What the weights of blocks change at each of n points, of the probability that the fit gives to its label."""
+    """Change by the weights of blocks, at each of n points, of the probability that the fit gives to its label."""
 
     shift: Array
     """The probability, or density, of the label by weighted draws less that by the fit, (n,)."""
     standard_error: Array
-    """Of it, (n,): how much can be chance."""
+    """Standard error of the shift, (n,): how much can be chance."""
     pareto_k: Array
-    """Of the block's weights, (n,)."""
+    """Pareto k of the block's weights, (n,)."""
     size: NDArray[np.int64]
     """Points in the block, (n,); 0 where no block's weights are usable, and nothing is known."""
 
@@ -71,7 +71,7 @@ def block_check(log_likelihood: Array, log_sites: Array, x: Array) -> BlockCheck
 
 
 def nothing_known(n: int) -> BlockCheck:
-    """Of n points."""
+    """A check of n points that says nothing of any."""
     return BlockCheck(np.full(n, np.nan), np.full(n, np.nan), np.full(n, np.nan), np.zeros(n, np.int64))
 
 

@@ -5,18 +5,18 @@ With tilted distributions q̂_s(g_s), whose means and variances are those of the
     log Z = log Z_EP + log E_q ∏_s q̂_s(g_s) / q(g_s)
 
 exactly. Opper, Paquet and Winther (2013, section 3) write the ratios by their Fourier transforms and expand in the
-cumulants κ_l, l ≥ 3. A term is a graph: each factor in it carries a cumulant, as many lines leave it as the order of
-that says, and a line between s and t is their posterior correlation ρ_st. No line returns to where it began, which is
-what EP has accounted for. With cumulants in units of standard deviations the one term with two independent loops is
+cumulants κ_l, l ≥ 3. A term is a graph. Each factor in it carries a cumulant κ_l, and l lines leave the factor. A line
+between s and t is their posterior correlation ρ_st. No line returns to where it began, which is what EP has accounted
+for. With cumulants in units of standard deviations the one term with two independent loops is
 
     Σ_st κ₃(s) κ₃(t) ρ_st³ / 12,
 
-the correction. There are four terms with three loops, see `three_loops`. Ordered by loops the series does what ordered
-by the number of factors, as the paper has it, it does not: terms of one order are large where neighbours are strongly
-correlated, of either sign, and cancel for the most part. What is left of the three loops is one part of the error that
-is reported. The other is for what comes later: with l_s the part of the correction that one factor has in it, Σ_s l_s²
-grows where few factors make a large correction, as copies of a point do under a wide prior. Its weight is chosen so
-that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
+the correction. There are four terms with three loops, see `three_loops`. The series is ordered by loops, and not by the
+number of factors as in the paper. Terms of one order are large where neighbours are strongly correlated, of either
+sign, and cancel for the most part. In the paper's order they do not. What is left of the three loops is one part of the
+error that is reported. The other is for what comes later. Let l_s be the part of the correction that belongs to factor
+s. Then Σ_s l_s² grows where few factors make a large correction, as copies of a point do under a wide prior. Its weight
+is chosen so that the error covers the truth for 2 to 60 of these and prior variances from 1 to 10⁴.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ class CorrectedEvidence:
     evidence : float
         Corrected log evidence; NaN if the fit has none.
     correction : float
-        What was added to that of the fit.
+        Correction that was added to the log evidence of the fit.
     error : float
         Estimate of how far `evidence` is from the truth, from the next order.
     converged : bool
@@ -135,7 +135,7 @@ def _complete(lines: Array, third: Array) -> float:
     """The term of four factors that all have lines to each other.
 
     One line, between u and v, is replaced by eigenvectors, |κ₃|^½ ρ |κ₃|^½ = Σ_a λ_a e_a e_aᵀ. The sums over u and over
-    v are then the same matrix product, one for each a, and the largest |λ_a| give the term to a few percent.
+    v are then the same matrix product, one for each a. The largest |λ_a| give the term to a few percent.
     """
     root = np.sqrt(np.abs(third))
     weighted = root[:, None] * lines * root

@@ -1,9 +1,9 @@
 """Importance sampling of the exact posterior of the latent values, and what it says about a fit.
 
-Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence, and
-how heavy their tail is, the Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024), says whether weighted draws of
-q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018). That is one thing; how good the fit is for each
-point is another, on which the same draws are weighted block by block.
+Draws of q(f) have the weights p(f) p(y | f) / q(f), at the hyperparameters of the fit. Their mean is the evidence. The
+Pareto k of Vehtari, Simpson, Gelman, Yao and Gabry (2024) measures how heavy their tail is. It says whether weighted
+draws of q can stand for the posterior (Yao, Vehtari, Simpson and Gelman 2018). That is one thing; how good the fit is
+for each point is another, on which the same draws are weighted block by block.
 """
 
 from collections.abc import Hashable, Mapping
@@ -40,7 +40,7 @@ _KNOWN = 0.75  # share of the points at which something has to be known, to say 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ImportanceCheck:
-    """What importance sampling of the exact posterior of the latent values says about a fit.
+    """A fit held against importance sampling of the exact posterior of the latent values.
 
     Attributes
     ----------
@@ -51,20 +51,22 @@ class ImportanceCheck:
     pareto_k : float
         How heavy their tail is. −inf if the weights do not vary, inf if all but a few are zero beside the largest.
     log_evidence : float
-        Exact but for Monte Carlo error where `pareto_k` is low; where it is high as a rule too low.
+        Estimate that is exact but for Monte Carlo error where `pareto_k` is low, and as a rule too low where it is
+        high.
     standard_error : float
-        Of it, on the log scale, by the delta method: √(1 / effective size − 1 / draws). The Monte Carlo error of each
-        `mean_shift` is the same. Too small where `pareto_k` is high.
+        Standard error of `log_evidence`, on the log scale, by the delta method: √(1 / effective size − 1 / draws). The
+        Monte Carlo error of each `mean_shift` is the same. Both are too small where `pareto_k` is high.
     fitted_log_evidence : float
-        The approximation's own.
+        Log evidence of the approximation.
     effective_size : float
         (Σw)² / Σw²: how many draws of equal weight these are worth.
     mean_shift : xarray.DataArray (point, class), or (point) where a point has one latent function
         Means of the latent values with weights less those without, in standard deviations of q.
     points : xarray.Dataset (point)
-        What weights on blocks of points that move together say about each: `shift`, the probability of its label by
-        the block's weights less that by the fit; `standard_error` of it; `pareto_k` of these weights; and `size` of the
-        block, 0 where no weights are usable, and nothing is known.
+        Changes that weights on blocks of points that move together make at each point. `shift` is the probability of
+        its label by the block's weights less that by the fit, and `standard_error` the error of the shift. `pareto_k`
+        is that of these weights. `size` is the number of points in the block, 0 where no weights are usable, and
+        nothing is known.
 
     Examples
     --------
@@ -182,7 +184,7 @@ class ResampledDraws(NamedTuple):
 
     @property
     def attrs(self) -> dict[str, float]:
-        """What the weights say as a whole."""
+        """Numbers that describe the weights as a whole."""
         return {name: getattr(self.check, name) for name in ("pareto_k", "effective_size", "log_evidence")}
 
 
@@ -254,8 +256,8 @@ def log_importance_weights(solution: Solution, f: Array) -> tuple[Array, Array]:
 def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
     """Log weights (draws,).
 
-    q(f) is the prior times sites over a normaliser, so that the prior cancels, and the sites are 1 at the mean, so that
-    no large numbers are subtracted.
+    q(f) is the prior times sites over a normaliser, so that the prior cancels. The sites are 1 at the mean, so that no
+    large numbers are subtracted.
     """
     posterior = solution.posterior
     total: Array = log_likelihood.sum(axis=1)
@@ -263,7 +265,7 @@ def _log_weights(solution: Solution, log_likelihood: Array, x: Array) -> Array:
 
 
 def _pointwise(solution: Solution, f: Array) -> tuple[Array, Array, Array]:
-    """Of each draw and point the log likelihood and the log of the site, 1 at the mean, (draws, n) each; and x.
+    """Log likelihood and log of the site, 1 at the mean, of each draw and point, (draws, n) each; and x.
 
     Labels are those that were fitted.
     """

@@ -21,9 +21,9 @@ _QUIET = 0.5  # standard deviation of latent functions, in units of the likeliho
 def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: Solution) -> str:
     """Why a fit says no more of the labels than their frequencies do, and what to do; empty if it says more.
 
-    The log evidence at the maximum is held against that of the frequencies, Σ_k n_k log(n_k / n), the most that
-    probabilities can give that do not depend on inputs. Where the difference is next to nothing, the prior covariances
-    between the points show why.
+    The log evidence at the maximum is held against that of the frequencies, Σ_k n_k log(n_k / n). Probabilities that do
+    not depend on inputs can give no more. Where the difference is next to nothing, the prior covariances between the
+    points show why.
     """
     classifier, approximator, labels = log_posterior.classifier, log_posterior.approximator, solution.labels
     counts = np.unique(labels, return_counts=True)[1]
@@ -54,7 +54,7 @@ def nothing_learned(log_posterior: DenseLogPosterior, theta: Array, solution: So
 
 
 def _reason(log_posterior: DenseLogPosterior, prior: PriorView, magnitudes: Array, scales: Array) -> str:
-    """What about the covariances explains it, with the names of those hyperparameters that do it; empty if nothing."""
+    """The reason in the covariances, with the names of hyperparameters that cause it; empty without one."""
     owners = log_posterior.space.owners
     # Where no single one of several length scales has an effect, they are those that are no magnitudes.
     lengths = _listed(owners, scales if scales.any() else magnitudes == 0)

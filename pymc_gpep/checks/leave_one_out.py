@@ -1,7 +1,7 @@
 """Leave-one-out cross-validation from one fit: the predictive density of every label given the others.
 
-The distribution of the latent values of a row given the other labels is the posterior with the site of that row left
-out, see `pymc_gpep.hyper.dense_functions.leave_one_out_moments`.
+The latent values of a row given the other labels have the posterior with the site of that row left out, see
+`pymc_gpep.hyper.dense_functions.leave_one_out_moments`.
 """
 
 from collections.abc import Callable, Iterable

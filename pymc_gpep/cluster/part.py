@@ -1,4 +1,4 @@
-"""What one worker holds: some rows, their sites, and what an iteration remembers of these.
+"""A part that one worker holds: some rows, their sites, and what an iteration remembers of these.
 
 A part runs numbered tasks in order. If the last task is asked for again, the part returns the result that it kept, so
 that nothing is done twice. A part that was made anew, because its worker is gone, reports itself as lost.
@@ -33,10 +33,10 @@ _ATTEMPTS = 200
 
 
 class Recipe(NamedTuple):
-    """What a part is made of."""
+    """Ingredients that a part is made of."""
 
     blocks: InducingBlocks
-    """With the rows of the part."""
+    """Blocks with the rows of the part."""
     likelihood: Likelihood
     rule: SiteRule
     memory: int
@@ -167,7 +167,7 @@ class Part:
 
     @property
     def sweeps(self) -> SiteSweeps[Any]:
-        """Of the prior that the part began with."""
+        """Sweeps of the prior that the part began with."""
         assert self._sweeps is not None
         return self._sweeps
 
@@ -176,7 +176,7 @@ class Part:
         return Sums(self.sweeps.natural(self._vector.sites))
 
     def over_blocks(self, work: Callable[[Any], tuple[Array, ...]]) -> Sums:
-        """What a function makes of all blocks, added."""
+        """Results of a function on all blocks, added."""
         found = self.sweeps.over_blocks(self._vector.sites, work)
         return Sums(tuple(sum(column[1:], column[0]) for column in zip(*found, strict=True)))
 

@@ -1,8 +1,8 @@
 """Rounds of work on the parts of a fit, by a client of `dask.distributed`: what is sent, where, and how sums come back.
 
-Each part stays with a worker. A round sends one message to all workers, has every part do something with it, and adds
-what they return in a tree whose order depends on nothing. A worker that is gone takes its parts with it: they are made
-anew by others, and who asked is told which ones.
+Each part stays with a worker. A round sends one message to all workers, and every part does something with it. The
+round adds what they return in a tree whose order depends on nothing. A worker that is gone takes its parts with it.
+Other workers make them anew, and the caller learns which ones.
 """
 
 import time
@@ -148,7 +148,7 @@ class Rounds:
                     future.result()
 
     def until_done(self, work: Callable[[], Any], mend: Callable[[tuple[int, ...]], None]) -> Any:
-        """What `work` returns; where parts are lost meanwhile, `mend` them and begin again.
+        """Return what `work` returns; where parts are lost meanwhile, `mend` them and begin again.
 
         Raises
         ------

@@ -19,15 +19,15 @@ __all__ = ["SitesOnCluster"]
 class SitesOnCluster:
     """Sites of many parts at one prior, as a `SiteSpace`.
 
-    Parts send S and h, what their points add to the evidence, and inner products. Sites do not travel. Those of parts
-    whose worker is gone are had from the posterior again: at a fixed point it implies them.
+    Parts send S and h, what their points add to the evidence, and inner products. Sites do not travel. Sites of parts
+    whose worker is gone are computed from the posterior again: at a fixed point it implies them.
 
     Parameters
     ----------
     rounds : Rounds
     begin : Begin
     sweeps : SiteSweeps
-        Of no rows at all, for what is done with sums.
+        Sweeps over no rows at all, for what is done with sums.
     """
 
     def __init__(self, rounds: Rounds, begin: Begin, sweeps: SiteSweeps[Any]) -> None:
@@ -86,7 +86,10 @@ class SitesOnCluster:
         self._slot = slot
 
     def _move(self, task: Task) -> None:
-        """Have all sites take a step. Those of parts that are lost meanwhile are had anew, and the others move once."""
+        """Let all sites take a step.
+
+        Sites of parts that are lost meanwhile are computed anew, and the others move once.
+        """
         moved = False
 
         def move() -> None:

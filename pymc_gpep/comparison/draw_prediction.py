@@ -57,7 +57,7 @@ def predict_draws(
     Parameters
     ----------
     idata : DataTree
-        With draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
+        Draws of the latent values and of all hyperparameters, as `pm.sample` and `gpep.recover` return them.
     gp : pm.gp.Latent or sequence of them, optional
         The processes of the model; a list where classes have their own. Without it the covariance at new
         inputs is read from the graph of the model.
@@ -67,9 +67,9 @@ def predict_draws(
         Values at the new points of data that sums of effects are made of, as for `Fit.predict`. Data that the
         likelihood is given, an exposure for example, are among them.
     observed : array (m,), optional
-        What was observed at the new points, for `log_density`.
+        Observations at the new points, for `log_density`.
     model : pm.Model, optional
-        What was sampled; that of the context if not given.
+        Model that was sampled; that of the context if not given.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     draws : int
@@ -83,16 +83,17 @@ def predict_draws(
     Returns
     -------
     xarray.Dataset
-        As of `Fit.predict`: `p` (new point, class), and `mean` (new point, class) and `cov` (new point,
-        class, class) of the latent functions; where observations are no classes, their mean and variance for `p`.
+        The same variables as of `Fit.predict`. They are `p` (new point, class), and `mean` (new point, class) and `cov`
+        (new point, class, class) of the latent functions. Where observations are not classes, their mean and variance
+        take the place of `p`.
 
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier.
+        If the model is not a Gaussian process classifier.
     ValueError
-        If `gp` is not of this model, if `Xnew` has a wrong shape or values that are not finite, if `data` does not say
-        what the likelihood is given at new points, or if variables are missing in `idata`.
+        If `gp` is not of this model, or if `Xnew` has a wrong shape or values that are not finite. If `data` does not
+        say what the likelihood is given at new points, or if variables are missing in `idata`.
 
     Examples
     --------

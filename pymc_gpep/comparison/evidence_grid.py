@@ -53,11 +53,11 @@ def evidence_grid(
     at : dict of str to array, optional
         Values of the other hyperparameters, if there are any: `fit.hyperparameters`, say.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values of the model, for predictions.
+        Processes that made the latent values of the model, for predictions.
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional
-        What was observed there.
+        Observations at held-out points.
     data : dict of str to array, optional
         Values at held-out points of data that the likelihood is given, an exposure for example, as for
         `Fit.predict`.
@@ -65,25 +65,25 @@ def evidence_grid(
         Name of the likelihood, if the model has several.
     progressbar : bool
     **options
-        Of the approximation: the parameters of its class, `NestedEP` and so on.
+        Options of the approximation: the parameters of its class, `NestedEP` and so on.
 
     Returns
     -------
     xarray.Dataset
-        With a dim and a coordinate for each name in `values`: `evidence` (log), NaN where the approximation failed;
-        `converged`; `iterations`; and for held-out points `mlpd`, the mean log predictive density of what was observed.
-        Of classes also `accuracy`, the part of points whose most probable class is the right one, and `information`,
-        the bits for each label that predictions tell beyond the frequencies of classes in training (Nickisch and
-        Rasmussen 2008); of ordered ones `ranked_probability`, the mean ranked probability score, 0 at best; of counts
-        `squared_error`, that of the predictive mean.
+        A dataset with a dim and a coordinate for each name in `values`. `evidence` is the log evidence, NaN where the
+        approximation failed; `converged` and `iterations` stand beside it. Held-out points add `mlpd`, the mean log
+        predictive density of the observations. Classes add `accuracy`, the part of points whose most probable class is
+        the right one. They also add `information`, the bits for each label that predictions tell beyond the frequencies
+        of classes in training (Nickisch and Rasmussen 2008). Ordered classes add `ranked_probability`, the mean ranked
+        probability score, 0 at best. Counts add `squared_error`, that of the predictive mean.
 
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier.
+        If the model is not a Gaussian process classifier.
     ValueError
-        If a name is not that of a hyperparameter, if one has no value, if there are no values to take, or if only some
-        of `gp`, `Xnew` and `ynew` are given.
+        If a name is not that of a hyperparameter, or if one has no value. If there are no values to take, or if only
+        some of `gp`, `Xnew` and `ynew` are given.
     TypeError
         If an option is not one of the approximation's.
 

@@ -35,7 +35,7 @@ def by_name(results: Any, single: str = "fit") -> dict[str, Result]:
     TypeError
         If one is neither.
     ValueError
-        If there are none, or if a DataTree has no posterior draws.
+        If there are no results, or if a DataTree has no posterior draws.
     """
     # A DataTree is itself a mapping.
     named = dict(results) if isinstance(results, Mapping) and not isinstance(results, Result) else {single: results}

@@ -1,4 +1,4 @@
-"""What methods predict at held-out points, and how well."""
+"""Predictions of methods at held-out points, and how good they are."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,14 +21,14 @@ __all__ = ["HeldOutScores"]
 
 
 class _Predicted(NamedTuple):
-    """What one method predicts at m points."""
+    """Predictions of one method at m points."""
 
     p: Array
     """Probabilities of classes, (m, classes)."""
     moments: Array | None = None
     """Mean and variance of an observation, (2, m), where there are no classes."""
     log_density: Array | None = None
-    """Of what was observed, (m,), where there are no classes."""
+    """Log density of the observations, (m,), where there are no classes."""
 
 
 @dataclass(frozen=True, eq=False)

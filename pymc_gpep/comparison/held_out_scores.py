@@ -21,11 +21,11 @@ __all__ = ["information", "scores_at"]
 
 
 def information(density: ArrayLike, labels: NDArray[np.int64], trained: NDArray[np.int64], n_classes: int) -> float:
-    """What predictions tell of labels beyond the frequencies of classes, in bits for each label.
+    """Information of predictions on labels beyond the frequencies of classes, in bits for each label.
 
-    The mean of log₂ p(y) − log₂ n_y/n over held-out labels, n_y/n the part of class y among the labels of training:
-    0 for predictions by these frequencies, at most the entropy of the labels where both sets have the same frequencies.
-    Nickisch and Rasmussen (2008), section 12.2, for two classes.
+    It is the mean of log₂ p(y) − log₂ n_y/n over held-out labels, with n_y/n the part of class y among the labels of
+    training. It is 0 for predictions by these frequencies, and at most the entropy of the labels where both sets have
+    the same frequencies. Nickisch and Rasmussen (2008), section 12.2, define it for two classes.
 
     Parameters
     ----------

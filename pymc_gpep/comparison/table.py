@@ -36,14 +36,14 @@ def compare_methods(
 ) -> pd.DataFrame:
     """Put methods side by side in a table.
 
-    Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of what was
-    observed and by the accuracy, with intervals, also of the differences to the reference, by the Bayesian bootstrap.
-    Where observations are no classes, or ordered ones, they have scores of their own.
+    Held-out points are scored as in the nested EP paper (section 5.4): by the mean log predictive density of the
+    observations and by the accuracy. The Bayesian bootstrap gives intervals of these and of the differences to the
+    reference. Observations that are not classes, and ordered classes, have scores of their own.
 
     Parameters
     ----------
     results : dict of str to Fit or DataTree
-        What `pm.fit` returned, and draws from MCMC.
+        Fits that `pm.fit` returned, and draws from MCMC.
     reference : str
         Name of the result that the others are compared with.
     model : pm.Model, optional
@@ -53,43 +53,50 @@ def compare_methods(
     Xnew : array (m, d), optional
         Inputs of held-out points.
     ynew : array (m,), optional
-        What was observed there.
+        Observations at held-out points.
     data : dict of str to array, optional
         Values at held-out points of data that sums of effects are made of, or that the likelihood is given, as for
         `Fit.predict`.
     probabilities : dict of str to array (m, c), optional
-        Class probabilities of held-out points that were computed before. Those of other methods are computed: with
-        `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit for
-        example, has a `gp` of its own, so its probabilities must be given.
+        Class probabilities of held-out points that were computed before. Probabilities of other methods are computed:
+        with `fit.predict`, and for draws with `gpep.predict_draws`. A fit of another model, a softmax beside a probit
+        for example, has a `gp` of its own, so its probabilities must be given.
     checks : dict of str to ImportanceCheck, optional
-        What `fit.importance()` returned, of fits among the results.
+        Results of `fit.importance()`, of fits among the results.
     prob : float
         Probability of the intervals.
     random_seed : int, Generator or None
-        Of the Bayesian bootstrap.
+        Seed of the Bayesian bootstrap.
 
     Returns
     -------
     pandas.DataFrame
         One row for each result. Columns, where there is something to say:
 
-        - `log_evidence` of fits at the maximum of the hyperparameters, and `log_evidence_integrated` where a fit has
-          integrated over them; `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function, and
-          where a method has a bound for its number. Those of fits with inducing inputs are of the sparse model;
-        - the hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`;
+        - `log_evidence` of fits at the maximum of the hyperparameters. `log_evidence_integrated` where a fit has
+          integrated over them. `lower_bound`, that of the fit's Gaussian, for likelihoods of one latent function, and
+          where a method has a bound for its number. All three are of the sparse model for fits with inducing inputs.
+
+        - The hyperparameters by name, means of draws and of the nodes of fits, elements of arrays as `ls[width]`.
+
         - `latent_mean_difference`, `latent_variance_difference`: mean absolute difference of the means and of the
-          variances of the latent values to those of the reference, NaN where the likelihood is another one;
-        - `probability_difference`: mean absolute difference of the class probabilities of held-out points, or
-          `outcome_difference`, that of the predictive means where observations are no classes;
-        - `mlpd`, `accuracy`, each with `_low` and `_high`; and `mlpd_difference`, `accuracy_difference`, those of the
-          method less those of the reference, with their intervals. For ordered classes `ranked_probability` besides,
-          the ranked probability score, 0 at best; for counts `squared_error`, that of the predictive mean, instead of
-          `accuracy`;
-        - `information`, what predictions tell of a held-out label beyond the frequencies of classes in training, in
-          bits: 0 for these frequencies alone, negative where predictions are worse than that, and at most log₂ c for c
-          balanced classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008);
-        - `effective_size` and `pareto_k`, what weighted draws of a fit are worth, and `probability_shift` and `known`,
-          what is known about the fit point by point, of the `checks` that are given;
+          variances of the latent values to those of the reference. They are NaN where the likelihood is another one.
+
+        - `probability_difference`: mean absolute difference of the class probabilities of held-out points. Where
+          observations are not classes it is `outcome_difference`, that of the predictive means.
+
+        - `mlpd`, `accuracy`, each with `_low` and `_high`. `mlpd_difference`, `accuracy_difference` are those of the
+          method less those of the reference, with their intervals. Ordered classes have `ranked_probability` besides,
+          the ranked probability score, 0 at best. Counts have `squared_error`, that of the predictive mean, instead of
+          `accuracy`.
+
+        - `information`, the bits that predictions tell of a held-out label beyond the frequencies of classes in
+          training. It is 0 for these frequencies alone, negative where predictions are worse than that, and at most
+          log₂ c for c balanced classes. It is `mlpd` on another scale (Nickisch and Rasmussen 2008).
+
+        - `effective_size` and `pareto_k`, how much weighted draws of a fit are worth, of the `checks` that are given.
+          `probability_shift` and `known`, the knowledge about the fit point by point, of the same checks.
+
         - `seconds` that the fit took once it was compiled, or that sampling took where the draws say so.
 
         The columns on held-out points are there only if `ynew` is given, with `Xnew` or `data` that say where.

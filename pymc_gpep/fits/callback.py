@@ -60,9 +60,9 @@ def check_callbacks(callbacks: Any, method: str, batches: bool) -> None:
     ----------
     callbacks : list of functions of (fit, losses, iteration), or None
     method : str
-        Of the fit.
+        Method of the fit.
     batches : bool
-        Whether it goes batch by batch.
+        Whether the fit goes batch by batch.
     """
     if callbacks is None:
         return

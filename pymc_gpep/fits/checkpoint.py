@@ -104,12 +104,12 @@ def _check_minutes(minutes: Any) -> None:
 
 
 def read_checkpoint(path: str | os.PathLike[str]) -> LeftOff:
-    """What is in a file.
+    """Return the content of a file.
 
     Raises
     ------
     ValueError
-        If there is none, or if it is something else.
+        If there is no such file, or if it is something else.
     """
     where = Path(path)
     _in_place(where)

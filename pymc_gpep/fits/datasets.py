@@ -43,8 +43,8 @@ def of_points(classifier: GPClassifier, mean: Array, cov: Array, named: bool = T
     """Latent values of the points that were fitted, as `of_functions`; `named` if they are those of the model.
 
     Where a likelihood sees only differences between functions, `sd` (point, class) has standard deviations of values
-    less their mean over functions. Those of the values themselves are, for the most part, those of the prior's shift of
-    all functions together, of which labels say nothing.
+    less their mean over functions. Standard deviations of the values themselves are, for the most part, those of the
+    prior's shift of all functions together, of which labels say nothing.
     """
     point_dim = classifier.point_dim or "point"
     arrays, coords = of_functions(classifier, point_dim, mean, cov)

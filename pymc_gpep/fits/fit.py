@@ -69,37 +69,38 @@ type Gp = pm.gp.Latent | Sequence[pm.gp.Latent] | None
 class Fit(SingleGroupApproximation):
     """Approximate posterior of a Gaussian process model, as `pm.fit` returns it for every method of this package.
 
-    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space) or, with
-    another `hyper`, at weighted points that stand for it; given them the latent functions are Gaussian. A fit is a
-    value: nothing that is done later changes it. What takes work is computed when it is first asked for.
+    Hyperparameters are at the maximum of their approximate posterior (type-II MAP, in the unconstrained space). With
+    another `hyper` they are at weighted points that stand for it. Given the hyperparameters the latent functions are
+    Gaussian. A fit is a value: nothing that is done later changes it. Results that take work are computed when the
+    caller first asks for them.
 
-    Everything else that a PyMC `Approximation` offers works as everywhere: `mean`, `std`, `cov`, `mean_data`, `state`,
-    and `sample_node`, which draws from the Gaussian with this mean and covariance. They are of the latent values at the
-    model's own points, in the form in which the model declares them, and so need matrices of that size.
+    Everything else that a PyMC `Approximation` offers works as everywhere: `mean`, `std`, `cov`, `mean_data`, `state`
+    and `sample_node`. The last draws from the Gaussian with this mean and covariance. These are of the latent values at
+    the model's own points, in the form in which the model declares them. So they need matrices of that size.
 
     Parameters
     ----------
     log_posterior : LogPosterior
         The log posterior of the hyperparameters, with the model, its data and the method.
     trace : Trace
-        How hyperparameters were found.
+        History of the search for hyperparameters.
     hyper_posterior : HyperPosterior, optional
         The nodes that draws, moments and predictions average over; one at the maximum if not given.
     seconds, compile_seconds : float
         Time that the fit took without compiling, and time that compiling took; NaN if unknown.
     seed : int
-        For draws that are given no seed of their own.
+        Seed of draws that are given no seed of their own.
     again : function, optional
-        Goes on with a fit, see `refine`.
+        Function that goes on with a fit, see `refine`.
     solution : Solution, SparseSolution, ActiveSolution or BatchSolution, optional
         The approximate posterior at the maximum, where that is known.
 
     Attributes
     ----------
     log_posterior, trace, seconds, compile_seconds
-        As given. `compile_seconds` is the time that it took to make the graph of the log posterior, and what numba
-        compiled meanwhile: much in the first fit on a machine, little later. Other backends' compiling counts as part
-        of `seconds`.
+        Values as given. `compile_seconds` is the time that it took to make the graph of the log posterior, with what
+        numba compiled meanwhile. It is long in the first fit on a machine, and short later. Other backends' compiling
+        counts as part of `seconds`.
 
     Examples
     --------
@@ -192,7 +193,7 @@ class Fit(SingleGroupApproximation):
 
     @property
     def classifier(self) -> GPClassifier:
-        """What was read from the model."""
+        """The classifier that was read from the model."""
         return self.log_posterior.classifier
 
     @property
@@ -235,7 +236,7 @@ class Fit(SingleGroupApproximation):
     def log_evidence(self) -> float:
         """Approximate log marginal likelihood at the maximum; NaN where a method approximates none.
 
-        That of inducing inputs is of the sparse model. By batches it takes a few passes over all rows.
+        With inducing inputs it is that of the sparse model. By batches it takes a few passes over all rows.
         """
         return float(self.solution.log_evidence)
 
@@ -243,14 +244,14 @@ class Fit(SingleGroupApproximation):
     def lower_bound(self) -> float:
         """Lower bound of the log marginal likelihood at the maximum; NaN where none is known.
 
-        Of a dense fit it is that of the Gaussian of the latent values by Jensen's inequality, E_q log p(y | f) −
-        KL(q ‖ prior), for likelihoods of one latent function; of others the method's own.
+        By Jensen's inequality it is that of the Gaussian, E_q log p(y | f) − KL(q ‖ prior), for a dense fit and a
+        likelihood of one latent function. For others it is the method's own.
         """
         return float(self.solution.lower_bound)
 
     @property
     def objective(self) -> float:
-        """What hyperparameters, and inducing inputs, were chosen by: an evidence, a bound or another number.
+        """The number by which hyperparameters, and inducing inputs, were chosen: an evidence, a bound or another one.
 
         By batches it is the average of the estimates over the last whole epoch.
         """
@@ -351,7 +352,7 @@ class Fit(SingleGroupApproximation):
     def inducing(self) -> xr.DataArray:
         """Inducing inputs (inducing, column), or (class, inducing, column) where each function has its own.
 
-        Those of a fit by active rows are the inputs of these.
+        For a fit by active rows they are the inputs of these rows.
         """
         return datasets.inducing(self.classifier, self.inducing_inputs)
 
@@ -364,9 +365,9 @@ class Fit(SingleGroupApproximation):
     def active(self) -> xr.Dataset:
         """The active rows in the order in which they were chosen, by `inclusion`.
 
-        `row` is the number of each in the data, from 0; `score` is that by which it was chosen, NaN for the first ones
-        and for all that were chosen at random; `label` what was observed there, `input` (inclusion, column) its inputs.
-        Where the points of the model have coords, these are there as well.
+        `row` is the number of each in the data, from 0. `score` is that by which it was chosen, NaN for the first ones
+        and for all that were chosen at random. `label` is the observation there, `input` (inclusion, column) its
+        inputs. Where the points of the model have coords, these are there as well.
         """
         chosen, solution = self.log_posterior.chosen(self.solution), self.solution
         inputs = self.inducing_inputs[0]
@@ -436,7 +437,7 @@ class Fit(SingleGroupApproximation):
         return mean.reshape(shape), cov.reshape(*shape, *shape)
 
     def labels(self, gp: Gp = None) -> Observed:
-        """What was observed at all rows that were fitted, (n,)."""
+        """Observations at all rows that were fitted, (n,)."""
         return self.log_posterior.observed(as_gps(gp))
 
     def fitted_inputs(self, gp: Gp = None) -> Array:
@@ -469,13 +470,13 @@ class Fit(SingleGroupApproximation):
 
         `predict(missing=True)` predicts the rows of the model whose responses are missing.
 
-        Averaged over the nodes that stand for the hyperparameters.
+        Predictions are averages over the nodes that stand for the hyperparameters.
 
         Parameters
         ----------
         gp : pm.gp.Latent or sequence of them, optional
-            What made the latent values of the model; a list where classes have their own. Without it the covariance at
-            new inputs is read from the graph of the model.
+            Processes that made the latent values of the model; a list where classes have their own. Without it the
+            covariance at new inputs is read from the graph of the model.
         Xnew : array (m, d)
             New inputs, with the columns that the model's have; a DataArray gives its first dim and coords to the
             result. Where the model computes inputs from its data, they are as the data.
@@ -487,22 +488,22 @@ class Fit(SingleGroupApproximation):
             Whether data that select levels of a group may name levels that the model does not have. Such a level has
             the prior of all others, given what they have in common.
         observed : array (m,), optional
-            What was observed at the new points, for `log_density`.
+            Observations at the new points, for `log_density`.
         probabilities : {"orthant", "inner_ep", "average"}, optional
             How class probabilities are computed from the Gaussian at a new point. For a multinomial probit
             `"orthant"`, the default, integrates accurately: a class is observed where its function plus unit noise is
             the largest. `"inner_ep"`, the paper's own way, is a fast approximation, normalised to sum to 1. For a
             softmax, and for two classes by one latent function, `"average"` is the expectation.
         correction : {"tk"}, optional
-            For the Laplace approximation of a softmax: Tierney and Kadane's correction of the class probabilities (the
-            nested EP paper's LA-TKP), by a Laplace approximation for every new point with every class. Moments of the
-            latent functions are not corrected.
+            Tierney and Kadane's correction of the class probabilities (the nested EP paper's LA-TKP), for the Laplace
+            approximation of a softmax. It takes a Laplace approximation for every new point with every class. Moments
+            of the latent functions are not corrected.
         tolerance : float
             Error allowed in the probabilities of `"orthant"` where there are five classes or more, of `"average"` with
             four or more. Where classes are independent given the data `"orthant"` is exact with any number of them.
         covariances : bool
-            Whether to return `cov`. Of a million points with ten classes it takes 800 MB, all else 170 MB, and what is
-            held on the way is the same for any number of points.
+            Whether to return `cov`. For a million points with ten classes `cov` takes 800 MB, all else 170 MB. The
+            memory held on the way is the same for any number of points.
         dim : str, optional
             Name of the new dimension, `new_point` if not given. Rows of the model have their own.
         missing : bool
@@ -523,19 +524,19 @@ class Fit(SingleGroupApproximation):
             `p` (new point, class), `mean` (new point, class) and `cov` (new point, class, class) of the latent
             functions, `mean` and `variance` (new point) where there is one, and `error` (new point). For `"orthant"`
             and `"average"` that is the estimated error of the probabilities, for `"inner_ep"` how far their sum was
-            from 1 before it was normalised. It is NaN with a correction. Where observations are no classes, instead of
-            `p` and `error` the mean and the variance of an observation, `y_mean` and `y_variance` if its name is `y`,
-            with `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density` (new point), the
-            log of its predictive probability. With `intervals`, `p_interval` (new point, class, ci_bound), the ends of
-            the ranges.
+            from 1 before it was normalised. It is NaN with a correction. Where observations are not classes, the mean
+            and the variance of an observation take the place of `p` and `error`. They are `y_mean` and `y_variance` if
+            its name is `y`, with `quantiles` also `y_quantile` (new point, quantile). With `observed`, `log_density`
+            (new point), the log of its predictive probability. With `intervals`, `p_interval` (new point, class,
+            ci_bound), the ends of the ranges.
 
         Raises
         ------
         TypeError
             If `Xnew` is missing, or `gp` is something else.
         StructureError
-            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs; if there is
-            one, and inputs that the model computes from its data would be others with it than without.
+            If `gp` is missing, and the graph of the model does not say what the prior is at other inputs. If there is a
+            `gp`, and inputs that the model computes from its data would be others with it than without.
         ValueError
             If `gp` is not of this model, or `Xnew` has a wrong shape or values that are not finite. If the way to
             compute the probabilities does not fit the likelihood. If the likelihood is given other numbers at other
@@ -580,24 +581,23 @@ class Fit(SingleGroupApproximation):
     ) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
 
-        The log predictive density of each label given all the others, log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i, where q₋ᵢ is
+        The log predictive density of each label given all the others is log ∫ p(y_i | f_i) q₋ᵢ(f_i) df_i. Here q₋ᵢ is
         the cavity: the posterior of the latent values of a point with its own site left out.
 
         A fit that integrates over the hyperparameters, `hyper="ccd"` and so on, does so here too, with weights that
-        leave the label out. With `hyper="map"` they are held at the maximum. What they owe to the label that is left
-        out stays in then, and their uncertainty stays out: the result is a little too good, the more so the more
-        hyperparameters there are for the data, and differences in this between models are differences in `elpd` as
-        well.
+        leave the label out. With `hyper="map"` they are held at the maximum. Their dependence on the label that is left
+        out stays in then, and their uncertainty stays out. The result is a little too good, the more so the more
+        hyperparameters there are for the data. Differences in this between models are differences in `elpd` as well.
 
-        The other sites are held. That is right to first order in what a label does to the others' posterior, and wrong
-        by some tenths at points with a large `p_loo_i`; these can be fitted again at little cost.
+        The other sites are held. This is right to first order in what a label does to the others' posterior. At points
+        with a large `p_loo_i` it is wrong by some tenths; these can be fitted again at little cost.
 
         With `groups` all rows of a group are left out together. That is for rows to come of groups that the fit has not
         seen. The density is that of all labels of the group jointly, log ∫ ∏ p(y_i | f_i) q₋(f) df over its rows. Here
         q₋ is the posterior without their sites. It is computed by weighted draws of the fit and of q₋, half of each.
 
-        Inducing inputs and active rows are held as well. What a label of its own has to do with its latent value by way
-        of what inducing values leave unsaid is not in `p_loo`, which compares with `predict` at the same inputs.
+        Inducing inputs and active rows are held as well. Inducing values leave a part of a latent value unsaid. The
+        effect of a row's own label on that part is not in `p_loo`, which compares with `predict` at the same inputs.
 
         Parameters
         ----------
@@ -605,17 +605,17 @@ class Fit(SingleGroupApproximation):
             A label for each row; rows with the same one are left out together. A string names data of the model that
             are such labels, as `"where"` of `alpha[where]`.
         gp : pm.gp.Latent or sequence of them, optional
-            What made the latent values, where the graph of the model does not say what their prior is.
+            Processes that made the latent values, where the graph of the model does not say what their prior is.
         refit_above : float
             Points whose `p_loo_i` from the cavity is larger are left out by approximating the posterior of the others,
-            at the same hyperparameters; that takes one solve for each, and each node. 0.3 is a good value, `-inf`
+            at the same hyperparameters. Each such point takes one solve for each node. A good value is 0.3, and `-inf`
             refits all. Groups are not fitted again.
         draws : int
             How many draws of the latent values of each group its density is an average over; at least 100.
         tolerance : float
-            Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo: a multinomial probit
-            with five classes or more, a softmax with four or more. Where it would be more than a hundredth of a
-            probability, that is computed to a higher precision.
+            Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo. These are a
+            multinomial probit with five classes or more and a softmax with four or more. Where the error would be more
+            than a hundredth of a probability, the probability is computed to a higher precision.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -631,7 +631,7 @@ class Fit(SingleGroupApproximation):
         Raises
         ------
         NotImplementedError
-            If sites leave several functions of a row independent: without the site of a row its functions do not move
+            If sites leave several functions of a row independent. Without the site of a row its functions do not move
             as they would without its label. If there is a `refit_above`, and the fit has no joint posterior of all
             latent values.
         ValueError
@@ -685,12 +685,12 @@ class Fit(SingleGroupApproximation):
 
         Draws from the Gaussian are weighted by the exact joint density over their own, and the tail of the weights is
         smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). Its Pareto k says whether weighted draws stand for the
-        posterior, and so whether the evidence and means that come with it can be held against the fit's own (Yao,
+        posterior. If they do, the evidence and means that come with them can be held against the fit's own (Yao,
         Vehtari, Simpson and Gelman 2018). Hyperparameters are held at the fit's values: nothing is said about these.
 
         All latent values are weighted together. The more there are, the more easily that fails, for fits that are fair
-        for each of them. What is known about the fit is said apart: by how much weights on blocks of points that move
-        together change the probability of each point's label.
+        for each of them. The check describes the fit apart from this, by weights on blocks of points that move
+        together. These show how much the probability of each point's label changes.
 
         Parameters
         ----------
@@ -955,14 +955,15 @@ class Fit(SingleGroupApproximation):
             Number of chains to arrange them in; ArviZ compares results only where draws and chains agree.
         Xnew : array (m, d), optional
             Inputs at which to draw the latent functions, in place of the rows that were fitted. Draws with the same
-            seed are of the same functions at any inputs: many rows can be drawn in parts. What a function does between
-            points that inducing inputs or rows do not say is independent noise.
+            seed are of the same functions at any inputs: many rows can be drawn in parts. The part of a function
+            between points that inducing inputs or rows do not determine is independent noise.
         gp : pm.gp.Latent or sequence of them, optional
-            What made the latent values, for `Xnew` or many rows, where the graph of the model does not say it.
+            Processes that made the latent values, for `Xnew` or many rows, where the graph of the model does not say
+            it.
         importance : bool
-            Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name, so that
-            they follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
-            for, but at least 1000, are weighted; each is then repeated or left out as its weight has it, in random
+            Whether to resample draws by their Pareto-smoothed importance weights, see the method of this name. They
+            then follow the exact posterior of the latent values at these hyperparameters. As many draws as are asked
+            for, but at least 1000, are weighted. Each is then repeated or left out as its weight has it, in random
             order. Draws have equal weights again, but repeats add nothing, and ArviZ does not know of them: they are
             worth no more than `effective_size`. The result has a group `sample_stats`, with the `log_weight` that each
             draw had, not to be used again, and `pareto_k`, `effective_size` and `log_evidence` as `attrs`.
@@ -976,11 +977,11 @@ class Fit(SingleGroupApproximation):
         -------
         DataTree or MultiTrace
             Hyperparameters, latent values, and what the model makes of them. Responses that are missing are drawn from
-            the likelihood, given the latent values of each draw. Where the posterior is known by inducing
-            inputs or active rows, the standard normals that the model may declare latent values by are left out of
-            models of more than 1000 rows: without them `pm.sample_posterior_predictive` draws latent values from their
-            prior, unless the model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with
-            `Xnew`, latent values have a dim `new_point`, and what depends on them is left out.
+            the likelihood, given the latent values of each draw. A model may declare latent values by standard normals.
+            Where the posterior is known by inducing inputs or active rows, these are left out of models of more than
+            1000 rows. Without them `pm.sample_posterior_predictive` draws latent values from their prior, unless the
+            model has `gp.prior(..., reparameterize=False)`. Where rows came from `data=...`, or with `Xnew`, latent
+            values have a dim `new_point`, and what depends on them is left out.
 
         Raises
         ------
@@ -1025,7 +1026,7 @@ class Fit(SingleGroupApproximation):
     def _recording(
         self, gps: tuple[pm.gp.Latent, ...] | None, seed: int
     ) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
-        """What records draws, the names of what it is given, and what draws these."""
+        """A recorder of draws, the names of the variables that it is given, and a function that draws these."""
         classifier, hyper = self.classifier, self.hyper_posterior
         if self.log_posterior.joint:
             free = self.groups[0].group
@@ -1103,11 +1104,11 @@ class Fit(SingleGroupApproximation):
         Returns
         -------
         DataTree
-            With groups `hyperparameters`, the nodes on their natural scale; `history`; `best`; `nodes` and `posterior`,
-            what is needed to make the fit again; `observed_data`; of a dense fit `latent`; `state` where steps over
-            batches can go on from there; and `chains` where the nodes were drawn by NUTS. Draws are not in it: what
-            `sample` returns is a DataTree itself. Rows that came from `data=...` are not in it either: it says where
-            they were, and what checksum a few of them have.
+            The group `hyperparameters` has the nodes on their natural scale. Other groups are `history`, `best` and
+            `observed_data`, and for a dense fit `latent`. `nodes` and `posterior` have the values that are needed to
+            make the fit again. `state` is there where steps over batches can go on from it, and `chains` where the
+            nodes were drawn by NUTS. Draws are not in it: `sample` returns a DataTree itself. Rows that came from
+            `data=...` are not in it either: it says where they were, and what checksum a few of them have.
 
         Raises
         ------
@@ -1181,7 +1182,7 @@ class Fit(SingleGroupApproximation):
     if not TYPE_CHECKING:  # a type checker would find any attribute
 
         def __getattr__(self, name: str) -> Any:
-            """What PyMC's groups have; asked where there is no such attribute."""
+            """Return attributes of PyMC's groups; called where there is no such attribute."""
             if hasattr(type(self), name):  # it has one, which is not to be had of this fit: say so again
                 return object.__getattribute__(self, name)
             if name.startswith("_"):

@@ -17,7 +17,7 @@ __all__ = ["GPGroup", "HasMoments"]
 
 
 class HasMoments(Protocol):
-    """What a group asks of a fit."""
+    """The interface of a fit that a group needs."""
 
     def moments(self) -> tuple[dict[str, Array], dict[str, Array]]:
         """Means and standard deviations by name of value variable."""
@@ -30,7 +30,7 @@ class HasMoments(Protocol):
 class GPGroup(Group):
     """Hyperparameters at weighted points, latent values Gaussian given them, in the unconstrained space of the model.
 
-    Mean and standard deviation are kept as parameters, and set when they are first asked for; the covariance, which can
+    Mean and standard deviation are kept as parameters, and set when they are first asked for. The covariance, which can
     be large, is computed each time.
     """
 

@@ -19,9 +19,9 @@ _SAME = 1e-6  # relative difference of scores of a fit that was solved once more
 class HeldOut(Callback):
     """A callback of `pm.fit` that scores predictions of rows that are kept back, and keeps the fit that is best there.
 
-    What a fit raises, an evidence or a bound, need not say how well it predicts: where inducing inputs or many length
-    scales are learned it rises while predictions get worse. Rows that were not learned from do say it. The score of the
-    best fit is a little too good for new rows, since it is the best of several.
+    A fit raises an evidence or a bound, which need not say how well it predicts. Where inducing inputs or many length
+    scales are learned this number rises while predictions get worse. Rows that were not learned from do say it. The
+    score of the best fit is a little too good for new rows, since it is the best of several.
 
     It is for the methods of this package. Scores and the best fit are those of the latest fit that it was
     given to, also where that goes on from another one.
@@ -31,16 +31,17 @@ class HeldOut(Callback):
     X : array (m, d)
         Inputs of rows that are not among those of the fit.
     y : array (m,)
-        What was observed there, coded as what is fitted.
+        Observations of these rows, coded as those of the fit.
     every : int, optional
         Iterations from one score to the next, or steps of a fit by batches. If not given each iteration is scored, or
         by batches each epoch. The end is scored as well. A score takes a prediction, and where hyperparameters move
         after each sweep (`update="inner"`) first a solve.
     patience : int, optional
-        After how many scores in a row that are no better than the best one the fit ends, with all of its `starts`. It
-        goes on if not given.
+        Number of scores in a row that are no better than the best one, after which the fit ends, with all of its
+        `starts`. It goes on if not given.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values, as of `fit.predict`, where the graph of the model does not say what their prior is.
+        Processes that made the latent values, as of `fit.predict`, where the graph of the model does not say what their
+        prior is.
 
     Attributes
     ----------
@@ -56,10 +57,10 @@ class HeldOut(Callback):
     Raises
     ------
     TypeError
-        If `every` or `patience` is no whole number. By `pm.fit` if the method is another one.
+        If `every` or `patience` is not a whole number. `pm.fit` raises it if the method is another one.
     ValueError
-        If there are no rows, or not as many observations; by `pm.fit` after the first iteration if the model has other
-        columns or classes.
+        If there are no rows, or not as many observations. `pm.fit` raises it after the first iteration if the model has
+        other columns or classes.
 
     Examples
     --------

@@ -35,7 +35,7 @@ def dims_that_fit(model: pm.Model, name: str, shape: tuple[int, ...]) -> list[st
 def plain_dims(model: pm.Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, list[str]]:
     """Return dims of the variables of a model whose own dims have labels of another length.
 
-    PyMC makes no `DataTree` of draws of such a variable. bambi's ordinal families have one: a probability for each
+    PyMC makes no `DataTree` of draws of such a variable. Ordinal families of bambi have one: a probability for each
     threshold, with the labels of the classes.
 
     Parameters

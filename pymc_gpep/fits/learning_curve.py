@@ -43,15 +43,16 @@ def learning_curve(
     Parameters
     ----------
     fit : Fit
-        What `pm.fit(method="ivm")` returned.
+        Fit that `pm.fit(method="ivm")` returned.
     Xnew : array (m, d)
         New inputs.
     ynew : array (m,) of int
-        What was observed there.
+        Observations at the new inputs.
     every : int
         Active rows from one score to the next; the last is for all of them.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values of the model. Without it the covariance is read from the graph of the model.
+        Processes that made the latent values of the model. Without it the covariance is read from the graph of the
+        model.
     probabilities : str, optional
         How class probabilities are computed, as in `fit.predict`.
 
@@ -63,7 +64,7 @@ def learning_curve(
     Raises
     ------
     TypeError
-        If `every` is no whole number, or `fit` something else.
+        If `every` is not a whole number, or `fit` something else.
     ValueError
         If inputs or labels do not fit the model, or `every` is not positive.
 

@@ -19,8 +19,8 @@ def names_of_effects(classifier: GPClassifier) -> list[str]:
     """Return names of integrated variables, and of Deterministics that are affine in them, in the order of the model.
 
     A Deterministic is an effect where it has the shape of an integrated variable that it is made of, as
-    `pm.Deterministic("u", sigma * z)` has. It then takes the place of z, if it is made of z alone, and if z reaches the
-    rest of the model by way of it alone.
+    `pm.Deterministic("u", sigma * z)` has. It then takes the place of z, if it is made of z alone and z reaches the
+    rest of the model through it alone.
 
     Parameters
     ----------

@@ -60,7 +60,7 @@ def unreached(cross: Array, variance: Array, own: Array) -> Array:
     variance : array (q, m)
         Prior variance.
     own : array (q, n)
-        That of the fitted points.
+        Prior variance of the fitted points.
     """
     q, m, n = cross.shape
     if not m or not n:
@@ -260,7 +260,7 @@ def predict_given(
     how: str | None = None,
     tolerance: float = 5e-5,
 ) -> Prediction:
-    """What a likelihood makes of Gaussian latent values (m, c) with covariances (m, c, c), `p` if that is known."""
+    """Predict by a likelihood from Gaussian latent values (m, c) with covariances (m, c, c), given `p` if known."""
     m, log_density, outcome = len(mean), None, None
     if likelihood.n_classes(mean.shape[1]):
         error = np.full(m, np.nan)
@@ -284,7 +284,7 @@ def held_out(classifier: GPClassifier, observed: ArrayLike, n_points: int, name:
     Raises
     ------
     ValueError
-        If they are none that the likelihood allows, or not one for each point.
+        If the likelihood does not allow them, or if there is not one for each point.
     """
     return classifier.likelihood_model.check(observed, classifier.n_functions, n_points, name)
 

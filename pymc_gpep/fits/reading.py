@@ -48,26 +48,26 @@ def from_datatree(tree: xr.DataTree, model: pm.Model | None = None, *, gp: Any =
     Parameters
     ----------
     tree : DataTree
-        For example as `arviz.from_netcdf` or `arviz.from_zarr` reads it.
+        DataTree, for example as `arviz.from_netcdf` or `arviz.from_zarr` reads it.
     model : pm.Model, optional
         The model that was fitted, declared again; that of the context if not given.
     gp : pm.gp.Latent or sequence of them, optional
-        What made its latent values, for a fit with inducing inputs, by batches or by active rows that `pm.fit` was
-        given it for: the graph of the model does not say the covariance between any inputs.
+        Processes that made its latent values. A fit with inducing inputs, by batches or by active rows needs them if
+        `pm.fit` was given them. The graph of the model then does not say the covariance between any inputs.
 
     Returns
     -------
     Fit
-        With hyperparameters, their history, and the approximate posterior at each node.
+        Fit with hyperparameters, their history, and the approximate posterior at each node.
 
     Raises
     ------
     TypeError
         If `tree` is not a DataTree.
     StructureError
-        If the model is not a Gaussian process classifier; if `gp` is missing where it is needed.
+        If the model is not a Gaussian process classifier. If `gp` is missing where it is needed.
     ValueError
-        If the tree is not that of a fit, or that of another version; or if the model is another one: other labels,
+        If the tree is not that of a fit, or that of another version. If the model is another one: with other labels,
         names of classes or points, hyperparameters or priors, or another prior of the latent functions.
 
     Examples
@@ -243,7 +243,7 @@ def _weighing(nodes: xr.Dataset) -> Weighing | None:
 
 
 def _former_rows(observed: xr.Dataset) -> FormerRows | None:
-    """What a file says of rows that were not the model's; None where they were."""
+    """The record in a file of rows that were not the model's; None where they were."""
     if "checksum" not in observed.attrs:
         return None
     n_rows, n_inputs, checksum, name = (observed.attrs[field] for field in FormerRows._fields)

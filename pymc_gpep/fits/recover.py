@@ -33,24 +33,24 @@ def recover(
     """Draw latent values for each draw of the hyperparameters from a marginal model.
 
     They are drawn from the Gaussian that the approximation has at these hyperparameters. The result is as if the
-    original model, with the data that it has now, had been sampled: latent values and the Deterministics that depend on
-    them have its names, dims and coords, so `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` take it
-    with the original model.
+    original model, with the data that it has now, had been sampled. Latent values and the Deterministics that depend on
+    them have its names, dims and coords. So `pm.sample_posterior_predictive` and `pm.compute_log_likelihood` take the
+    result with the original model.
 
     Parameters
     ----------
     idata : DataTree
-        What `pm.sample(model=marginal)` returned; thinned or joined with others if wanted.
+        Draws that `pm.sample(model=marginal)` returned, thinned or joined with others if wanted.
     marginal : MarginalModel
-        What `marginalize` returned.
+        Model that `marginalize` returned.
     random_seed : int, Generator or None
     progressbar : bool
 
     Returns
     -------
     DataTree
-        With all groups of `idata`. `posterior`, `observed_data` and `constant_data` are those of the original model;
-        draws of the warm-up stay as they are.
+        DataTree with all groups of `idata`. `posterior`, `observed_data` and `constant_data` are those of the original
+        model; draws of the warm-up stay as they are.
 
     Raises
     ------

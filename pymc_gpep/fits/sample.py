@@ -74,7 +74,7 @@ def draw_functions(
 
 
 def standard_normals(hyper: HyperPosterior, chosen: NDArray[np.int64], f: Array, gps: Gps) -> Array:
-    """What the model makes latent values f (s, c, n) of its own points of, given the node of each draw; like f."""
+    """Standard normals of latent values f (s, c, n) at the model's own points, given the node of each draw; like f."""
     z = np.empty_like(f)
     for s in np.unique(chosen):
         functions = hyper.log_posterior.latent(hyper.nodes[s].theta, hyper.solution(s), gps)

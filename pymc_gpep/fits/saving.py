@@ -1,9 +1,9 @@
 """A fit as a DataTree, which xarray and ArviZ write to netCDF and Zarr files.
 
-A covariance function cannot be stored, so that reading needs the model. All else that predictions need is stored: where
-all rows are known together, hyperparameters and where solves start, from which a solve takes an iteration or two; the
-posterior itself elsewhere, whose rows may be gone. Hyperparameters on their natural scale, and latent moments of dense
-fits, are there for users who read a file without the model.
+A covariance function cannot be stored, so that reading needs the model. All else that predictions need is stored. Where
+all rows are known together, these are hyperparameters and where solves start, from which a solve takes an iteration or
+two. Elsewhere it is the posterior itself, whose rows may be gone. Hyperparameters on their natural scale, and latent
+moments of dense fits, are there for users who read a file without the model.
 """
 
 import json
@@ -108,12 +108,12 @@ def to_datatree(
 
 
 def named_classes(classifier: GPClassifier) -> str:
-    """What the classes are called, in one string."""
+    """Names of the classes, in one string."""
     return ", ".join(map(str, classifier.class_names))
 
 
 def _weighing(hyper: HyperPosterior) -> dict[str, float]:
-    """What the weights say of themselves, where they say anything; the estimate itself is the log evidence."""
+    """Reliability of the weights, empty where there is no weighing; the estimate itself is the log evidence."""
     if hyper.weighing is None:
         return {}
     columns = hyper.weighing._asdict()
@@ -121,7 +121,7 @@ def _weighing(hyper: HyperPosterior) -> dict[str, float]:
 
 
 def _observed(log_posterior: LogPosterior) -> xr.Dataset:
-    """What was observed, by the model's names; of rows that took the place of the model's what remains of them."""
+    """Observations, by the model's names; the record of rows that took the place of the model's."""
     classifier, rows = log_posterior.classifier, log_posterior.rows
     if rows is not None:
         return xr.Dataset(attrs=FormerRows.of(rows)._asdict())

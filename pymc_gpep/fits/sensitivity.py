@@ -1,4 +1,4 @@
-"""What another prior of a hyperparameter would do to a fit, by other weights of its nodes."""
+"""The effect of another prior of a hyperparameter on a fit, by other weights of its nodes."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

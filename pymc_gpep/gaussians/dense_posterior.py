@@ -59,7 +59,7 @@ class DensePosterior(Posterior[DensePrior]):
     def joint_covariance(self, left: Array, prior: Array) -> Array:
         """Prior − leftᵀ M left, (c, q, c, q), for a factor `left` (1 or c, n, q) and a prior covariance it belongs to.
 
-        With both the prior covariance K this is the covariance of f; with L, K = L Lᵀ, and the identity it is that of
+        With both the prior covariance K this is the covariance of f. With L, K = L Lᵀ, and the identity it is that of
         z, f = m + L z.
         """
 
@@ -71,8 +71,8 @@ class DensePosterior(Posterior[DensePrior]):
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         """Draws (draws, c, q) of z where f = m + L z and K = L Lᵀ: exact, by perturbation.
 
-        With f₀ ~ N(0, K) and ε from a normal distribution whose covariance is the precision of the sites,
-        f₀ + K (ε − M (f₀ + K ε)) has the posterior covariance.
+        Let f₀ ~ N(0, K), and let ε have a normal distribution whose covariance is the precision of the sites. Then f₀ +
+        K (ε − M (f₀ + K ε)) has the posterior covariance.
         """
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:

@@ -114,7 +114,7 @@ class DensePrior(Prior):
         Raises
         ------
         NotPositiveDefiniteError
-            If there are none.
+            If a covariance has no Cholesky factor.
         """
         try:
             roots = np.linalg.cholesky(self.k)

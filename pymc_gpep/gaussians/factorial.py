@@ -1,8 +1,8 @@
 """The Gaussian posterior of latent values that are independent of each other: prediction and draws.
 
 A variance v of 0 stands for no factor: such points, of which nothing was observed, follow the prior given the others.
-With P the inverse of the prior covariance of the others, and 0 in the rows and columns of such points, all that holds
-of K⁻¹ where all points have a factor holds of P.
+Let P be the inverse of the prior covariance of the others, with 0 in the rows and columns of such points. Then all that
+holds of K⁻¹ where all points have a factor holds of P.
 """
 
 from dataclasses import dataclass
@@ -25,14 +25,14 @@ __all__ = ["FactorialPosterior", "FactorialSites"]
 
 @dataclass(frozen=True, eq=False)
 class FactorialSites(Sites):
-    """What makes latent values of a prior independent, Π = Dg(1/v) − P, with the v in `precision` (c, n).
+    """Sites that make latent values of a prior independent, Π = Dg(1/v) − P, with the v in `precision` (c, n).
 
     It is not block-diagonal, and may have negative eigenvalues: at the points together it takes the prior off again.
 
     Attributes
     ----------
     prior : DensePrior
-        The one that is taken off.
+        The prior that is taken off.
     """
 
     prior: DensePrior
@@ -94,7 +94,7 @@ class FactorialPosterior(DensePosterior):
 
     @cached_property
     def _variances(self) -> Array:
-        """Of all points, (c, n)."""
+        """Variances of all points, (c, n)."""
         has = _has_factors(self.precision)
         if has.all():
             return self.precision
@@ -145,8 +145,8 @@ class FactorialPosterior(DensePosterior):
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         """Mean (n, c) and covariance (n, c, c) of each point given the distribution of the others.
 
-        Given their values the mean is m_i − D_i Σ_{j≠i} [K⁻¹]_ij (f_j − m_j), D_i = 1 / [K⁻¹]_ii, and the variance D_i;
-        they are independent, of variances v_j.
+        Given their values the mean is m_i − D_i Σ_{j≠i} [K⁻¹]_ij (f_j − m_j), D_i = 1 / [K⁻¹]_ii, and the variance is
+        D_i. The others are independent, with variances v_j.
         """
         c, n = self.precision.shape
         inverses = np.broadcast_to(self._inverses, (c, n, n))
@@ -159,12 +159,12 @@ class FactorialPosterior(DensePosterior):
         return (mean - width * self.weights).T, wide.T[:, :, None] * np.eye(c)
 
     def site_blocks(self) -> tuple[Array, Array]:
-        """There are none, since the sites do not leave points apart.
+        """Raise an error, since the sites do not leave points apart.
 
         Raises
         ------
         TypeError
-            Always; `cavities` does without.
+            Always; `cavities` needs no blocks.
         """
         raise TypeError("Factorial sites are not of single points; ask `cavities`.")
 

@@ -18,9 +18,9 @@ class InducingPosterior:
     Attributes
     ----------
     whitening : InducingWhitening
-        Of the inducing values u = L v.
+        Whitening of the inducing values u = L v.
     whitened : Whitened
-        Of v.
+        Posterior of v.
     """
 
     whitening: InducingWhitening

@@ -17,21 +17,21 @@ __all__ = ["Posterior"]
 class Posterior[P: Prior](ABC):
     """q(f) ∝ p(f) exp(νᵀf − ½ fᵀΠf), a prior times sites.
 
-    What is computed from a prior covariance that is none raises `NotPositiveDefiniteError`.
+    Computing from a prior covariance that is not a covariance matrix raises `NotPositiveDefiniteError`.
 
     Parameters
     ----------
     prior : Prior
     precision : array
-        Of the sites, in the shape of their form.
+        Precisions of the sites, in the shape of their form.
     weights : array (c, n)
-        b = ν − Πμ, the force with which the sites pull at the posterior mean μ: μ = m + K b for a covariance K.
+        b = ν − Πμ, the force with which the sites pull at the posterior mean μ. For a covariance K, μ = m + K b.
     mean : array (c, n), optional
         μ, where it is known already.
     """
 
     sites_class: ClassVar[type[Sites]]
-    """What its sites are."""
+    """Class of its sites."""
     whitens: ClassVar[bool] = False
     """Whether there is a `whitening`."""
 
@@ -126,8 +126,8 @@ class Posterior[P: Prior](ABC):
         """Mean (n, c) and covariance (n, c, c) of the latent values of each point when its own site is left out.
 
         With E_i from `site_blocks` the covariance is Σ_i + Σ_i R_i E_i⁻¹ R_iᵀ Σ_i, a sum without cancellation, and no
-        Σ_i is inverted. The site pulls with the force b_i, ν_i − Π_i μ_i for a location ν_i, so that without it the
-        mean is μ_i less that covariance times b_i.
+        Σ_i is inverted. The site pulls with the force b_i, ν_i − Π_i μ_i for a location ν_i. So without it the mean is
+        μ_i less that covariance times b_i.
 
         Parameters
         ----------
@@ -163,6 +163,6 @@ class Posterior[P: Prior](ABC):
         Raises
         ------
         TypeError
-            If there is none, see `whitens`.
+            If no such map is known, see `whitens`.
         """
         raise TypeError(f"No map from standard normals is known for {self.sites_class.form} sites; ask `whitens`.")

@@ -44,7 +44,7 @@ def posterior_class(prior: type[Prior], form: SiteForm) -> type[DensePosterior]:
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no such posterior.
     """
     if (prior, form) not in _POSTERIORS:
         known = ", ".join(f"{own.__name__} with {sites} sites" for own, sites in _POSTERIORS)

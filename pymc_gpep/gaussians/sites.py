@@ -24,7 +24,7 @@ FLOOR = 1e-200
 
 
 class SiteForm(StrEnum):
-    """What the precisions of sites look like at a point."""
+    """Forms of the precisions of sites at a point."""
 
     COUPLED = "coupled"
     """diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: blind to what is added to all latent functions."""
@@ -33,7 +33,7 @@ class SiteForm(StrEnum):
     INDEPENDENT = "independent"
     """diag(π_i): each latent function has a site of its own."""
     FACTORIAL = "factorial"
-    """Not of a point: what makes the latent values of all points independent."""
+    """Not of a point: the sites make the latent values of all points independent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Sites(ABC):
     Attributes
     ----------
     precision : array (c, n) or (n, c, c)
-        What Π is made of, in the shape of the form.
+        Array that Π is made of, in the shape of the form.
     location : array (c, n)
         ν.
     """

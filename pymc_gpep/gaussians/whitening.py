@@ -102,7 +102,7 @@ class SiteWhitening(Whitening):
     prior : DensePrior or NormalsPrior
     sites : Sites
     mean : array (c, n)
-        Of the posterior.
+        Mean of the posterior.
     log_normaliser : float
         Log integral of prior times sites.
 
@@ -167,11 +167,11 @@ class CoupledWhitening(SiteWhitening):
 class IndependentWhitening(SiteWhitening):
     """Matheron's rule, for sites of each latent function alone.
 
-    Of w, a draw of the prior, and e, noise of the sites, z = (w, e) (2c, n), with D_k = diag(π_k),
+    f follows from w, a draw of the prior, and e, noise of the sites, z = (w, e) (2c, n): with D_k = diag(π_k),
 
         f_k = f̂_k + L_k w_k − K_k D_k^½ A_k⁻¹ (D_k^½ L_k w_k + e_k),   A_k = I + D_k^½ K_k D_k^½.
 
-    In the other direction what f leaves open is drawn: if w, e give f − δ, then w + L⁻¹δ, e − D^½δ give f.
+    In the other direction what f leaves open is drawn. If w, e give f − δ, then w + L⁻¹δ, e − D^½δ give f.
 
     Parameters
     ----------

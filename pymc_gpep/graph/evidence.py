@@ -52,17 +52,17 @@ class Evidence(Op):
     Labels are (n,), or (n, c) where there is a number for each class. They are followed by a start, which is a vector,
     a factor on the approximation's tolerance, and parameters of the likelihood (p, n). No derivatives are taken through
     start and factor, since the fixed point does not depend on them. Without a start it is cold, where the shape of the
-    mean is known. With a factor other than 1, as on the way to a maximum, the prior covariance is taken to be one
-    without a look: that would be a factorisation more.
+    mean is known. With a factor other than 1, as on the way to a maximum, nothing checks that the prior covariance is
+    one. The check would be a factorisation more.
 
     Outputs: evidence, d evidence / dK, d evidence / d mean, where a neighbouring solve starts, status, iterations, and
     d evidence / d parameters. Unless the solver converged, the evidence and its derivatives are NaN and the status says
     why (`pymc_gpep.kernels.status`): in a sampler that is a divergence.
 
-    An Op that remembers starts from its last solves of the same problem, wherever they ended near by, and from the
-    input only where there were none or that does not converge: see `pymc_gpep.graph.recent_solves`.
+    An Op that remembers starts from its last solves of the same problem, wherever they ended near by. It starts from
+    the input only without such solves, or where these do not lead to convergence: see `pymc_gpep.graph.recent_solves`.
 
-    At a fixed point the derivatives are closed expressions of the sites, so the pullback multiplies outputs that are
+    At a fixed point the derivatives are closed expressions of the sites. So the pullback multiplies outputs that are
     already there; second derivatives are not defined.
     """
 

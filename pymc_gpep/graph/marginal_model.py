@@ -24,9 +24,9 @@ class MarginalModel(pm.Model):
     Parameters
     ----------
     classifier : GPClassifier
-        What was read from the original model.
+        Classifier that was read from the original model.
     approximator : Approximator
-        What integrates.
+        Approximation that integrates.
     warm : bool
         Whether evaluations start from the last ones near by.
 
@@ -70,10 +70,10 @@ def marginalize(
 ) -> MarginalModel:
     """Integrate the latent values of a classifier out, so that its hyperparameters can be sampled alone.
 
-    In the new model a Potential, the approximate log evidence, stands for the latent values and for the likelihood,
-    whose name it has with `_evidence` appended. Deterministics that depend on the latent values are left out. All other
-    random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared with it: new
-    data given to one (`pm.set_data`) are the other's as well.
+    In the new model a Potential, the approximate log evidence, stands for the latent values and for the likelihood. It
+    has the name of the likelihood with `_evidence` appended. Deterministics that depend on the latent values are left
+    out. All other random variables, Potentials, Deterministics, data, dims and coords are those of `model`, and shared
+    with it. New data given to one (`pm.set_data`) are the other's as well.
 
     Where the approximation does not converge the log density is NaN; NUTS counts that as a divergence.
 
@@ -88,26 +88,26 @@ def marginalize(
         Name of the likelihood, if the model has several.
     warm : bool
         Whether an evaluation starts from the last ones near by of its thread and process, which takes less than half
-        the sweeps. Its value then depends on these, by no more than the tolerance allows; that is enough for chains of
+        the sweeps. Its value then depends on these, by no more than the tolerance allows. This is enough for chains of
         one seed to part after some draws.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that are not integrated out.
     **options
-        Of the approximation: the parameters of its class, `NestedEP` and so on.
+        Options of the approximation: the parameters of its class, `NestedEP` and so on.
 
     Returns
     -------
     MarginalModel
-        For `pm.sample`, and then `recover`.
+        A model for `pm.sample`, and then `recover`.
 
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier, or if a random variable or a Potential besides the likelihood
+        If the model is not a Gaussian process classifier, or if a random variable or a Potential besides the likelihood
         depends on its latent values.
     ValueError
-        If there is no such method, if it does not fit the likelihood, or if covariance or mean at the initial point are
-        no Gaussian process's, as where inputs are missing.
+        If there is no such method, or if it does not fit the likelihood. If covariance or mean at the initial point are
+        not those of a Gaussian process, as where inputs are missing.
     TypeError
         If an option is not one of the approximation's.
 

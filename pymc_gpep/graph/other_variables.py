@@ -1,4 +1,4 @@
-"""What a model made from another one has in common with it."""
+"""The variables that a model made from another one shares with it."""
 
 from collections.abc import Container
 

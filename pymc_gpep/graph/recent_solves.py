@@ -2,7 +2,7 @@
 
 Samplers evaluate the same graph at one point after another and carry nothing from one to the next but the point. What
 is kept here changes how long a solve takes, and its result by no more than the tolerance allows. It is kept for each
-process and thread on its own: chains do not see each other, and a chain in a process of its own begins with nothing.
+process and thread on its own. Chains do not see each other, and a chain in a process of its own begins with nothing.
 """
 
 import os
@@ -32,7 +32,7 @@ class RecentSolves:
         self._lock = threading.Lock()
 
     def near(self, problem: Hashable) -> Neighbours | None:
-        """Solves of a problem by this thread; None if there were none."""
+        """Solves of a problem by this thread; None before the first one."""
         with self._lock:
             return self._problems.get(self._key(problem))
 
@@ -50,10 +50,10 @@ class RecentSolves:
 
 
 def place_of(prior: PriorForm, mean: Array) -> Array:
-    """What tells prior moments of a problem apart, (d,): those of a few points, in units in which solutions vary.
+    """Numbers that tell prior moments apart, (d,): those of a few points, in units in which solutions vary.
 
-    Log variances, correlations, and means in standard deviations; a hyperparameter that becomes e times as large
-    changes them by a distance of about one.
+    They are log variances, correlations, and means in standard deviations. A hyperparameter that becomes e times as
+    large changes them by a distance of about one.
     """
     n = mean.shape[1]
     chosen = np.unique(np.linspace(0, n - 1, _POINTS).round().astype(int))

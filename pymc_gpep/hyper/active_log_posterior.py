@@ -55,11 +55,11 @@ class ActiveLogPosterior(BlockLogPosterior):
     blocks : InducingBlocks or None
         None in a fit that was read without `gp`, which asks the model.
     random_seed : int
-        The same at each choice of rows.
+        Seed, the same at each choice of rows.
     rows : Rows, optional
-        What is fitted in place of the rows of the model.
+        Rows that are fitted in place of those of the model.
     inputs : array (d, columns), optional
-        Those of the active rows, where these are no longer known otherwise.
+        Inputs of the active rows, where these are no longer known otherwise.
     """
 
     kind: ClassVar[str] = "active"
@@ -88,12 +88,12 @@ class ActiveLogPosterior(BlockLogPosterior):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Of all rows, (n,)."""
+        """Labels of all rows, (n,)."""
         return checked_labels(self.blocks().rows, self.likelihood, self.classifier.n_functions)
 
     @property
     def likelihood(self) -> Likelihood:
-        """Of the model."""
+        """Likelihood of the model."""
         return self.classifier.likelihood_model
 
     @property
@@ -307,7 +307,7 @@ class HeldActive:
     ----------
     whole : ActiveLogPosterior
     solution : ActiveSolution
-        Of some hyperparameters.
+        Solution at some hyperparameters.
     """
 
     def __init__(self, whole: ActiveLogPosterior, solution: ActiveSolution) -> None:
@@ -317,7 +317,7 @@ class HeldActive:
 
     @property
     def name(self) -> str:
-        """Of the approximation."""
+        """Name of the approximation."""
         return self._whole.approximator.name
 
     def loosely(self) -> Self:
@@ -351,7 +351,7 @@ class HeldActive:
         return Evaluation(theta, bound + log_prior, slope + of_prior, bound, 1, CONVERGED, _NO_START)
 
     def solution_at(self, reached: Evaluation) -> ActiveSolution:
-        """What the rows and sites that are held make of the prior where an evaluation was."""
+        """Solution that the held rows and sites make of the prior where an evaluation was."""
         prior = active_prior(self._whole.rows_at(reached.theta), self._solution.selection.rows)
         return replace(self._solution, posterior=posterior_of(prior, self._sites), bound=reached.evidence)
 

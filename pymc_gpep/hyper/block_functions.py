@@ -43,15 +43,15 @@ class AnchoredPosterior(Protocol):
 
 
 class FittedRows(Protocol):
-    """What a log posterior knows of the rows that were fitted, and computes where it is asked for."""
+    """Values that a log posterior knows of the rows that were fitted, and computes where they are asked for."""
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """What was observed at all of them, (n,)."""
+        """Observations at all of them, (n,)."""
 
     @property
     def likelihood(self) -> Likelihood:
-        """At all of them."""
+        """Likelihood at all of them."""
 
     @property
     def own_prior(self) -> DensePrior:
@@ -68,9 +68,9 @@ class BlockFunctions(LatentFunctions):
     ----------
     prior : PriorAt
     blocks : InducingBlocks
-        What the prior is made by, on the rows that were fitted.
+        Blocks that make the prior, on the rows that were fitted.
     model_inputs : callable
-        Returns the inputs (n, d) of the model's own points.
+        Function that returns the inputs (n, d) of the model's own points.
     posterior : AnchoredPosterior
     given : FittedRows
     """
@@ -147,7 +147,7 @@ class BlockFunctions(LatentFunctions):
         return self._block(self._model_inputs())
 
     def _linear(self, rotated: NDArray[np.bool_]) -> tuple[Array, list[Array], list[Array], Array]:
-        """What all latent values of the model are made of: mean m, maps B and covariances C, with f = m + Bᵀv + e.
+        """All latent values of the model as f = m + Bᵀv + e: mean m, maps B, covariances C, and the mean of v.
 
         e ~ N(0, C − BᵀB) is what inducing values leave unsaid, of all points together. For functions that are `rotated`
         it is all of z = L⁻¹ (f − m), with C the identity.

@@ -1,4 +1,4 @@
-"""What log posteriors have in common that ask the prior for blocks, and never for a matrix of all rows."""
+"""Parts shared by log posteriors that ask the prior for blocks, and never for a matrix of all rows."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -65,7 +65,7 @@ class BlockLogPosterior(LogPosterior):
 
     @abstractmethod
     def posterior(self, solution: Any) -> AnchoredPosterior:
-        """Return the posterior of a solution; a ValueError if there is none."""
+        """Return the posterior of a solution; raise a ValueError if the solution has no posterior."""
 
     @abstractmethod
     def left_out(self, x: Array, solution: Any, gps: Gps) -> Iterator[LeftOut] | None:

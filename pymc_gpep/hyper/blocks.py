@@ -1,6 +1,6 @@
 """Hyperparameters that the same latent functions have, whose draws are weighted together.
 
-Where the prior of the hyperparameters and the prior of the latent values both are products, so is q(φ): each block has
+Where the priors of the hyperparameters and of the latent values both are products, so is q(φ). Each block then has
 weights from its own latent functions alone (Girolami and Rogers 2006, equation 4.5 and appendix A.3).
 """
 
@@ -37,8 +37,8 @@ def find_blocks(
     """Find out which functions' priors change when a hyperparameter goes from here to there.
 
     Functions that share a covariance have one block with all hyperparameters. A hyperparameter that several functions
-    have puts them into one block. Entries of a variable that depend on each other are in one block, and so are
-    variables of which one is in the prior of the other.
+    have puts them into one block. Entries of a variable that depend on each other are in one block. So are variables of
+    which one is in the prior of the other.
 
     Parameters
     ----------

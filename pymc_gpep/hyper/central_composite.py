@@ -29,20 +29,21 @@ _SPREAD = 1 / 3, 3.0  # limits to it, relative to that of the Gaussian
 class CentralComposite(HyperMethod):
     """Centre and points on a sphere, weighted to integrate the posterior (Rue, Martino and Chopin 2009, section 6.5).
 
-    The sphere is one in standardised coordinates: along the principal axes of the Gaussian at the maximum, each of
-    their two sides in units of its own, by how fast the density falls on it. A point has as weight the posterior
-    density, relative to the standard normal one and times the stretch of the volume (which Rue et al. leave out),
-    times the weight that makes mean and covariance of a standard normal distribution come out.
+    The sphere is one in standardised coordinates along the principal axes of the Gaussian at the maximum. Each of the
+    two sides of an axis has units of its own, by how fast the density falls on it. A point's weight is the posterior
+    density relative to the standard normal one, times the stretch of the volume (which Rue et al. leave out), times a
+    design weight. The design weight makes mean and covariance of a standard normal distribution come out.
 
     Parameters
     ----------
     f0 : float, optional
-        Radius of the sphere over the square root of the number d of hyperparameters. √(1 + 2 / d) if not given, so that
-        the fourth moment of a normal distribution's radius comes out as well; Rue et al. and Vanhatalo, Pietiläinen and
-        Vehtari (2010) have 1.1, which is that for d = 10.
+        Radius of the sphere over the square root of the number d of hyperparameters. If not given, it is √(1 + 2 / d),
+        so that the fourth moment of a normal distribution's radius comes out as well. Rue et al. and Vanhatalo,
+        Pietiläinen and Vehtari (2010) have 1.1, which is that for d = 10.
     resolution : int, optional
-        Of the fraction of a cube's corners that are among the points: no product of fewer different coordinates has a
-        mean over them. 5 if not given, and 4 for more than 8 hyperparameters: 14 of them take 32 corners, not 256.
+        Resolution of the fraction of a cube's corners that are among the points: no product of fewer different
+        coordinates has a mean over them. If not given, it is 5, and 4 for more than 8 hyperparameters: 14 of them take
+        32 corners, not 256.
     """
 
     f0: float | None = field(default=None, metadata=at_least(1))
@@ -88,8 +89,8 @@ class CentralComposite(HyperMethod):
 def _spread(log_posterior: LogPosterior, gaussian: GaussianAtMaximum, best: Evaluation) -> tuple[Array, Neighbours]:
     """Standard deviation to the left and to the right along each axis, relative to the Gaussian's, (2, d).
 
-    That of a normal density that falls by as much as the posterior does over two of the Gaussian's standard deviations;
-    1 where the posterior cannot be had, or does not fall. Returns what nodes may start from as well.
+    Each is that of a normal density that falls by as much as the posterior does over two of the Gaussian's standard
+    deviations. It is 1 where the posterior cannot be computed, or does not fall. Starts for nodes are returned as well.
     """
     log_posterior = log_posterior.loosely(gradients=False)
     d = gaussian.mean.size
@@ -110,8 +111,8 @@ def sphere_design(d: int, resolution: int = 5) -> Array:
     """Points (k, d) on the sphere of radius √d: the axes, and for d > 1 corners of the cube.
 
     The corners are a fraction of some resolution, so that no product of fewer different coordinates has a mean other
-    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005) for resolution V: each next is the first that
-    is no product of so many of those before it.
+    than 0. Columns are Walsh functions, as of Sanchez and Sanchez (2005) for resolution V. Each column is the first
+    that is not a product of so many of those before it.
     """
     axes = np.sqrt(d) * np.concatenate([np.eye(d), -np.eye(d)])
     if d == 1:

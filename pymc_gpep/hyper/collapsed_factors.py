@@ -26,9 +26,9 @@ def collapsed(space: Hyperparameters, log_posterior: Searched, best: Evaluation)
     ----------
     space : Hyperparameters
     log_posterior : Searched
-        What was searched.
+        Log posterior that was searched.
     best : Evaluation
-        Where the search ended.
+        Evaluation at which the search ended.
     """
     model, point = space.classifier.model, space.point(best.theta)
     further = {name: np.array(value, dtype=np.float64) for name, value in point.items()}

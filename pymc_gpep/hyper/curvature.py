@@ -29,7 +29,7 @@ class GaussianAtMaximum(NamedTuple):
 
     @property
     def neighbours(self) -> Neighbours:
-        """What starts are predicted from, in units of standard deviations."""
+        """Known ends that starts are predicted from, in units of standard deviations."""
         return Neighbours(tuple(e.theta for e in self.near), tuple(e.start for e in self.near), self.root)
 
     @property

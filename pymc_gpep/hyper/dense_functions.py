@@ -36,12 +36,12 @@ class DenseFunctions(LatentFunctions):
     point : dict
         Values of the model's value variables.
     elsewhere : callable
-        Makes prior moments at new rows, where these are wanted.
+        Function that makes prior moments at new rows, where these are wanted.
     names : str
-        What the model calls the latent values, for messages.
+        Names of the latent values in the model, for messages.
     roots : callable, optional
-        Computes factors (c, n, q) of the prior covariance that the model's variables belong to, where these are not its
-        Cholesky factors.
+        Function that computes factors (c, n, q) of the prior covariance that the model's variables belong to, where
+        these are not its Cholesky factors.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The log posterior of the hyperparameters with all latent values integrated out together.
 
-Everything happens in the unconstrained space of the model's value variables: evidence, the model's own priors and any
-other terms it has, and the Jacobians of its transforms.
+Everything is computed in the unconstrained space of the model's value variables. The terms are the evidence, the
+model's own priors and any other terms it has, and the Jacobians of its transforms.
 """
 
 from collections import deque
@@ -229,7 +229,7 @@ class DenseLogPosterior(LogPosterior):
         )  # fmt: skip
 
     def moments(self, theta: Array) -> Moments:
-        """What the approximation is of at one point."""
+        """Prior moments, labels and likelihood at one point, which the approximation takes."""
         with _one_at_a_time:
             return self._moments(self.point(theta))
 
@@ -244,7 +244,7 @@ class DenseLogPosterior(LogPosterior):
 
     @one_blas_thread()
     def solve_each(self, evaluated: Iterable[Evaluation]) -> list[Solution]:
-        """Those at several points, from where their evaluations ended, shared out like these."""
+        """Solutions at several points, from where their evaluations ended, shared out like these."""
         problems = [(self.moments(evaluation.theta), evaluation.start) for evaluation in evaluated]
         with self._team() as team:
             return team.each(lambda problem: self._solve(*problem), problems)

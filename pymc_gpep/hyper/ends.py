@@ -32,7 +32,8 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched 
     optimum : Optimum
     space : Hyperparameters
     log_posterior : Searched, optional
-        What was searched. None where the last step of a search leaves a slope: only scales of priors are looked at.
+        Log posterior that was searched. None where the last step of a search leaves a slope: only scales of priors are
+        looked at.
     """
     best, size = optimum.best, len(space.owners)
     stuck = not optimum.converged and optimum.message.startswith(_STUCK)
@@ -59,8 +60,8 @@ def looked_at(optimum: Optimum, space: Hyperparameters, log_posterior: Searched 
 def ran_away(space: Hyperparameters, first: Array, theta: Array) -> str:
     """Which scales of the priors of others ran from `first` towards where there is no bound; empty if none did.
 
-    For a search whose gradients are noisy, and which noise keeps from going all the way: the priors alone are followed
-    further in the same direction.
+    This is for a search whose gradients are noisy, and which noise keeps from going all the way. The priors alone are
+    followed further in the same direction.
     """
     moved = theta - first
     ran = _are_scales(space) & (np.abs(moved) > _SOME_WAY)
@@ -117,7 +118,7 @@ def _where_they_ran(space: Hyperparameters, theta: Array, ran: NDArray[np.bool_]
 
 
 def _at_a_border(log_posterior: Searched, best: Evaluation, slope: Array) -> str:
-    """What there is at a short way along the slope where nothing can be computed there; empty if it can."""
+    """The reason why nothing can be computed a short way along the slope; empty where it can."""
     length = np.linalg.norm(slope)
     for reach in _BEYOND:
         beyond = log_posterior(best.theta + reach * slope / (length or 1.0), best.start)

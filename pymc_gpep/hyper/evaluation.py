@@ -1,4 +1,4 @@
-"""What a log posterior computes at one point, and such evaluations as a table for files."""
+"""Values that a log posterior computes at one point, and such evaluations as a table for files."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

@@ -23,13 +23,13 @@ _ENTRIES = 32_000_000  # of the matrices of solutions that are kept, taken as (c
 class HyperPosterior:
     """Σ_s w_s δ(θ − θ_s): nodes θ_s in the unconstrained space, their weights, and a solution at each.
 
-    Given a node, the latent values have the Gaussian of the approximation there; everything else about the joint
+    Given a node, the latent values have the Gaussian of the approximation there. Everything else about the joint
     posterior, moments, draws and predictions, is that of this mixture.
 
     Parameters
     ----------
     name : str
-        How it came about, one of `pymc_gpep.hyper.HYPER`.
+        Name of the method that made it, one of `pymc_gpep.hyper.HYPER`.
     log_posterior : LogPosterior
     nodes : sequence of Evaluation
     weights : array (s,)
@@ -41,8 +41,8 @@ class HyperPosterior:
     message : str
         How it went, in words.
     weighing : Weighing, optional
-        What the weights say of themselves, where they are those of importance sampling: effective size, Pareto k, and
-        the standard error of log p(y).
+        Reliability of the weights, where they are those of importance sampling: effective size, Pareto k, and the
+        standard error of log p(y).
     draws : DataTree, optional
         The Markov chains that nodes were taken from.
     solved : mapping, optional
@@ -51,7 +51,7 @@ class HyperPosterior:
     Notes
     -----
     A solution has matrices of the size of the prior covariance. Starts are kept for all nodes, solutions for the first
-    so many as fit a fixed amount of memory; the others are solved again when wanted, from their own starts, which takes
+    so many as fit a fixed amount of memory. The others are solved again when wanted, from their own starts, which takes
     an iteration or two.
     """
 

@@ -74,7 +74,7 @@ class Hyperparameters:
 
     @property
     def labels(self) -> TensorVariable:
-        """What was observed, (n,), a constant."""
+        """Observations, (n,), a constant."""
         (labels,) = graph_replace([self.classifier.labels], self.data, strict=False)
         return labels
 

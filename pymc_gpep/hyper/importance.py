@@ -24,8 +24,8 @@ class ImportanceSampling(HyperMethod):
     """Draws of a Student t distribution at the maximum, weighted by the posterior density over their own.
 
     The scale of the proposal is that of the Gaussian with the second derivatives of the log posterior, in the
-    unconstrained space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024); log p(y) is
-    the log of their mean, exact but for Monte Carlo error and what the approximation of the evidence is off. Draws are
+    unconstrained space. The tail of the weights is smoothed (Vehtari, Simpson, Gelman, Yao and Gabry 2024). The log of
+    their mean is log p(y), exact but for Monte Carlo error and the error of the approximate evidence. Draws are
     quasi-random, a scrambled Halton sequence: for a few hyperparameters the error is well below the standard error,
     which is that of independent draws.
 
@@ -91,7 +91,7 @@ class ImportanceSampling(HyperMethod):
         return np.asarray(z[np.argsort((z**2).sum(axis=1), kind="stable")])
 
     def _log_density(self, z: Array, gaussian: GaussianAtMaximum) -> Array:
-        """Of the proposal at hyperparameters that are z (s, d), standardised."""
+        """Log density of the proposal at hyperparameters that are z (s, d), standardised."""
         d, dof = z.shape[1], self.dof
         constant = gammaln(0.5 * (dof + d)) - gammaln(0.5 * dof) - 0.5 * d * np.log(dof * np.pi)
         volume = np.linalg.slogdet(gaussian.root)[1]

@@ -1,9 +1,9 @@
 """Hyperparameters and inducing inputs learned while EP runs: one sweep, then one step along the gradient.
 
-Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence with the sites held, as
-natural parameters of whitened inducing values, which is exact wherever the iteration has got to. A variational bound is
-climbed in the same way, with a step along its natural gradient for a sweep; it is one wherever the sites are, so that
-no step has to be taken which lowers it.
+The scheme is that of Villacampa-Calvo and Hernández-Lobato (2017, section 2.3). The gradient is that of the evidence
+with the sites held, as natural parameters of whitened inducing values. It is exact wherever the iteration has got to. A
+variational bound is climbed in the same way, with a step along its natural gradient for a sweep. It is a bound wherever
+the sites are, so that no step has to be taken which lowers it.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ class Direction(Protocol):
     """Makes steps of gradients, one after the other."""
 
     def __call__(self, gradient: Array) -> Array:
-        """What to add to the parameters."""
+        """Return the step to add to the parameters."""
 
     def shorten(self) -> None:
         """Go on with shorter steps, since the last one led down, or where nothing can be computed."""
@@ -63,16 +63,16 @@ class SignedSteps:
 
 
 class OptimiserSteps:
-    """Those of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
+    """Steps of an optimiser of PyMC, such as `pm.adam(learning_rate=0.02)`.
 
     They grow a little with every one, and are halved where one was refused.
 
     Parameters
     ----------
     optimiser : function of ([gradient], [shared variable])
-        That makes updates for what minimises.
+        Optimiser, which makes updates that minimise.
     most : float
-        How many times as long as the optimiser makes them they may be. They begin at once.
+        Limit on the factor by which steps are longer than the optimiser makes them. The factor begins at 1.
     """
 
     def __init__(self, optimiser: Callable[..., Any], most: float = 1.0) -> None:

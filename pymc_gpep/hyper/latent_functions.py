@@ -98,7 +98,7 @@ class LatentFunctions(ABC):
     @property
     @abstractmethod
     def labels(self) -> Observed:
-        """What was observed there, (n,)."""
+        """Observations there, (n,)."""
 
     @property
     @abstractmethod
@@ -197,8 +197,8 @@ class LatentFunctions(ABC):
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
         """Return draws (count, c, B) of f at inputs (m, d), part by part; at the rows that were fitted if None.
 
-        What the draws of all parts share is drawn first: the same generator gives the same functions at any inputs.
-        Given these, values at new inputs are independent.
+        Numbers that the draws of all parts share are drawn first: the same generator gives the same functions at any
+        inputs. Given these, values at new inputs are independent.
         """
 
 

@@ -39,13 +39,13 @@ class LogPosterior(ABC):
     approximator : Approximator, SparseApproximation or IVM
         The approximation with its options.
     kind : str
-        What a file calls it.
+        Name of its kind in a file.
     by : str
-        What the posterior of the latent functions is known by, in words.
+        Values by which the posterior of the latent functions is known, in words.
     joint : bool
         Whether there is a joint posterior of all latent values at the rows.
     learns : str
-        What a search finds, in words that begin a sentence.
+        Quantities that a search finds, in words that begin a sentence.
     """
 
     kind: ClassVar[str]
@@ -58,7 +58,7 @@ class LogPosterior(ABC):
 
     @property
     def classifier(self) -> GPClassifier:
-        """What was read from the model."""
+        """The classifier that was read from the model."""
         return self.space.classifier
 
     @property
@@ -94,7 +94,7 @@ class LogPosterior(ABC):
 
     @property
     def number(self) -> str:
-        """What its evidence is, in words."""
+        """Kind of its evidence, in words."""
         return "log evidence"
 
     def loosely(self, gradients: bool = True) -> Self:
@@ -205,7 +205,7 @@ class LogPosterior(ABC):
 
     @abstractmethod
     def observed(self, gps: Gps = None) -> Observed:
-        """What was observed at the rows that were fitted, (n,)."""
+        """Observations at the rows that were fitted, (n,)."""
 
     @staticmethod
     def state(converged: bool) -> str:
@@ -246,7 +246,7 @@ class LogPosterior(ABC):
         Parameters
         ----------
         what : str
-            What needs it, for the message.
+            Caller that needs it, for the message.
         """
         if self.joint:
             return

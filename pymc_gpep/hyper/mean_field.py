@@ -27,30 +27,31 @@ _PATIENCE = 5  # steps in which a bound must rise, as draws have a part in it
 class MeanField(HyperMethod):
     """Variational Bayes of the hyperparameters with their parents, by weighted draws from their priors.
 
-    In turn the posterior of the latent values, the weights of new draws of the hyperparameters from their priors given
-    their parents, and the parents at their most probable values given the mean of the hyperparameters, see
-    `pymc_gpep.hyper.mean_field_steps`. That mean is taken on the natural scale. Nodes are the draws of the last step;
-    given a node the latent values have the Gaussian of the approximation there. Where latent functions have
-    hyperparameters of their own, each has its own posterior, with weights from that function's latent values alone.
+    Each step computes the posterior of the latent values, then weights, then parents, see
+    `pymc_gpep.hyper.mean_field_steps`. The weights are those of new draws of the hyperparameters from their priors
+    given their parents. The parents are at their most probable values given the mean of the hyperparameters. That mean
+    is taken on the natural scale. Nodes are the draws of the last step; given a node the latent values have the
+    Gaussian of the approximation there. Where latent functions have hyperparameters of their own, each has its own
+    posterior, with weights from that function's latent values alone.
 
     Parameters
     ----------
     draws : int
-        In each step; at least 100, for their weights to have a tail.
+        Draws in each step; at least 100, for their weights to have a tail.
     steps : int
-        Limit on them.
+        Limit on steps.
     weights : {"authors", "utilities", "latent", "printed"}
         How draws are weighted, see `pymc_gpep.hyper.mean_field_weights`. `"authors"` are the weights of Girolami and
-        Rogers' own program: they predict best on the paper's data, are for functions of variance 1, make no bound, and
-        leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
+        Rogers' own program, and predict best on the paper's data. They are for functions of variance 1, make no bound,
+        and leave a magnitude to its prior. `"utilities"` and `"latent"` belong to two bounds of log p(y), the former to
         the higher one. `"printed"` are the weights of the paper's equation 4.5, which remove all inputs on its toy.
-        `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step;
-        the others begin at the maximum and have as many updates as they need.
+        `"authors"` and `"printed"` begin at the means of the priors and have one update of the latent values a step.
+        The others begin at the maximum and have as many updates as they need.
     inner : int, optional
         How many updates of the latent values there are in a step, if not as many as go with the weights.
     tolerance : float
-        It ends where five steps have not raised the bound by this much, relative. With weights that make no bound all
-        steps are made, and a message tells whether the bound at the mean of the hyperparameters still rises.
+        The method ends where five steps have not raised the bound by this much, relative. With weights that make no
+        bound all steps are made, and a message tells whether the bound at the mean of the hyperparameters still rises.
 
     Examples
     --------
@@ -131,7 +132,7 @@ class MeanField(HyperMethod):
         )
 
     def _weighing(self, step: Step) -> Weighing:
-        """What the weights say, of several blocks with those that can be relied on least."""
+        """Reliability of the weights; of several blocks that of the worst."""
         blocks = [Weighing.of(logs, smooth(logs[np.isfinite(logs)])[1]) for logs in step.log_weights]
         error = float(np.linalg.norm([block.estimate.error for block in blocks]))
         return Weighing(

@@ -1,10 +1,12 @@
 """Steps of variational Bayes for latent values, hyperparameters and their parents together.
 
-Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with utilities v, the
-hyperparameters φ of the latent values' prior, and the parents ψ of the priors of φ at a point. A step sets
+Girolami and Rogers (2006, sections 4.3 and 4.4) take the posterior to be q(f) q(v) q(φ), with the parents ψ of the
+priors of φ at a point. Here v are utilities, and φ the hyperparameters of the latent values' prior. A step sets
 
     q(f) = N(f̃, S), S_k = K_k (K_k + I)⁻¹ with K at the mean φ̃,                           equations 4.1 and 4.6
+
     q(φ) ∝ p(φ | ψ̃) Π_k exp r_k(φ), with r_k one of `pymc_gpep.hyper.mean_field_weights`,          equation 4.5
+
     ψ̃ = argmax p(ψ) p(φ̃ | ψ), unconstrained,                                             equation 4.8
 
 To put φ̃ for φ in K is the paper's first-order approximation of E[K⁻¹] (appendix A.1). Where latent functions have

@@ -1,17 +1,21 @@
 """Weights of draws of the hyperparameters in variational Bayes, by name.
 
-The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). With q(f) = N(f̃, S), the mean
-utilities ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃, and the prior N(m, K) of the latent values at φ, these are:
+The logarithm of a draw's weight is a sum over latent functions k of terms r_k(φ). Let q(f) = N(f̃, S), and let N(m, K)
+be the prior of the latent values at φ. The mean utilities are ṽ = f̃ + ∂ log p(y | f̃) / ∂f̃. The terms are:
 
 - "authors": −½ (f̃_k − m_k)ᵀ (K_k + I)⁻¹ (f̃_k − m_k), of the program behind the results of Girolami and Rogers (2006).
+
 - "utilities": log N(ṽ_k | m_k, K_k + I), the latent values integrated out, which is the best q(φ) of q(v) q(f, φ).
+
 - "latent": log N(f̃_k | m_k, K_k) − ½ tr K_k⁻¹ S_k, which is the best q(φ) of q(f) q(v) q(φ).
+
 - "printed": log N(f̃_k | m_k, K_k), equation 4.5 of their paper, which has no trace.
 
-Two of them make a lower bound of log p(y | ψ̃), as far as the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is its
-expectation. With weights of the latent values and with those of the utilities it is
+Two of them bound log p(y | ψ̃) from below, as far as the mean of exp r_s over draws φ_s ~ p(φ | ψ̃) is its expectation.
+With weights of the latent values and with those of the utilities the bound is
 
     Σ_i log p(y_i | f̃_i) − ½ Σ_k tr S_k + ½ Σ_k log|2πe S_k| + log mean_s exp r_s,
+
     Σ_i log p(y_i | f̃_i) + ½ |ṽ − f̃|² + ½ c n log 2π + log mean_s exp r_s,
 
 the latter for q(v) = N(f̃, I) truncated to the cones of the labels. The documentation's page on mathematics derives the

@@ -25,7 +25,7 @@ FLAT = 1e-8
 
 
 def why_stopped(stopped: BaseException) -> str:
-    """What an interrupt, or the StopIteration of a callback, says of the end of a search."""
+    """The reason that an interrupt, or the StopIteration of a callback, gives for the end of a search."""
     return str(stopped) or ("Interrupted." if isinstance(stopped, KeyboardInterrupt) else "Stopped by a callback.")
 
 
@@ -34,13 +34,13 @@ class Searched(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the approximation that it stands on."""
+        """Name of the approximation that it stands on."""
 
     def loosely(self) -> Self:
         """The same, evaluated as accurately as a search needs."""
 
     def point(self, theta: Array, /) -> PointType:
-        """What a flat vector stands for, by name."""
+        """Values that a flat vector stands for, by name."""
 
     def check_moments(self, theta: Array, /) -> None:
         """Raise a ValueError if there is something wrong with the prior at one point."""

@@ -20,8 +20,8 @@ _LARGEST = 1.0  # Newton step
 def most_probable_parents(hierarchy: Hierarchy, start: PointType, children: Mapping[str, Any]) -> PointType:
     """Values of the parents' value variables at the maximum of their log density, unconstrained, given the children.
 
-    For a conjugate pair, φ ~ Exponential(ψ) with ψ ~ Gamma(σ, τ), that is ψ = (σ + 1) / (τ + φ), which is also the mean
-    of ψ given φ (Girolami and Rogers 2006, equation 4.8): the Jacobian of the logarithm makes the two one.
+    For a conjugate pair, φ ~ Exponential(ψ) with ψ ~ Gamma(σ, τ), the maximum is at ψ = (σ + 1) / (τ + φ). This is also
+    the mean of ψ given φ (Girolami and Rogers 2006, equation 4.8): the Jacobian of the logarithm makes the two one.
 
     Parameters
     ----------

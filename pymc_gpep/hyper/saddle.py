@@ -58,7 +58,7 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
 
 
 def defined_beside(evaluate: Evaluate, theta: Array, size: int) -> Evaluation | None:
-    """A point beside one at which nothing can be computed, by a move of what is 0 there; None if there is none.
+    """A point beside one at which nothing can be computed, by a move of what is 0 there; None if no move finds one.
 
     A magnitude that begins at 0 makes a prior covariance of zeros, which has no Cholesky factor.
     """

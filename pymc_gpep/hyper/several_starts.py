@@ -31,12 +31,12 @@ class Listener:
     Parameters
     ----------
     answer : callable
-        What calls are for, one at a time, in the thread that listens.
+        Function that answers calls, one at a time, in the thread that listens.
 
     Attributes
     ----------
     ended_by : BaseException or None
-        What ended the work before it was done.
+        Exception that ended the work before it was done.
     """
 
     def __init__(self, answer: Callable[..., None]) -> None:
@@ -68,13 +68,13 @@ class Listener:
 
         Returns
         -------
-        What the work does, which is to come to an end where a call or `check` raises.
+        Return value of the work, which is to come to an end where a call or `check` raises.
 
         Raises
         ------
         BaseException
-            What the work raises, or what the answer to a call raised; but not StopIteration and KeyboardInterrupt of
-            the answer, which end the work like an interrupt.
+            If the work raises, or if the answer to a call raised. StopIteration and KeyboardInterrupt of the answer are
+            not raised: they end the work like an interrupt.
         """
         with ThreadPoolExecutor(1) as thread:
             done = thread.submit(copy_context().run, work)
@@ -139,9 +139,9 @@ def maximise_from(
 ) -> Optimum:
     """Find the maximum from each of several points; the best is kept, and where all of them ended.
 
-    The first search is alone. Those that follow run side by side, eight at a time, on the threads that there are. One
-    that comes near where another had ended before these began is over, and counts as ended there. So what is found does
-    not depend on the number of threads.
+    The first search is alone. The searches that follow run side by side, eight at a time, on the threads that there
+    are. One that comes near where another had ended before these began is over, and counts as ended there. So what is
+    found does not depend on the number of threads.
 
     Parameters
     ----------
@@ -149,10 +149,11 @@ def maximise_from(
     points : array (k, d)
         Where to begin, unconstrained.
     max_iterations : int
-        Of each search.
+        Limit on iterations of each search.
     callback : callable
-        Called with the history of a search and its number after each iteration, in this thread; StopIteration or
-        KeyboardInterrupt from it end all of them, and the best point so far is kept. So does an interrupt.
+        Function that is called with the history of a search and its number after each iteration, in this thread.
+        StopIteration or KeyboardInterrupt from it end all searches, and the best point so far is kept. So does an
+        interrupt.
     start : array, optional
         `Evaluation.start` of a point near the first of `points`.
     flat : float

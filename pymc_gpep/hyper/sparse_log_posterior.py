@@ -39,8 +39,8 @@ __all__ = ["SparseLogPosterior"]
 class SparseLogPosterior(BlockLogPosterior):
     """log p(θ, Z | y) up to a constant, with gradient, as EP with the inducing inputs Z has it; Z has a flat prior.
 
-    A flat vector is θ, unconstrained, and where they are learned the inducing inputs, in units of the standard
-    deviation of their column of the model's inputs.
+    A flat vector is θ, unconstrained, and, where they are learned, the inducing inputs. These are in units of the
+    standard deviation of their column of the model's inputs.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ class SparseLogPosterior(BlockLogPosterior):
     learn : bool
         Whether inducing inputs are part of the flat vector, or stay as they are.
     rows : Rows, optional
-        What is fitted in place of the rows of the model.
+        Rows that are fitted in place of those of the model.
     units : array (d,), optional
-        Of the columns of inducing inputs, where the rows are no longer there to tell.
+        Units of the columns of inducing inputs, where the rows are no longer there to tell.
     """
 
     kind: ClassVar[str] = "inducing"
@@ -96,7 +96,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @cached_property
     def labels(self) -> NDArray[np.int64]:
-        """Of all rows; empty where workers read their own."""
+        """Labels of all rows; empty where workers read their own."""
         return checked_labels(self.blocks().rows, self.classifier.likelihood_model, self.classifier.n_functions)
 
     @cached_property
@@ -241,9 +241,9 @@ class SparseLogPosterior(BlockLogPosterior):
         return found
 
     def after_one_sweep(self, theta: Array, start: Array) -> Evaluation:
-        """After one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
+        """Evaluate after one sweep from the sites of a neighbour, with the gradient for the sites that it ends with.
 
-        The log posterior is that before the sweep. It is none of the model until EP has converged; the gradient is
+        The log posterior is that before the sweep. It is not that of the model until EP has converged; the gradient is
         exact for the sites as they are.
         """
 

@@ -18,10 +18,10 @@ _EFFECT = 1e-6  # least change that counts as one
 
 
 class PriorView(NamedTuple):
-    """What hyperparameters say of the latent functions before labels are seen."""
+    """Summary of the prior of the latent functions, before labels are seen."""
 
     log_sd: float
-    """Of the median standard deviation."""
+    """Logarithm of the median standard deviation."""
     correlation: dict[str, float]
     """Median correlation of each kind of pairs of points."""
 
@@ -34,14 +34,14 @@ def pairs_by_kind(labels: NDArray[np.int64]) -> dict[str, NDArray[np.bool_]]:
 
 
 def correlations(k: Array, rows: slice = slice(None)) -> Array:
-    """Of covariances (1 or c, n, n), some of their rows; 0 where there is none."""
+    """Correlations of covariances (1 or c, n, n), some of their rows; 0 where they are undefined."""
     with np.errstate(all="ignore"):
         sd = np.sqrt(k.diagonal(axis1=1, axis2=2))
         return np.nan_to_num(k[:, rows] / (sd[:, rows, None] * sd[:, None, :]))
 
 
 def view(k: Array, pairs: dict[str, NDArray[np.bool_]]) -> PriorView:
-    """Of covariances (1 or c, n, n), over all functions; of many points, pairs with some of them."""
+    """View of covariances (1 or c, n, n), over all functions; of many points, pairs with some of them."""
     rows = slice(None, None, -(-k.shape[1] // _ROWS))
     r = correlations(k, rows)
     chosen = {kind: which[rows] for kind, which in pairs.items()}
@@ -80,9 +80,9 @@ _SAME = 0.5  # correlation above which points are the same, at scales far too sh
 def starting_points(log_posterior: LogPosterior, first: Array, count: int, random_seed: int = 0) -> Array:
     """Points (count, d) of the unconstrained space to begin at, `first` the first of them.
 
-    Those that follow have length scales at which the median correlation between nearest neighbours, or between points
-    of different or of the same class, is a given one, and a magnitude above the noise. The rest, and those where no
-    length scale is found that does this, are draws from the prior.
+    The next points have a magnitude above the noise, and length scales at which a median correlation is a given one.
+    The correlation is that between nearest neighbours, or between points of different or of the same class. The rest,
+    and those where no length scale is found that does this, are draws from the prior.
 
     Parameters
     ----------
@@ -90,7 +90,7 @@ def starting_points(log_posterior: LogPosterior, first: Array, count: int, rando
     first : array (d,)
     count : int
     random_seed : int
-        For the draws.
+        Seed of the draws.
     """
     if count == 1 or not first.size:
         return first[None]

@@ -1,6 +1,6 @@
 """Importance weights: what their mean estimates, and their tail, smoothed.
 
-What the shape of the tail says is from Vehtari, Simpson, Gelman, Yao and Gabry (2024).
+The meaning of the shape of the tail is from Vehtari, Simpson, Gelman, Yao and Gabry (2024).
 """
 
 from typing import Any, NamedTuple
@@ -60,7 +60,7 @@ def importance_estimate(log_weights: Array) -> tuple[Estimate, float]:
 
 
 class Weighing(NamedTuple):
-    """What the weights of draws say: what their mean estimates, and how far they can be relied on."""
+    """The weights of draws in numbers: what their mean estimates, and how far they can be relied on."""
 
     estimate: Estimate
     """Log of the mean of the weights."""
@@ -72,7 +72,7 @@ class Weighing(NamedTuple):
 
     @classmethod
     def of(cls, log_weights: Array, pareto_k: float) -> "Weighing":
-        """Of log weights (draws,), smoothed."""
+        """Return the weighing of log weights (draws,), smoothed."""
         return cls(*importance_estimate(log_weights), pareto_k, len(log_weights))
 
     @property
@@ -183,7 +183,7 @@ def stand_for_posterior(pareto_k: float, effective_size: float, draws: int, limi
     """Whether weighted draws can be trusted: k below the limit, or weights all but alike.
 
     The Pareto k does not know the scale of the tail. Where weights are so alike that draws are worth 0.9 of their
-    number a tail of any finite mean (k below 1) carries little. Those of a proper density have a finite mean; an
+    number a tail of any finite mean (k below 1) carries little. Weights of a proper density have a finite mean. An
     estimate of 1 and more is of a tail that has hardly begun, and says nothing where draws are worth 0.99.
     """
     worth = effective_size / draws

@@ -36,23 +36,24 @@ def plot_active(
 ) -> Axes:
     """Draw class probabilities over one or two inputs, the data, and rings around the active rows.
 
-    As in Figure 5 of Girolami and Rogers (2006).
+    The plot is that of Figure 5 of Girolami and Rogers (2006).
 
     Parameters
     ----------
     fit : Fit
-        What `pm.fit(method="ivm")` returned.
+        Fit that `pm.fit(method="ivm")` returned.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values of the model. Without it the covariance is read from the graph of the model.
+        Processes that made the latent values of the model. Without it the covariance is read from the graph of the
+        model.
     Xnew : array (m, d), optional
         New inputs of which one or two vary, two on a regular grid, see `input_grid`. The default is a grid around the
         data.
     ax : matplotlib.axes.Axes, optional
     legend : bool
     ring_kwargs : dict, optional
-        For `Axes.scatter`: the rings.
+        Arguments of `Axes.scatter`: the rings.
     **kwargs
-        For `plot_probabilities`.
+        Arguments of `plot_probabilities`.
 
     Returns
     -------
@@ -102,21 +103,21 @@ def plot_learning_curve(
 ) -> NDArray[Any]:
     """Draw scores of predictions against the number of active rows.
 
-    As in Figures 5 and 6 of Girolami and Rogers (2006).
+    The plots are those of Figures 5 and 6 of Girolami and Rogers (2006).
 
     Parameters
     ----------
     curves : Dataset or dict of them
-        What `gpep.learning_curve` returned; with their names where there are several.
+        Results of `gpep.learning_curve`, with their names where there are several.
     axes : array of matplotlib.axes.Axes, optional
-        Two.
+        Two axes.
     line_kwargs : dict, optional
-        For `Axes.plot`.
+        Arguments of `Axes.plot`.
 
     Returns
     -------
     array (2,) of matplotlib.axes.Axes
-        Of the mean log predictive density and of the accuracy.
+        Axes of the mean log predictive density and of the accuracy.
 
     Raises
     ------

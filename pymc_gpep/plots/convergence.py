@@ -29,20 +29,21 @@ def plot_convergence(
     Parameters
     ----------
     results : Fit, Solution or Convergence, or dict of str to them
-        What `pm.fit` returned, or for "sites" also what an approximation's `solve` returned.
+        Results of `pm.fit`, or for "sites" also of an approximation's `solve`.
     of : {"hyperparameters", "sites"}
-        Iterations of the optimiser, each with its hyperparameters; or those of the approximation, for a fit at the
-        hyperparameters that it ended with and from a cold start: it is solved once more.
+        Iterations of the optimiser, each with its hyperparameters, or those of the approximation. For the latter a fit
+        is solved once more, at the hyperparameters that it ended with and from a cold start.
     axes : array of two matplotlib.axes.Axes, optional
     legend : bool
     line_kwargs : dict, optional
-        For `Axes.plot`.
+        Arguments of `Axes.plot`.
 
     Returns
     -------
     array (2,) of matplotlib.axes.Axes
-        The log evidence; and for "hyperparameters" the largest slope of the log posterior in the unconstrained space,
-        for "sites" the residual, see `Convergence`, with the tolerance as a dotted line.
+        Axes of the log evidence and of the distance from the end. For "hyperparameters" the distance is the largest
+        slope of the log posterior in the unconstrained space. For "sites" it is the residual, see `Convergence`, with
+        the tolerance as a dotted line.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What a Gaussian approximation makes of the likelihood of two points."""
+"""Gaussians that an approximation puts in place of the likelihood of two points."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ def plot_effective_likelihoods(
 ) -> NDArray[Any]:
     """Draw the Gaussians that stand for the likelihood of two points, over the likelihood itself.
 
-    A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has, for one method, their contours,
-    in grey those of the likelihood, p(y_i | f_i) p(y_j | f_j), where both have fallen to the same parts of their
-    maximum, and as an ellipse that holds 90 per cent of it the prior of both latent values. A good approximation is
-    like the likelihood where the prior is (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their
+    A Gaussian posterior is the prior times such Gaussians, its sites. Each panel has for one method the contours of the
+    sites, and in grey those of the likelihood, p(y_i | f_i) p(y_j | f_j). Contours are where both have fallen to the
+    same parts of their maximum. An ellipse holds 90 per cent of the prior of both latent values. A good approximation
+    is like the likelihood where the prior is (Figure 5 of Nickisch and Rasmussen 2008). Hyperparameters are at their
     maximum.
 
     Parameters
     ----------
     results : dict of str to Fit, or Fit
-        What `pm.fit` returned for models of one latent function.
+        Fits that `pm.fit` returned for models of one latent function.
     points : tuple of two labels or int
         Training points, as the coords of the model name them; their positions where they do not.
     levels : sequence of float
         Parts of the maximum at which contours are.
     axes : array of matplotlib.axes.Axes, optional
-        One for each method.
+        One axes for each method.
     contour_kwargs : dict, optional
-        For `Axes.plot`: the contours of the Gaussians.
+        Arguments of `Axes.plot`: the contours of the Gaussians.
 
     Returns
     -------
@@ -63,10 +63,10 @@ def plot_effective_likelihoods(
     Raises
     ------
     TypeError
-        If a result is no fit, or if points have several latent values.
+        If a result is not a fit, or if points have several latent values.
     ValueError
-        If there is no such point, if both are the same, if `levels` are no parts of 1, or if the sites of a method are
-        not each of one point.
+        If there is no such point, or if both are the same. If `levels` are not parts of 1, or if the sites of a method
+        are not each of one point.
 
     Examples
     --------

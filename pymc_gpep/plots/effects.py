@@ -74,8 +74,8 @@ def plot_effects(
     fit : Fit
     name : str or list of str
         An integrated variable, or a Deterministic that `Fit.effects` takes, of one or two axes. A list of names has a
-        panel for each. Two axes are drawn as one series for each entry of the shorter one, or of the one that is not
-        along `x`, with a legend.
+        panel for each. Two axes are drawn as one series for each entry of the shorter one, with a legend. With `x`
+        there is one series for each entry of the axis that is not along `x`.
     x : array (m,) or (m, 2), optional
         An input of each entry, along which a curve with a band is drawn; with two columns, a map of the means. Without
         it there is a line for each entry, with its label.

@@ -46,15 +46,17 @@ def plot_evidence_grid(
 ) -> NDArray[Any]:
     """Draw what `gpep.evidence_grid` computed, as in Figure 7 of the nested EP paper.
 
-    Over two hyperparameters: contours, or cells for what takes few values, a row for each quantity and a column for
-    each method; the best point of the grid is marked, and what did not converge is left white. Over one: lines.
+    Over two hyperparameters there are contours, or cells for quantities of few values, with a row for each quantity and
+    a column for each method. The best point of the grid is marked, and points that did not converge are left white.
+    Over one hyperparameter there are lines.
 
     Parameters
     ----------
     grids : Dataset or dict of str to Dataset
-        What `gpep.evidence_grid` returned, by name of the method.
+        Results of `gpep.evidence_grid`, by name of the method.
     quantities : sequence of str, optional
-        What to draw, such as "evidence", "mlpd", "accuracy" or "iterations": all scores but `information` if not given.
+        Quantities to draw, such as "evidence", "mlpd", "accuracy" or "iterations": all scores but `information` if not
+        given.
     levels : int or sequence of float
         Contours: so many, close together near the best value, or at these values.
     axes : array of matplotlib.axes.Axes, optional

@@ -1,4 +1,4 @@
-"""What axes have where the same values are on both, or where several are compared."""
+"""Lines and limits of axes where the same values are on both, or where several axes are compared."""
 
 from __future__ import annotations
 

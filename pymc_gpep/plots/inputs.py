@@ -97,7 +97,7 @@ def varying(x: Array) -> list[int]:
     Raises
     ------
     ValueError
-        If it is none, or more than two.
+        If no column differs, or if more than two do.
     """
     columns = [int(j) for j in np.flatnonzero(np.ptp(x, axis=0) > 0)] if len(x) else []
     if len(columns) not in (1, 2):

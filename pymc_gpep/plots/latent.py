@@ -59,8 +59,8 @@ def plot_latent_pair(
 ) -> Axes:
     """Draw the posterior of two latent values, as each method has it, on the same axes.
 
-    Where a point has several latent values, those of one `point` for two `classes`; where it has one, those of two
-    `points`.
+    Where a point has several latent values, they are those of one `point` for two `classes`. Where it has one, they are
+    those of two `points`.
 
     A fit is drawn as the ellipses of its Gaussian, draws from MCMC as points with the contours of a smoothed density
     (Figures 3, 4 and 6 of the nested EP paper). On the dotted line both latent values are equal.
@@ -68,7 +68,7 @@ def plot_latent_pair(
     Parameters
     ----------
     results : dict of str to a fit or DataTree
-        What `pm.fit` returned, and draws.
+        Fits that `pm.fit` returned, and draws.
     point : label or int
         A training point, as the coords of the model name it; its position where they do not.
     classes : tuple of two labels or int
@@ -95,10 +95,10 @@ def plot_latent_pair(
     Raises
     ------
     TypeError
-        If a result is neither a fit nor a DataTree, or if `point` and `classes` are given where points have one latent
+        If a result is neither a fit nor a DataTree. If `point` and `classes` are given where points have one latent
         value, or `points` where they have several.
     ValueError
-        If there is no such point or class, if both are the same, or if `masses` are no probabilities.
+        If there is no such point or class, if both are the same, or if `masses` are not probabilities.
 
     Examples
     --------
@@ -147,7 +147,7 @@ def plot_latent_pairs(
     Parameters
     ----------
     results : dict of str to a fit or DataTree
-        What `pm.fit` returned, and draws.
+        Fits that `pm.fit` returned, and draws.
     point : label or int
         A training point, as the coords of the model name it; its position where they do not. None where the likelihood
         is of one latent function.

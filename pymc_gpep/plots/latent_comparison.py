@@ -29,22 +29,22 @@ def plot_latent_comparison(
 ) -> NDArray[Any]:
     """Draw means and standard deviations of all latent values by each method against those by a reference.
 
-    Of a likelihood that sees only differences between functions they are those of values less their mean over the
-    functions of a point: what all functions have in common has its prior's deviation whatever the labels say.
+    Where a likelihood sees only differences between functions, values are taken less their mean over the functions of a
+    point. The part that all functions have in common has its prior's deviation whatever the labels say.
 
     Where both agree points are on the line. These are the first two rows of Figures 6 and 8 of Nickisch and Rasmussen
-    (2008), in one panel for each method; the third, of probabilities, is what `plot_probability_comparison` draws.
+    (2008), in one panel for each method. `plot_probability_comparison` draws the third row, of probabilities.
 
     Parameters
     ----------
     results : dict of str to Fit or DataTree
-        What `pm.fit` returned, and draws, for the same points and with as many latent functions.
+        Fits that `pm.fit` returned, and draws, for the same points and with as many latent functions.
     reference : str, optional
         Name of the result on the horizontal axis; the first draws if not given, or else the first fit.
     model : pm.Model, optional
         The model that was sampled; that of the first fit if not given.
     axes : array of matplotlib.axes.Axes, optional
-        One for each method but the reference.
+        One axes for each method but the reference.
     legend : bool
     point_kwargs : dict, optional
         For `Axes.scatter`.

@@ -14,7 +14,7 @@ def point_position(classifier: GPClassifier, point: Any) -> int:
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no point of this name.
     """
     coords = classifier.coords_of_points()
     labels = list(range(classifier.n_points) if coords is None else coords)

@@ -33,13 +33,13 @@ def plot_relevance(
     """Draw the inverse of the length scale of each input: how relevant it is (automatic relevance determination).
 
     Inputs are comparable where they have the same scale. Draws from MCMC are medians with central intervals. A fit is a
-    point for each input or, where it was integrated over the hyperparameters, median and central interval of the
+    point for each input. Where it was integrated over the hyperparameters, it is median and central interval of the
     log-normal distribution that has the moments of its nodes.
 
     Parameters
     ----------
     results : Fit or DataTree, or dict of str to them
-        What `pm.fit` returned, and draws.
+        Fits that `pm.fit` returned, and draws.
     var_name : str
         Name of the length scales, a vector of hyperparameters.
     inverse : bool
@@ -62,7 +62,7 @@ def plot_relevance(
     TypeError
         If a result is neither a fit nor a DataTree.
     ValueError
-        If there is no such variable, if it is no vector, or if `prob` is no probability.
+        If there is no such variable, if it is not a vector, or if `prob` is not a probability.
 
     Examples
     --------

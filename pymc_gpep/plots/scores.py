@@ -27,12 +27,12 @@ def plot_scores(
 ) -> NDArray[Any]:
     """Draw scores of held-out points with their intervals, and their differences to the reference.
 
-    As in Figures 9 and 10 of the nested EP paper.
+    The plots are those of Figures 9 and 10 of the nested EP paper.
 
     Parameters
     ----------
     table : DataFrame
-        What `gpep.compare_methods` returned for held-out points.
+        Table that `gpep.compare_methods` returned for held-out points.
     axes : array of matplotlib.axes.Axes, optional
         Two for each score.
     point_kwargs : dict, optional
@@ -41,8 +41,8 @@ def plot_scores(
     Returns
     -------
     array (scores, 2) of matplotlib.axes.Axes
-        Mean log predictive density and accuracy, or what else there is for the likelihood, and to the right of each the
-        differences.
+        Axes of mean log predictive density and accuracy, or of other scores of the likelihood. The differences are to
+        the right of each.
 
     Raises
     ------

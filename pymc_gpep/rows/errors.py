@@ -11,9 +11,9 @@ class RowError(ValueError):
     Attributes
     ----------
     row : int
-        Counted from 0.
+        Number of the row, counted from 0.
     fit : Fit or None
-        What had been learned when the row was met; None if nothing.
+        Fit as far as it was learned when the row was met; None if nothing was learned.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a file of a fit says of rows that it does not hold."""
+"""The record that a file of a fit keeps of rows that it does not hold."""
 
 import hashlib
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class FormerRows(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows) -> "FormerRows":
-        """What remains of some rows."""
+        """The record of some rows, without the rows."""
         if isinstance(rows, cls):
             return rows
         return cls(rows.n_rows, rows.n_inputs, fingerprint(rows), getattr(rows, "name", ""))

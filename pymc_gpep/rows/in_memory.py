@@ -69,5 +69,5 @@ class InMemory:
         return self._inputs[rows]
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """What was observed there, (B,), a view."""
+        """Observations there, (B,), a view."""
         return self._labels[rows]

@@ -34,10 +34,10 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     Parameters
     ----------
     data : pair of array_like, or path, or Rows
-        Inputs (n, d) and labels (n,): arrays of NumPy, in memory or mapped, of Zarr, Dask or h5py, or anything else
-        that has `shape` and `dtype` and is read by slices; or paths of files of NumPy's, `"X.npy"`, which are mapped.
-        Or the path of a Parquet file, or of a folder of them, or a pair of such a path and the name of the column of
-        labels.
+        Inputs (n, d) and labels (n,). Each is an array of NumPy, in memory or mapped, of Zarr, Dask or h5py. Any other
+        object that has `shape` and `dtype` and is read by slices will do. So will the path of a file of NumPy's,
+        `"X.npy"`, which is mapped. For Parquet, `data` is the path of a file or of a folder of files. It may also be a
+        pair of such a path and the name of the column of labels.
     label : str, optional
         Name of the column of labels, for Parquet.
     columns : sequence of str, optional
@@ -50,12 +50,12 @@ def rows_of(data: Any, label: str | None = None, columns: Sequence[str] | None =
     Raises
     ------
     TypeError
-        If `data` are nothing of this.
+        If `data` is something else.
     FileNotFoundError
         If there is no file at a path.
     ValueError
-        If shapes do not agree, if there are no rows, or if a file is no Parquet file or has no such column; a
-        `RowError` for a row whose inputs are not finite, or whose label is no whole number, when it is read.
+        If shapes do not agree, or if there are no rows. If a file is not a Parquet file, or has no such column. Reading
+        a row whose inputs are not finite, or whose label is not a whole number, raises a `RowError`.
 
     Examples
     --------

@@ -18,7 +18,7 @@ def parquet_files(path: str | PathLike[str]) -> tuple[str, ...]:
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If there is no Parquet file at the path.
     """
     at = Path(path).resolve()
     files = sorted(str(file) for file in at.rglob("*.parquet")) if at.is_dir() else [str(at)]

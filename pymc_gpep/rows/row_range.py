@@ -19,7 +19,7 @@ class RowRange:
     between : slice
         Which of them, start to stop.
     first : int, optional
-        What its first row is called in messages, if not the first of `between`.
+        Number of its first row in messages, if not the first of `between`.
     """
 
     def __init__(self, rows: Rows, between: slice, first: int | None = None) -> None:
@@ -36,7 +36,7 @@ class RowRange:
         return self._rows.inputs(slice(self._start + rows.start, self._start + rows.stop))
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """What was observed there, (B,)."""
+        """Observations there, (B,)."""
         return self._rows.labels(slice(self._start + rows.start, self._start + rows.stop))
 
 

@@ -1,4 +1,4 @@
-"""What a fit that takes its data in small batches asks of them."""
+"""The interface of data that a fit takes in small batches."""
 
 from typing import Protocol, runtime_checkable
 
@@ -34,4 +34,4 @@ class Rows(Protocol):
         """Inputs (B, d) of rows start to stop, step 1. Not to be written to."""
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """What was observed there, (B,)."""
+        """Observations there, (B,)."""

@@ -1,4 +1,4 @@
-"""What rows are read from: an array that is not in memory."""
+"""The interface of arrays that are not in memory, from which rows are read."""
 
 from typing import Any, Protocol
 
@@ -36,7 +36,7 @@ class StoredKind(Protocol):
     """A kind of arrays that are not in memory."""
 
     def of(self, array: Any) -> StoredArrays | None:
-        """An array as one of this kind; None if it is none."""
+        """Return an array as one of this kind; None if it is of another."""
 
 
 def rows_together(stored: int, columns: int) -> int:

@@ -20,15 +20,15 @@ class StoredRows:
     Parameters
     ----------
     inputs : StoredArrays
-        Of shape (n, d).
+        Inputs, of shape (n, d).
     labels : StoredArrays
-        Of shape (n,).
+        Labels, of shape (n,).
 
     Raises
     ------
     ValueError
         If shapes do not agree, or if there are no rows. Reading raises a `RowError` where inputs are not finite or
-        labels no whole numbers.
+        labels are not whole numbers.
     """
 
     def __init__(self, inputs: StoredArrays, labels: StoredArrays) -> None:
@@ -65,7 +65,7 @@ class StoredRows:
         return values
 
     def labels(self, rows: slice) -> NDArray[np.int64]:
-        """What was observed there, (B,)."""
+        """Observations there, (B,)."""
         found = self._labels.read(rows)
         if found.dtype.kind not in "biuf":
             raise TypeError(

@@ -17,11 +17,11 @@ __all__ = ["Pairs"]
 class Pairs(ScalarSites):
     """∏_k Φ((f_y − f_k) / √2), k ≠ y, in place of the multinomial probit.
 
-    Villacampa-Calvo and Hernández-Lobato (2017), equation 6, of which utilities, latent values with unit noise, are the
-    f. The events that y is above k are positively associated, since the noise of y is in all of them: the product is a
-    lower bound of the probability that they happen together, and over labels it does not sum to 1.
+    This is equation 6 of Villacampa-Calvo and Hernández-Lobato (2017), whose f are utilities, latent values with unit
+    noise. The events that y is above k are positively associated, since the noise of y is in all of them. So the
+    product is a lower bound of the probability that they happen together, and over labels it does not sum to 1.
 
-    Of the step likelihood the factors are Θ(f_y − f_k), without the label noise, as in the paper.
+    The factors of the step likelihood are Θ(f_y − f_k), without the label noise, as in the paper.
     """
 
     name: ClassVar[str] = "pairwise"

@@ -1,4 +1,4 @@
-"""What a rule is: how a point's likelihood is taken apart, and so what kind of sites stands for it."""
+"""The interface of a rule: how a point's likelihood is taken apart, and so what kind of sites stands for it."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
@@ -45,7 +45,7 @@ class SiteRule(ABC):
 class ScalarSites(SiteRule):
     """Factors of the likelihood of a point, each with a scalar site for every function that it depends on.
 
-    A point has d sites. Those of one factor are on different functions, whose latent values are then independent.
+    A point has d sites. Sites of one factor are on different functions, whose latent values are then independent.
     """
 
     @abstractmethod
@@ -61,7 +61,7 @@ class ScalarSites(SiteRule):
         likelihood : Likelihood
             At these points.
         mean, variance : array (B, d)
-            Of the latent values, as the factor of each site sees them.
+            Moments of the latent values, as the factor of each site sees them.
         labels : array (B,)
         """
 

@@ -22,7 +22,7 @@ def site_rule(name: str, likelihood: Likelihood) -> SiteRule:
     Raises
     ------
     ValueError
-        If there is none.
+        If the likelihood has no rule of this name.
     """
     fitting = _fitting(likelihood)
     if name not in fitting:
@@ -39,7 +39,7 @@ def chosen_rule(likelihood: Likelihood, c: int, size: int) -> str:
     Raises
     ------
     ValueError
-        If there is none.
+        If the likelihood fits no rule.
     """
     fitting = _fitting(likelihood)
     return next((name for name, rule in fitting.items() if rule.suits(c, size)), next(iter(fitting)))
