@@ -132,8 +132,12 @@ def with_options[A: Approximator | SparseApproximation | IVM](
     """An approximation with its options; a TypeError, as of `approximator`, if one of them is not its own."""
     known = [field.name for field in fields(kind)]
     if unknown := sorted(set(options) - set(known)):
-        raise TypeError(
-            f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}."
-            f"{did_you_mean(unknown, [*known, *others])}"
-        )
+        elsewhere = [name for name in unknown if name in others]
+        advice = did_you_mean([name for name in unknown if name not in elsewhere], [*known, *others])
+        if elsewhere:
+            advice += (
+                f" Other methods take {', '.join(elsewhere)}: 'sparse_ep' works by inducing inputs and by batches, "
+                "'ivm' by active rows."
+            )
+        raise TypeError(f"{kind.name} has no option {', '.join(unknown)}; it has {', '.join(known)}{besides}.{advice}")
     return kind(**plain(options))

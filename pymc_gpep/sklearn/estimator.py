@@ -160,9 +160,10 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
 
     @property
     def relevance_(self) -> pd.Series:
-        """Inverse length scale of each column, by name: how fast latent functions vary along it.
+        """Inverse length scale of each column, by name: how fast the curved part of latent functions varies along it.
 
-        Numbers that share a length scale have the same one. A column that does not vary has 0.
+        A straight effect of a column is not in it: `sklearn.inspection.permutation_importance` says which columns
+        matter. Numbers that share a length scale have the same relevance. A column that does not vary has 0.
 
         Raises
         ------

@@ -28,7 +28,10 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
     try:
         values = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"Xnew must be numbers, as the model's inputs are: {error}.") from None
+        raise ValueError(
+            f"Xnew must be numbers, as the model's inputs are: {error}. Rows of a table are encoded as those of the model "
+            "were, by encode of gpep.columns."
+        ) from None
     if values.ndim != 2:
         advice = ""
         if values.ndim == 1 and columns == 1:

@@ -157,7 +157,7 @@ def _checked(variable: SharedVariable, value: ArrayLike, rows: int | None) -> ND
         converted = given.astype(variable.dtype) if fits else np.empty(0)
     # Bounds may be infinite. Where that makes parameters infinite, these are refused.
     if not fits or not np.allclose(converted, given, rtol=1e-6):
-        points = "" if rows is None else f", the first with a row for each of the {rows} points of Xnew"
+        points = "" if rows is None else f", the first with an entry for each of the {rows} rows to be predicted"
         raise ValueError(
             f"data[{variable.name!r}] must be numbers that fit {variable.dtype}, with {variable.ndim} axes"
             f"{points}, but has type {given.dtype} and shape {given.shape}."

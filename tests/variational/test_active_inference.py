@@ -128,7 +128,7 @@ def test_a_score_is_that_of_one_fit():
         ({"active": "15"}, TypeError, "active must be a whole number, but is '15'"),
         ({"active": np.arange(3)}, TypeError, "active must be a whole number, but is array"),
         ({"majors": -1}, ValueError, "majors, .*, must be at least 0"),
-        ({"inducing": 5}, TypeError, "ivm has no option inducing"),
+        ({"inducing": 5}, TypeError, "ivm has no option inducing; .* Other methods take inducing: 'sparse_ep'"),
         ({"hyper": "nuts"}, ValueError, "hyper='nuts' is only for methods that work on all latent values together"),
         ({"sites": "utility"}, ValueError, "no 'utility' sites"),
         ({"score": "best"}, ValueError, "score must be one of"),
