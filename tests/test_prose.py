@@ -1,7 +1,6 @@
 """Docstrings, messages and pages follow the rules of plain English in CONTRIBUTING, as far as a program can tell.
 
-Sentences that break a rule are counted. A ceiling may fall, and never rises: a change that adds such a sentence has to
-mend another one. Pages that a new user reads break none.
+Long sentences of pages for experts are still there, and are counted. Pages that a new user reads have shorter ones.
 """
 
 import ast
@@ -23,20 +22,8 @@ RULES = {
     "a headless who": lambda sentence: re.match(r"(Who|Whoever)\b", sentence),
     "too many words": lambda sentence: len(sentence.split()) > MOST_WORDS,
 }
-CEILINGS = {
-    ("docstrings", "begins without a noun"): 443,
-    ("docstrings", "none as a predicate"): 42,
-    ("docstrings", "a headless who"): 0,
-    ("docstrings", "too many words"): 401,
-    ("pages", "begins without a noun"): 0,
-    ("pages", "none as a predicate"): 0,
-    ("pages", "a headless who"): 0,
-    ("pages", "too many words"): 508,
-    ("messages", "begins without a noun"): 0,
-    ("messages", "none as a predicate"): 0,
-    ("messages", "a headless who"): 0,
-    ("messages", "too many words"): 0,
-}
+STILL_THERE = {("pages", "too many words"): 508}
+"""Sentences that break a rule yet. A number may fall, and never rises."""
 
 
 @cache
@@ -108,10 +95,11 @@ def sentences_of(where: str) -> list[str]:
     return [sentence for each in read() for sentence in sentences(each)]
 
 
-@pytest.mark.parametrize(("where", "rule"), CEILINGS, ids=[" ".join(key) for key in CEILINGS])
-def test_no_more_sentences_break_a_rule(where, rule):
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("where", ["docstrings", "messages", "pages"])
+def test_no_sentence_breaks_a_rule(where, rule):
     broken = [sentence for sentence in sentences_of(where) if RULES[rule](sentence)]
-    assert len(broken) <= CEILINGS[where, rule], broken[-10:]
+    assert len(broken) <= STILL_THERE.get((where, rule), 0), broken[-10:]
 
 
 FIRST_READ = [ROOT / "README.md", DOCS / "index.md", *listed("start.md"), *listed("howto/index.md")]

@@ -1,9 +1,9 @@
 """The compiler of kernels: numba, serial, cached on disk under a key that follows the code of a kernel and its imports.
 
-numba's own cache looks at the text of the file that a function stands in, and at no other file: a kernel that calls
-one in another file would be served stale after that one changes, and a new docstring would have a file compiled again.
-PyTensor's cache never looks at the source at all. Both get the same remedy: a digest of the code, without docstrings
-and comments, of a file and of all files of this package that it imports, directly or through others.
+numba's own cache looks at the text of the file that a function stands in, and at no other file. A kernel that calls
+one in another file would be served stale after that one changes. A new docstring would have a file compiled again.
+PyTensor's cache never looks at the source at all. Both get the same remedy: a digest of code without docstrings and
+comments. The digest is of a file and of all files of this package that it imports, directly or through others.
 """
 
 import ast
@@ -109,7 +109,7 @@ def summing_kernel(function: Callable[..., Any]) -> Any:
 def inlined_kernel(function: Callable[..., Any]) -> Any:
     """Compile `function` as part of its callers only.
 
-    LLVM goes over what a kernel calls once more for every kernel on the way up; a large one with a single caller takes
-    seconds less this way.
+    LLVM goes over the functions that a kernel calls once more for every kernel on the way up. A large function with a
+    single caller takes seconds less this way.
     """
     return kernel(function, inline="always")

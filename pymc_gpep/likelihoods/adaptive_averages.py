@@ -1,11 +1,11 @@
 """Normal averages of any density of one latent value, from its log density alone, by rules that refine themselves.
 
-Rules are the trapezoid rule in τ with f = centre + c sinh τ, dense about the centre and far-reaching with few nodes;
-for smooth integrands its digits double with its nodes (Trefethen and Weideman 2014). All points share a call of the
+Rules are the trapezoid rule in τ with f = centre + c sinh τ, dense about the centre and far-reaching with few nodes.
+For smooth integrands its digits double with its nodes (Trefethen and Weideman 2014). All points share a call of the
 density, so that plain arrays do: nothing is compiled.
 
-Against a normal density, p has to be unimodal, as log-concave ones are. What does not converge is NaN, and so is what
-the density gives NaN for at the mean.
+Against a normal density, p has to be unimodal, as log-concave ones are. An average that does not converge is NaN, and
+so is one of a density that is NaN at the mean.
 """
 
 import math
@@ -52,7 +52,7 @@ class _Points(NamedTuple):
         return self._replace(mean=mean, variance=variance, y=y, parameters=self.parameters[:, chosen])
 
     def evaluate(self, kernel: Kernel, rows: tuple[int, ...], f: Array) -> Array:
-        """What `kernel` writes for latent values (k, n) or (n,), with the rows in front."""
+        """Return the numbers that `kernel` writes for latent values (k, n) or (n,), with the rows in front."""
         repeats = f.size // max(len(self.mean), 1)
         out = np.empty((*rows, f.size))
         with np.errstate(all="ignore"):
@@ -196,7 +196,7 @@ def _about_feature(rule: _Rule) -> _Rule:
 
 
 def _floor(rule: _Rule, rows: int) -> Array:
-    """What counts as zero of a term and its derivatives."""
+    """Return the size below which a term and its derivatives count as zero."""
     return 1e-5 * np.maximum(rule.points.variance, 1.0) ** (-0.5 * np.arange(rows)[:, None])
 
 
@@ -228,10 +228,10 @@ def _tilted_weights(rule: _Rule, count: int) -> tuple[Array, Array, Array]:
 
 
 def _log_average_terms(rule: _Rule, count: int) -> Array:
-    """h and four derivatives in the mean.
+    """Return h and four derivatives in the mean.
 
-    They are cumulants of f, which cancel where N is narrow and p leaves it so. There, with ℓ = log p, they are E ℓ′,
-    E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′), and the derivative of that.
+    They are cumulants of f, which cancel where N is narrow and p leaves it so. There the first are computed with
+    ℓ = log p: E ℓ′, E ℓ″ + Var ℓ′ and E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′). The last one is the derivative of the third.
     """
     variance = rule.points.variance
     deviation, weights, value = _tilted_weights(rule, count)

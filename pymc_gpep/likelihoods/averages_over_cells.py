@@ -5,8 +5,8 @@ has Gauss–Legendre nodes in τ, f = mode + c sinh τ: dense about the mode, an
 cells as well. Nodes are doubled until averages agree. All points share a call of the density, so that plain arrays do:
 nothing is compiled.
 
-Modes of p are found by its slope at some dozens of places, so that a narrow mode is found whose tails are felt from
-afar. A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
+Modes of p are found by its slope at some dozens of places. A narrow mode is thus found if its tails are felt from afar.
+A point whose averages do not agree has NaN, and so has one for which the density is NaN at the mean.
 """
 
 import math

@@ -56,9 +56,9 @@ def observable_of(variable: TensorVariable) -> Observable | None:
 
 
 def censored_log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable | None:
-    """Log probability (n,) of a censored variable, in terms of the variables of its model; None for others.
+    """Return the log probability (n,) of a censored variable, in terms of its model's variables; None for others.
 
-    That of PyMC copies these variables, so that nobody can tell them any more.
+    The log probability that PyMC computes copies these variables, so that nobody can tell them any more.
     """
     if not isinstance(variable.owner.op, CensoredRV):
         return None

@@ -20,12 +20,14 @@ _SEED = 20_040_661
 
 @lru_cache(maxsize=8)
 def class_nodes(d: int, most: int) -> Nodes:
-    """About `most` nodes at most, or the few that are enough, for d classes.
+    """Return about `most` nodes at most, or the few that are enough, for d classes.
 
-    Up to five dimensions, six classes, they are a lattice A*, ℤᵈ projected along 1, in a ball: the trapezoidal rule of
-    its kind, whose error for what is smooth and falls like a normal density is exponentially small in both the distance
-    of points and the radius. In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic
-    orders of their coordinates, scaled to the covariance that they are to have.
+    Up to five dimensions, six classes, they are a lattice A*, ℤᵈ projected along 1, in a ball. That is the trapezoidal
+    rule of its kind. Its error for smooth functions that fall like a normal density is exponentially small in both the
+    distance of points and the radius.
+
+    In more dimensions they are scrambled Sobol points, made normal, with all signs and cyclic orders of their
+    coordinates. They are scaled to the covariance that they are to have.
     """
     e = d - 1
     if e == 0:
@@ -48,10 +50,10 @@ def class_nodes(d: int, most: int) -> Nodes:
 
 @lru_cache(maxsize=8)
 def edge_nodes(d: int) -> Nodes:
-    """The d (d − 1) middles of the edges of a simplex with d corners, and their opposites: right for cubic functions.
+    """Return the d (d − 1) / 2 middles of a simplex's edges, d corners, and their opposites: right for cubic functions.
 
-    For a few digits in many dimensions: with means and covariances as they are in nodes, what is nearly normal is
-    averaged by them without noise.
+    The nodes are for a few digits in many dimensions. Means and covariances are those of nodes, so that functions which
+    are nearly normal are averaged without noise.
     """
     corners = np.eye(d) - 1.0 / d
     first, second = np.triu_indices(d, 1)

@@ -18,12 +18,12 @@ __all__ = ["Likelihood", "Reading"]
 
 
 class Reading(NamedTuple):
-    """What a random variable is given."""
+    """Argument and parameters of a random variable."""
 
     argument: TensorVariable
     """Latent values (n, c), or (n,) where there is no axis for functions."""
     parameters: TensorVariable | None = None
-    """What else, at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None for nothing."""
+    """Parameters at each point (p, n) or at all (p, 1), as a function of hyperparameters and data; None without any."""
     unbounded: TensorVariable | None = None
     """The parameters of observations that are not censored, where `parameters` have bounds; else None."""
     totals: TensorVariable | None = None
@@ -44,21 +44,21 @@ class Likelihood(ABC):
     Parameters
     ----------
     parameters : array (p, n)
-        What it is given besides latent values at each of n points, NaN while that is not known; p is 0 for most.
+        Parameters besides latent values at each of n points, NaN while they are not known; p is 0 for most.
     """
 
     parameters: Array = field(default_factory=lambda: NO_PARAMETERS, compare=False, repr=False)
 
     name: ClassVar[str]
-    """What approximations, messages and files call it."""
+    """Name in approximations, messages and files."""
     written: ClassVar[str]
-    """What a user writes for it."""
+    """Code that a user writes for it."""
     distributions: ClassVar[tuple[type[Op], ...]]
     """The random variables that it may be read from."""
     method: ClassVar[str]
     """The approximation that is meant where none is named."""
     guide: ClassVar[str]
-    """What guides a sampler if nothing is asked for: the name of an approximation that does, or "prior"."""
+    """Name of the approximation that guides a sampler if nothing is asked for, or "prior"."""
     function_axis: ClassVar[bool] = True
     """Whether its argument in a model is (n, c), with an axis for the latent functions, or (n,), for one function."""
     ways: ClassVar[tuple[str, ...]]
@@ -80,7 +80,7 @@ class Likelihood(ABC):
     log_concave: ClassVar[bool] = True
     """Whether its logarithm is concave in the latent values."""
     local: ClassVar[tuple[object, ...]]
-    """What it computes at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
+    """Local computations at points, each of another type of `pymc_gpep.likelihoods.local_computations`.
 
     Kernels there are functions of arrays; they are compiled for speed, and need not be.
     """
@@ -134,7 +134,7 @@ class Likelihood(ABC):
         return self.observed_axes == 1 and self.n_classes(n_functions) > 0
 
     def says_nothing(self, observed: Observed) -> NDArray[np.bool_]:
-        """Of which points (n,) the observation has the same probability whatever the latent values are."""
+        """Return at which points (n,) the observation has the same probability whatever the latent values are."""
         return np.zeros(len(observed), dtype=bool)
 
     def may_be(self, variable: TensorVariable) -> bool:
@@ -143,7 +143,7 @@ class Likelihood(ABC):
 
     @abstractmethod
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:
-        """What a random variable is given; None if its likelihood is another one.
+        """Return the argument and parameters of a random variable; None if its likelihood is another one.
 
         Parameters
         ----------
@@ -170,9 +170,9 @@ class Likelihood(ABC):
         ----------
         name : str
         mean, variance : TensorVariable (n, c), or (n,) where there is no axis for functions
-            Of the latent values.
+            Moments of the latent values.
         **kwargs
-            Of the distribution: `observed` and `dims`.
+            Keyword arguments of the distribution: `observed` and `dims`.
 
         Returns
         -------
@@ -191,22 +191,22 @@ class Likelihood(ABC):
 
     @abstractmethod
     def check(self, observed: ArrayLike, n_functions: int, n_points: int, name: str = "labels") -> Observed:
-        """Observations in the form that kernels want.
+        """Return observations in the form that kernels want.
 
         Parameters
         ----------
         observed : array_like (n,), or (n, classes) where there is a number for each class
         n_functions : int
-            c.
+            Number c of functions.
         n_points : int
-            n.
+            Number n of points.
         name : str
-            What the caller calls them.
+            Name that the caller has for them.
 
         Raises
         ------
         ValueError
-            If their shape does not fit, or if they are none that the likelihood allows.
+            If their shape does not fit, or if the likelihood does not allow them.
         """
 
     def check_parameters(self, observed: Observed | None, name: str) -> None:  # noqa: B027  most have none
@@ -215,9 +215,9 @@ class Likelihood(ABC):
         Parameters
         ----------
         observed : array (n,), optional
-            What was observed there, if that is known.
+            Observations at the points, if they are known.
         name : str
-            What the caller calls it.
+            Name that the caller has for the observations.
         """
 
     @abstractmethod

@@ -27,14 +27,14 @@ _PLAIN = Mode(linker="py", optimizer=None)  # nothing is worth compiling
 
 
 def argument_of(value: TensorVariable, link: Callable[[Array], Array]) -> TensorVariable | None:
-    """What `value` is the given function of, point by point; None if it is not.
+    """Return the variable of which `value` is the given function, point by point; None if there is no such variable.
 
     Parameters
     ----------
     value : TensorVariable
-        Such as a probability.
+        The value of the function, such as a probability.
     link : callable
-        From numbers (m,) to numbers (m,).
+        Function of numbers (m,) that returns numbers (m,).
     """
     expected = link(_GRID)
     innermost = None
@@ -88,7 +88,7 @@ def _frontiers(value: TensorVariable) -> Iterator[list[Variable]]:
 
 
 def _operands(node: Apply) -> list[Variable]:
-    """What a node works on point by point; nothing if that is not what it does."""
+    """Return the inputs that a node works on point by point; an empty list if it does not work point by point."""
     if not isinstance(node.op, _POINTWISE):
         return []
     return node.inputs[:1] if isinstance(node.op, CheckAndRaise) else node.inputs

@@ -3,9 +3,10 @@
 A likelihood offers some of these, an approximation names the types that it needs, and so they find each other. Arrays:
 latent values `f` (c, n), labels `y` (n,), covariances between the latent values of a point `cov` (n, c, c).
 
-Those of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous, `y` (n,) holds classes,
-counts or categories as int64, and `parameters` (p, n) is what else the density is given at each point, with p = 0 where
-there is nothing. They write NaN where a number cannot be had, an observation that cannot occur among it.
+Kernels of one latent function drop its axis: `f`, `mean` and `variance` are (n,) and contiguous. `y` (n,) holds
+classes, counts or categories as int64. `parameters` (p, n) holds the other parameters of the density at each point; p
+is 0 if it has no others. The kernels write NaN where a number cannot be computed, as for an observation that cannot
+occur.
 """
 
 from collections.abc import Callable
@@ -95,7 +96,7 @@ class DifferenceFactors(NamedTuple):
     independent_update: Kernel
     """New sites of independent latent values, see `pymc_gpep.kernels.methods.iep.iep_update`."""
     energies: Kernel
-    """What the sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
+    """Energies that sites of the g add to EP's energy, see `pymc_gpep.kernels.schemes.energy_descent.site_energies`."""
     average: Kernel
     """As `terms` of `GaussianAverage`, for a factor of one g, which has the label 1."""
 
@@ -106,7 +107,7 @@ class NoisyDifferenceFactors(NamedTuple):
     update: Kernel
     """New scalar sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
     site_parameters: Kernel
-    """What sites they imply, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
+    """Implied sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
 
 
 class IndependentQuadrature(NamedTuple):
@@ -156,7 +157,7 @@ class RoughDensity(NamedTuple):
 
 
 class SiteInformation(NamedTuple):
-    """What the site of a point that has none would tell, to a few digits: for choosing among many points."""
+    """Information of the site of a point that has no site yet, to a few digits: for choosing among many points."""
 
     terms: Kernel
     """`(mean, cov, y, log_z, information)`: log normalisers and divergences of the posterior with the site from that

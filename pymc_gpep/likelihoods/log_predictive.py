@@ -1,7 +1,7 @@
 """Log probability of the class that was observed, the latent values integrated out: far into the tails as well.
 
-Class probabilities are computed to an absolute error. Of a label that nothing made likely only the logarithm says
-anything, so that small probabilities are asked for again more precisely, and tiny ones computed by other means.
+Class probabilities are computed to an absolute error. Only the logarithm says anything about a label that nothing made
+likely. Small probabilities are therefore computed again more precisely, and tiny ones by other means.
 """
 
 import numpy as np
@@ -38,8 +38,8 @@ def log_predictive(
     Returns
     -------
     array (m,)
-        Where the probability is below 1e-7, or not known to a hundredth still, it is what the likelihood has for tails,
-        good to about 0.01. NaN where the input is.
+        Log probabilities. Where the probability is below 1e-7, or still not known to a hundredth, the likelihood's own
+        computation for tails is good to about 0.01. NaN where the input is.
     """
     mean, cov = np.ascontiguousarray(mean, np.float64), np.ascontiguousarray(cov, np.float64)
     y = np.asarray(labels, likelihood.observed_dtype)

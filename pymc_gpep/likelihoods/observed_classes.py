@@ -61,9 +61,9 @@ def observed_classes(
     more: str,
     shaping: str,
 ) -> np.ndarray | Variable:
-    """Labels, checked; as int64 where they are not symbolic, and masked where some are missing.
+    """Check labels and return them; as int64 where they are not symbolic, and masked where some are missing.
 
-    Those in `pm.Data` are checked by their present values, those in other symbolic expressions by their shape only.
+    Labels in `pm.Data` are checked by their present values, labels in other symbolic expressions by their shape only.
 
     Parameters
     ----------
@@ -73,12 +73,12 @@ def observed_classes(
     n_classes : int or None
         Number of classes, None if unknown.
     name : str
-        Of the variable, for messages.
+        Name of the variable, for messages.
     given : str
-        What the distribution has for each label, in words.
+        Argument that the distribution has for each label, in words.
     coding, more, shaping : str
-        What to do about labels out of range, where {top} is the last class, about more classes than f has, where
-        {count} is what labels up to the largest would need, and about a shape that does not fit.
+        Advice about labels out of range, where {top} is the last class. Advice about more classes than f has, where
+        {count} is the number that labels up to the largest would need. Advice about a shape that does not fit.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def observed_classes(
 
 
 def recoding(labels: np.ndarray, n_classes: int) -> str:
-    """What makes 0 ... c−1 of labels that are as many classes by other numbers; empty if they are not."""
+    """Return code that makes 0 ... c−1 of labels that are as many classes by other numbers; empty for other labels."""
     found = np.unique(labels)
     if n_classes == 2 and found.size == 2:
         return f"(labels == {found[1]})"
@@ -125,15 +125,15 @@ def recoding(labels: np.ndarray, n_classes: int) -> str:
 
 
 def one_for_each_point(observed: ArrayLike, n_points: int, name: str, classes: bool = True) -> NDArray[Any]:
-    """Observations as an array, one for each point.
+    """Return observations as an array, one for each point.
 
     Parameters
     ----------
     observed : array_like (n,)
     n_points : int
-        n.
+        Number n of points.
     name : str
-        What the caller calls them.
+        Name that the caller has for them.
     classes : bool
         Whether they are classes.
 
@@ -184,7 +184,7 @@ def some_of(labels: NDArray[Any]) -> str:
 
 
 def without_marks(labels: NDArray[Any]) -> str:
-    """How to leave out points whose label is −1, as a sentence with a space before it; nothing if there are none."""
+    """Return how to leave out points with the label −1, as a sentence after a space; empty without such points."""
     if labels.dtype.kind not in "if" or labels.min(initial=0) != -1:
         return ""
     return " Where -1 marks a missing label, leave the point out: X[keep] and y[keep] with keep = y >= 0."

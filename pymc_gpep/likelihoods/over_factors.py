@@ -25,16 +25,16 @@ _FINEST = 1e-5  # tolerance: below it, errors of tables and mixtures are felt
 
 
 class UtilityNoise(NamedTuple):
-    """What is added to latent values to make utilities, of which the largest is observed: of every class the same."""
+    """Noise added to latent values to make utilities, of which the largest is observed: the same for every class."""
 
     common: float
     """Variance of a normal part."""
     weights: Array
-    """Of the components of the rest, a mixture of normals; they sum to 1, and may be negative."""
+    """Weights of the components of the rest, a mixture of normals; they sum to 1, and may be negative."""
     means: Array
     variances: Array
     error: float
-    """Of probabilities, since tables and mixture are not exact."""
+    """Error of probabilities, since tables and mixture are not exact."""
 
 
 class _Rules(NamedTuple):
@@ -72,18 +72,18 @@ DEAR = (
 def over_factors(
     mean: Array, cov: Array, noise: UtilityNoise, tolerance: float, rules: tuple[_Rules, ...] = CHEAP
 ) -> tuple[Array, Array]:
-    """Probabilities (m, c) that each utility is the largest, and estimates (m,) of the error of the least certain one.
+    """Return probabilities (m, c) that each utility is the largest, and the error (m,) of the least certain one.
 
     Parameters
     ----------
     mean : array (m, c)
-        Of the latent values, five classes or more.
+        Means of the latent values, five classes or more.
     cov : array (m, c, c)
-        Of the latent values; it may be singular.
+        Covariances of the latent values, which may be singular.
     noise : UtilityNoise
     tolerance : float
-        Absolute error to aim for. Where classes move together too much, no rule has it: look at the errors,
-        which are NaN where none was tried, as with tolerances below 1e-5.
+        Absolute error to aim for. Where classes move together too much, no rule reaches it. Look at the estimated
+        errors, which are NaN where no rule was tried, as with tolerances below 1e-5.
     rules : tuple
         `CHEAP`, of third and fifth degree, hundreds of points, or `DEAR`, four to sixteen thousand.
     """

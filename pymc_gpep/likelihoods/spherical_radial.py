@@ -2,7 +2,7 @@
 
 A. Genz and J. Monahan (1998). Stochastic integration rules for infinite regions. *SIAM Journal on Scientific
 Computing* 19 (2), 426–439. The radius is random and so is the rotation of the points on the sphere, from such densities
-that each rule is unbiased; its error is all in the terms of higher degree.
+that each rule is unbiased. Its error is all in the terms of higher degree.
 """
 
 from itertools import combinations

@@ -1,12 +1,14 @@
 """Hyperparameters moved by PyMC's NUTS given something held fixed: latent values, utilities, or whitened values.
 
-The three densities differ in what of the latent values is held fixed while hyperparameters θ move, and so in how far
-these can go at a time:
+Each of three densities holds another part of the latent values fixed while hyperparameters θ move. They differ in how
+far these can go at a time.
 
-- centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves;
-- whitened: p(θ) p(y | f = m_θ + L_θ z, θ), given z of f = m + L z, where L is the Cholesky factor of K;
-- collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + noise of variance 1 that say all that the labels say
-  (Girolami and Rogers 2006, appendix D), the latent values integrated out.
+- Centred: p(θ) N(f; m_θ, K_θ) p(y | f, θ), given the latent values f themselves.
+
+- Whitened: p(θ) p(y | f = m_θ + L_θ z, θ), given z of f = m + L z, where L is the Cholesky factor of K.
+
+- Collapsed: p(θ) N(v; m_θ, K_θ + I), given utilities v = f + noise of variance 1, the latent values integrated out.
+  These utilities say all that the labels say (Girolami and Rogers 2006, appendix D).
 """
 
 from typing import Any, NamedTuple
@@ -120,10 +122,10 @@ def _by_covariance(k: TensorVariable, x: TensorVariable) -> tuple[TensorVariable
 
 
 def _log_normal(x: TensorVariable, mean: TensorVariable, k: TensorVariable) -> TensorVariable:
-    """Σ_k log N(x_k; m_k, K_k) of x, m (c, n) and K (1 or c, n, n), NaN where K is not positive definite.
+    """Return Σ_k log N(x_k; m_k, K_k) of x, m (c, n) and K (1 or c, n, n), NaN where K is not positive definite.
 
-    Its derivatives are spelled out, ½ (a aᵀ − K⁻¹) with respect to K and a = K⁻¹ (x − m) with respect to m, which
-    takes a fraction of the time that going back through a Cholesky factor does.
+    Its derivatives are spelled out: ½ (a aᵀ − K⁻¹) with respect to K, and a = K⁻¹ (x − m) with respect to m. They take
+    a fraction of the time that going back through a Cholesky factor does.
     """
     k, residual = _by_covariance(k, x - mean)
     root = cholesky(k)

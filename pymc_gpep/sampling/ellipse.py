@@ -17,8 +17,8 @@ def elliptical_slice(
 ) -> tuple[Array, float, int]:
     """Move x so that the density N(x; 0, Σ) exp(log_ratio(x)), normalised, is left invariant.
 
-    Points on the ellipse through x and the direction are tried, from a bracket of angles that shrinks towards x, until
-    one lies above the slice (figure 2 of the paper).
+    The function tries points on the ellipse through x and the direction, until one lies above the slice. The points are
+    from a bracket of angles that shrinks towards x (figure 2 of the paper).
 
     Parameters
     ----------
@@ -27,9 +27,9 @@ def elliptical_slice(
     direction : array, shape of x
         A fresh draw from N(0, Σ), independent of x.
     log_ratio : callable
-        Log of what the density has besides the Gaussian. States where it is NaN or −inf are rejected.
+        Log of the factor of the density besides the Gaussian. States where it is NaN or −inf are rejected.
     current : float
-        Its value at x.
+        Value of `log_ratio` at x.
     rng : Generator
 
     Returns
@@ -39,7 +39,7 @@ def elliptical_slice(
     value : float
         `log_ratio` there.
     evaluations : int
-        How often it was evaluated.
+        Number of its evaluations.
     """
     # With no density at the current state, which only a starting point can have, any state that has some will do.
     level = current - rng.standard_exponential() if current > -np.inf else -np.inf

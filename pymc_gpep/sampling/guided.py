@@ -1,7 +1,7 @@
 """The base of guided samplers: whitened latent values, and moves of the hyperparameters that leave those alone.
 
 As θ moves with z held, the latent values follow the posterior that the sites describe. If they describe it well, θ and
-z are nearly independent, and a random walk in θ crosses its whole posterior; with f held, or the utilities of a Gibbs
+z are nearly independent, and a random walk in θ crosses its whole posterior. With f held, or the utilities of a Gibbs
 sampler, it would move within the little that these leave open.
 """
 
@@ -57,9 +57,9 @@ class GuidedStep(LatentStep):
     vars : sequence of TensorVariable, optional
         See `LatentStep`.
     guide : str, optional
-        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. That
-        of the likelihood if not given, nested EP for the multinomial probit and Laplace's for a softmax, and the prior
-        for a likelihood that none approximates.
+        Name of the approximation whose sites whiten the latent values, or "prior" to whiten by the prior alone. The
+        likelihood decides if it is not given. The multinomial probit has nested EP and a softmax Laplace's method. A
+        likelihood that no method approximates has the prior.
     hyper_moves : int
         Proposals for the hyperparameters in each draw.
     likelihood : str, optional

@@ -31,7 +31,7 @@ class GuidedHMC(GuidedStep):
     """Sample latent values by Hamiltonian Monte Carlo, whitened by an approximation, and the hyperparameters with them.
 
     Under the Gaussian of EP or of Laplace's method the latent values are a linear function of independent standard
-    normals z. Their exact posterior is not far from that in z, so a short trajectory with a unit mass matrix gives a
+    normals z. Their exact posterior is not far from that in z. A short trajectory with a unit mass matrix thus gives a
     nearly independent draw, whatever the prior covariance is. Then the hyperparameters move with z held. The result is
     exact: the approximation decides on the coordinates only.
 

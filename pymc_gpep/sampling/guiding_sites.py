@@ -1,7 +1,7 @@
 """Sites that guide a sampler, as a function of the hyperparameters that is cheap enough to be called at every proposal.
 
-An approximation is solved at the mode of its posterior of the hyperparameters, and to either side of it along each of
-the principal axes that the curvature of this posterior has there. Through these solutions go parabolas, for the
+An approximation is solved at the mode of its posterior of the hyperparameters. It is solved as well to either side of
+the mode, along each principal axis of this posterior's curvature there. Through these solutions go parabolas, for the
 logarithms of the precisions and for the locations of the sites; far out they are held constant. The sampler is exact
 whatever the sites are; it is fast where they resemble the likelihood.
 """
@@ -45,11 +45,11 @@ class SiteModel:
         Principal axes of the posterior of the hyperparameters there, in the columns, each as long as its standard
         deviation.
     sites : Sites
-        At the centre.
+        Sites at the centre.
     slopes, bends : array (d, 2, c, n)
-        Of log π and ν, for one standard deviation along each axis and for its square.
+        Changes of log π and ν, for one standard deviation along each axis and for its square.
     largest_precision : float
-        What no π exceeds, however far the parabolas go.
+        Limit that no π exceeds, however far the parabolas go.
     """
 
     centre: Array
@@ -61,7 +61,7 @@ class SiteModel:
 
     @property
     def covariance(self) -> Array:
-        """Of the Gaussian that has the curvature of the log posterior at the centre, (d, d)."""
+        """Return the covariance of the Gaussian with the curvature of the log posterior at the centre, (d, d)."""
         return np.asarray(self.axes @ self.axes.T)
 
     @cached_property
@@ -118,7 +118,7 @@ def solution_sites(solution: Solution) -> Sites | None:
 
 
 def _coordinates(sites: Sites) -> Array:
-    """What parabolas go through, log π and ν (2, c, n)."""
+    """Return the values that parabolas go through, log π and ν (2, c, n)."""
     return np.stack([np.log(sites.precision), sites.location])
 
 

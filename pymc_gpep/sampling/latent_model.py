@@ -56,19 +56,20 @@ class LatentModel:
     values : SampledValues
         The kind of array that x is.
     value_vars : list of TensorVariable
-        Of the hyperparameters, in the order of the model.
+        Value variables of the hyperparameters, in the order of the model.
     missing : list of MissingResponses
         Responses that the model has as free variables, and that no other term depends on.
     log_prior : TensorVariable
-        Log density of all that does not depend on latent values: priors of hyperparameters with the Jacobians of their
-        transforms, and any other terms of the model. Like all expressions here, it is one of value variables.
+        Log density of all terms that do not depend on latent values. These are priors of hyperparameters with the
+        Jacobians of their transforms, and any other terms of the model. Like all expressions here, it is one of value
+        variables.
 
     Raises
     ------
     StructureError
         If a free variable depends on latent values, or a term on what rotates them.
     ModuleNotFoundError
-        If a mode compiles with what is not installed.
+        If a mode compiles with a package that is not installed.
     """
 
     def __init__(self, processes: LatentPrior, compile_kwargs: dict[str, Any] | None = None) -> None:
@@ -148,7 +149,7 @@ class LatentModel:
         return _LikelihoodByGraph(self.values, self.function([value, *slopes], *parts))
 
     def missing_values(self) -> MissingValues | None:
-        """What draws the responses that are missing; None where there are none."""
+        """Return the function that draws the missing responses; None where no response is missing."""
         if not self.missing:
             return None
         model, parts = self.processes.model, self.values.parts()

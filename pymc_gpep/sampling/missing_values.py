@@ -33,7 +33,7 @@ def drawn_value(
     model : pm.Model
     missing : MissingResponses
     in_parts : callable
-        Of expressions in random variables of the model: the same in terms of what samplers move.
+        Function that rewrites expressions in random variables of the model in terms of the values that samplers move.
     """
     node = missing.unobserved.owner
     random = [isinstance(v.type, RandomType) for v in node.inputs]

@@ -39,7 +39,7 @@ _OF_THE_MODEL = {"model_logp", "energy"}  # statistics that would be taken for t
 
 @dataclass_state
 class ProbitGibbsState(StepMethodState):
-    """What a chain needs to be continued; utilities are drawn anew in each step and need not be kept."""
+    """The state from which a chain is continued; utilities are drawn anew in each step and need not be kept."""
 
     tune: bool
     nuts: NUTSState | None
@@ -52,9 +52,9 @@ class ProbitGibbs(LatentStep):
 
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or says whether
     its only one is positive (Albert and Chib 1993). Utilities given latent values and latent values given utilities are
-    drawn in turn, each in one piece and without tuning (Girolami and Rogers 2006, appendix D); what several utilities
-    of a point have in common, on which the labels have no say, is drawn with the latent values integrated out.
-    Hyperparameters are moved by PyMC's NUTS after the sweeps.
+    drawn in turn, each in one piece and without tuning (Girolami and Rogers 2006, appendix D). The labels have no say
+    on the part that several utilities of a point have in common. It is drawn with the latent values integrated out.
+    PyMC's NUTS moves hyperparameters after the sweeps.
 
     Parameters
     ----------
@@ -62,9 +62,9 @@ class ProbitGibbs(LatentStep):
         All latent values of the model, and the hyperparameters to move. Both all if not given; hyperparameters that are
         left out are for other steps, such as NUTS, which `pm.sample` adds by itself.
     hyper : {"whitened", "collapsed", "centred"}
-        What is held fixed while hyperparameters move: the latent values as the prior's Cholesky factor makes them from
-        white noise; the utilities, with latent values integrated out; or the latent values, where these are Gaussian
-        processes. Any is exact.
+        The values that are held fixed while hyperparameters move. With "whitened" it is the white noise from which the
+        prior's Cholesky factor makes the latent values. With "collapsed" it is the utilities, with latent values
+        integrated out. With "centred" it is the latent values, where these are Gaussian processes. Any is exact.
     sweeps : int
         Sweeps of utilities and latent values in each draw.
     likelihood : str, optional
@@ -164,7 +164,10 @@ class ProbitGibbs(LatentStep):
     def _move_hyperparameters(
         self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: Sampled, f: Array
     ) -> tuple[PointType, Sampled, Array, StatsDict]:
-        """Move hyperparameters, and latent values with them; where the prior is none there, nothing moves."""
+        """Move hyperparameters, and latent values with them.
+
+        Nothing moves where the prior covariance at the new hyperparameters is not positive definite.
+        """
         match self.hyper:
             case "centred":
                 given = f

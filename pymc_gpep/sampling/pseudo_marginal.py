@@ -5,11 +5,14 @@ With f_s = f(z_s; θ) and w_s = p(y | f_s, θ) / sites(f_s) for independent stan
     Ẑ(θ, z) = Z̃(θ) (w_1 + … + w_S) / S
 
 has the mean p(y | θ), so p(θ) N(z; 0, I) Ẑ(θ, z) is a density whose marginal in θ is the posterior (Andrieu and Roberts
-2009); and a particle s chosen with probability w_s / Σ w has f_s from the posterior at θ. What makes this a chain:
+2009). A particle s chosen with probability w_s / Σ w has f_s from the posterior at θ. Three moves make this a chain:
 
-1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and the others from N(0, I); this is
+1. The f of the last draw becomes the first particle. Its z_1 is drawn given f, and the others from N(0, I). This is
    their distribution given θ, f and that the first was chosen, so no estimate is ever stuck at a lucky value.
-2. θ and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt 2018).
+
+2. Hyperparameters and all z move together: θ by a random walk, z to ρ z + √(1 − ρ²) ε (Deligiannidis, Doucet and Pitt
+   2018).
+
 3. A particle is chosen, which is the next f.
 """
 
@@ -49,12 +52,12 @@ class EvidenceEstimate(NamedTuple):
 
     @property
     def weights(self) -> Array:
-        """What each particle has of the estimate; they sum to 1."""
+        """Return the share of each particle in the estimate; shares sum to 1."""
         return np.asarray(softmax(self.log_weights))
 
     @property
     def standard_error(self) -> float:
-        """Of the log evidence, judged by how the weights differ (delta method)."""
+        """Return the standard error of the log evidence, judged by how the weights differ (delta method)."""
         weights = self.weights
         return float(weights.std() * np.sqrt(weights.size))
 
@@ -72,33 +75,34 @@ class PseudoMarginal(EllipticalSlice):
     The evidence is estimated by importance sampling from the Gaussian of an approximation that is solved anew wherever
     the hyperparameters are proposed to go (Filippone and Girolami 2014). Metropolis–Hastings with such an estimate has
     the exact posterior (Andrieu and Roberts 2009). One of the particles that the estimate is made of becomes the draw
-    of the latent values; at fixed hyperparameters they then move by elliptical slice sampling.
+    of the latent values. At fixed hyperparameters they then move by elliptical slice sampling.
 
     Each proposal takes a solve, which lets the hyperparameters go farther than the interpolated sites of
-    `EllipticalSlice` and `GuidedHMC` do; but those cost next to nothing.
+    `EllipticalSlice` and `GuidedHMC` do. But interpolated sites cost next to nothing.
 
-    For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: what the model's
-    Potential says of the evidence it does not use. It keeps the latent values to itself, and `gpep.recover` draws
-    others from the approximation; sample the original model where exact ones are wanted.
+    For a model that `gpep.marginalize` returns, the step samples its hyperparameters exactly: it does not use the
+    evidence in the model's Potential. It keeps the latent values to itself, and `gpep.recover` draws others from the
+    approximation. Sample the original model where exact ones are wanted.
 
     Parameters
     ----------
     vars : sequence of TensorVariable, optional
         See `LatentStep`. For a marginal model all hyperparameters.
     particles : int
-        S, draws of the latent values that one estimate is made of. With one, hyperparameters and latent values move
-        jointly; with many, hyperparameters move as if the latent values were integrated out, provided that the
-        approximation is good: log weights with a standard deviation σ want some exp(σ²) particles.
+        Number S of draws of the latent values that one estimate is made of. With one, hyperparameters and latent values
+        move jointly. With many, hyperparameters move as if the latent values were integrated out, provided that the
+        approximation is good. Log weights with a standard deviation σ want some exp(σ²) particles.
     correlation : float
-        ρ, of the normals that make the particles with those of a proposal, from 0 (estimates are independent) to 1
-        (the same normals). The less it is, the more noise there is in the ratio of two estimates, and below 1 that can
-        lower the acceptance so far that no step is small enough. The normals are renewed in every draw, whatever it is.
+        Correlation ρ of the normals that make the particles with those of a proposal, from 0 (estimates are
+        independent) to 1 (the same normals). The less it is, the more noise there is in the ratio of two estimates.
+        Below 1 that can lower the acceptance so far that no step is small enough. The normals are renewed in every
+        draw, whatever it is.
     guide, hyper_moves, likelihood, rng, compile_kwargs
         See `GuidedStep`.
     sweeps : int
         Ellipses in each draw.
     model : pm.Model, optional
-        A model with latent values, or what `gpep.marginalize` makes of one.
+        A model with latent values, or one that `gpep.marginalize` returned.
 
     Raises
     ------
@@ -112,10 +116,10 @@ class PseudoMarginal(EllipticalSlice):
 
     Notes
     -----
-    Sampler statistics are `pseudo_marginal_acceptance` and `hyper_scale`, of the proposals of hyperparameters;
-    `log_evidence`, the log of the estimate that a draw was left with, higher on average than the log evidence, since
-    high estimates are accepted more often; `log_evidence_sd`, its standard error, judged by the particles themselves;
-    and `ellipse_evaluations`, the mean number of evaluations of the likelihood for one ellipse.
+    The sampler statistics `pseudo_marginal_acceptance` and `hyper_scale` are of the proposals of hyperparameters.
+    `log_evidence` is the log of the estimate that a draw was left with. It is higher on average than the log evidence,
+    since high estimates are accepted more often. `log_evidence_sd` is its standard error, judged by the particles
+    themselves. `ellipse_evaluations` is the mean number of evaluations of the likelihood for one ellipse.
 
     Where the approximation does not converge, sites that were extrapolated from near the mode take its place: any
     sites make an unbiased estimate. They depend on the hyperparameters alone, never on where the chain has been.
@@ -125,7 +129,7 @@ class PseudoMarginal(EllipticalSlice):
     >>> with model:
     ...     idata = pm.sample(step=gpep.PseudoMarginal())
 
-    Of the hyperparameters alone:
+    Draws of the hyperparameters alone:
 
     >>> marginal = gpep.marginalize(model)
     >>> idata = pm.sample(model=marginal, step=gpep.PseudoMarginal(model=marginal))

@@ -23,7 +23,7 @@ _FORGETTING = 0.6  # exponent of the gain of adaptation: the k-th draw of tuning
 
 @dataclass_state
 class ScaledMetropolisState(StepMethodState):
-    """What a chain goes on from."""
+    """The state from which a chain goes on."""
 
     tune: bool
     scale: float

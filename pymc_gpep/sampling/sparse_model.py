@@ -32,15 +32,15 @@ class SparseModel(pm.Model):
     Parameters
     ----------
     classifier : GPClassifier
-        What was read from the original model.
+        The classifier that was read from the original model.
     functions : list of (LatentGP, ProcessFunctions)
-        Its priors at any inputs.
+        Priors of the classifier at any inputs.
     inducing : array (1 or c, M, d)
         Inducing inputs.
     name : str
-        Of the inducing values.
+        Name of the inducing values.
     jitter : float
-        Added to the diagonal of their covariance, relative to its mean.
+        Jitter added to the diagonal of their covariance, relative to its mean.
 
     Attributes
     ----------
@@ -58,7 +58,7 @@ class SparseModel(pm.Model):
         'and pm.fit(method="advi") take as they are. What approximates latent functions works on the original model, '
         "which is sparse.classifier.model."
     )
-    """What to say to who takes it for one."""
+    """Message for a caller who takes it for a classifier."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ def _features(
 
 
 def _of_function(functions: list[tuple[LatentGP, ProcessFunctions]], k: int) -> tuple[ProcessFunctions, int]:
-    """What makes function k, and which of its outputs that is."""
+    """Return the process that makes function k, and which of its outputs that is."""
     return next((maker, latent.classes.index(k)) for latent, maker in functions if k in latent.classes)
 
 
@@ -160,13 +160,13 @@ def sparsify(
 ) -> SparseModel:
     """Put inducing values in place of the latent values of a classifier (Snelson and Ghahramani 2006).
 
-    What `pm.fit(method="sparse_ep")` approximates, as a model of PyMC: for NUTS and variational inference, and for
-    holding that method against. A latent function with M inducing values u = m(Z) + L v at its inducing inputs Z is
-    f(x) = m(x) + wᵀv + e, w = L⁻¹ k(Z, x), and the residuals e ~ N(0, k(x, x) − wᵀw) are independent (FITC). There is
-    no matrix with two axes over points.
+    The result is the model that `pm.fit(method="sparse_ep")` approximates, as a model of PyMC. It is for NUTS and
+    variational inference, and for holding that method against. A latent function has M inducing values u = m(Z) + L v
+    at its inducing inputs Z. It is f(x) = m(x) + wᵀv + e, w = L⁻¹ k(Z, x), and the residuals e ~ N(0, k(x, x) − wᵀw)
+    are independent (FITC). There is no matrix with two axes over points.
 
     Free variables are the hyperparameters and the standard normal v, `u_rotated_`; `u` is a Deterministic. For a
-    multinomial probit and for a probit of one function the residuals are integrated out exactly; for any other
+    multinomial probit and for a probit of one function the residuals are integrated out exactly. For any other
     likelihood they are free variables too, `u_residual_` (functions, points). Deterministics that depend on the latent
     values are left out. All other variables, data, dims and coords are those of `model`, and shared with it.
 
@@ -175,17 +175,17 @@ def sparsify(
     model : pm.Model
         A classifier with `pm.gp.Latent` priors.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values. If not given, the covariance between any inputs is read from the graph of the
-        model.
+        The processes that made the latent values. If not given, the covariance between any inputs is read from the
+        graph of the model.
     inducing : int or array (M, d) or (c, M, d)
-        How many inducing inputs each function has, rows of the data that lie far from each other (k-means++); or these
+        Number of inducing inputs of each function, rows of the data that lie far from each other (k-means++); or these
         themselves.
     shared_inducing : bool
-        Whether all functions have the same.
+        Whether all functions have the same inducing inputs.
     name : str
-        Of the inducing values.
+        Name of the inducing values.
     jitter : float
-        Added to the diagonal of their covariance, relative to its mean.
+        Jitter added to the diagonal of their covariance, relative to its mean.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     random_seed : int
@@ -199,8 +199,8 @@ def sparsify(
     Raises
     ------
     StructureError
-        If the model is no Gaussian process classifier, if something besides its likelihood depends on latent values, or
-        if `gp` is missing, and the graph does not say what the prior is at other inputs.
+        If the model is not a Gaussian process classifier, or if something besides its likelihood depends on latent
+        values. It is raised as well if `gp` is missing, and the graph does not say what the prior is at other inputs.
     ValueError
         If `inducing` does not fit the inputs of the model, or `name` is one of the model's.
     TypeError

@@ -32,7 +32,7 @@ class LatentStep(BlockedStep):
         Latent values, by the variable of the model that holds them or by the free one behind it, and hyperparameters.
         All latent values and all hyperparameters if not given.
     processes : LatentPrior
-        What was read from the model.
+        The prior that was read from the model.
     rng : int, Generator or None
     compile_kwargs : dict, optional
         For PyTensor's compilation.
@@ -75,9 +75,9 @@ class LatentStep(BlockedStep):
         self._at: tuple[list[Array], Sampled] | None = None
 
     def prior(self, point: PointType) -> Sampled | None:
-        """Moments of the latent values at a point, None where their covariance is not positive definite.
+        """Return moments of the latent values at a point, None where their covariance is not positive definite.
 
-        Those of the last point are kept, so that steps that leave the hyperparameters alone compute nothing twice.
+        Moments of the last point are kept, so that steps that leave the hyperparameters alone compute nothing twice.
         """
         values = [np.asarray(point[v.name]) for v in self.latent_model.value_vars]
         if self._at is not None and all(map(np.array_equal, values, self._at[0])):

@@ -1,7 +1,8 @@
 """The log density of observations averaged over normal latent values that may be correlated, with derivatives.
 
-For one function it is exact. Several enter by their differences from the one observed, x = μ + L s with s standard
-normal, by a fixed rule of nodes: derivatives are those of the rule, through the Cholesky factor L.
+For one function it is exact. Several functions enter by their differences from the one observed, x = μ + L s with s
+standard normal. The average is over a fixed rule of nodes, and derivatives are those of the rule, through the Cholesky
+factor L.
 """
 
 from functools import lru_cache
@@ -26,14 +27,14 @@ _ROUNDING = 1e-13  # of a covariance that is singular
 
 
 class RowAverages(NamedTuple):
-    """Of B rows."""
+    """Averages over B rows."""
 
     value: float
     """Σ E log p(y_i | f_i)."""
     slope: Array
-    """In the means, (c, B)."""
+    """Derivatives in the means, (c, B)."""
     curvature: Array
-    """In the covariances, symmetric, (B, c, c)."""
+    """Derivatives in the covariances, symmetric, (B, c, c)."""
 
 
 def has_averages(likelihood: Likelihood) -> bool:
@@ -91,7 +92,7 @@ def _by_nodes(log_density: LogDensity, labels: NDArray[np.int64], mean: Array, c
 
 @lru_cache(maxsize=8)
 def _differences(c: int) -> Array:
-    """Of the function of each label from all others, (c, c − 1, c)."""
+    """Return the differences of the function of each label from all others, (c, c − 1, c)."""
     return np.stack([np.delete(np.eye(c)[y] - np.eye(c), y, axis=0) for y in range(c)])
 
 

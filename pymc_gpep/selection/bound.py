@@ -34,7 +34,7 @@ class BoundSlopes(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """What the posterior makes of B rows."""
+    """Moments of B rows under the posterior."""
 
     cross: list[Array]
     """C_k (d, B)."""
@@ -52,7 +52,7 @@ class ActiveBound:
     Parameters
     ----------
     posterior : DensePosterior
-        Of the active latent values.
+        Posterior of the active latent values.
     """
 
     def __init__(self, posterior: DensePosterior) -> None:

@@ -143,9 +143,9 @@ def choose_rows(
     likelihood : Likelihood
     rule : RowSiteRule
     active : int
-        How many, d ≤ n.
+        Number of active rows, d ≤ n.
     score : str
-        Of `SCORES`.
+        Name of a score, one of `SCORES`.
     pool : int
         Candidates that are scored at each inclusion. With fewer than all rows the part `retained` of them, those that
         score best, stay, and others are drawn in place of the rest.

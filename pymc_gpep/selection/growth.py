@@ -1,8 +1,8 @@
 """The posterior that active rows imply, as it grows: moments of many candidates, inclusion by inclusion.
 
-Of each candidate j a stub is kept, m_k = L_k⁻¹ D_k^½ K_k,j with A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active
-rows: one number for each of them and each function. A candidate that comes later gets all stubs at once, from the prior
-covariance with the active rows.
+Each candidate j has a stub m_k = L_k⁻¹ D_k^½ K_k,j, one number for each active row and each function. Here
+A_k = I + D_k^½ K_k D_k^½ = L_k L_kᵀ over the active rows. A candidate that comes later gets all stubs at once, from the
+prior covariance with the active rows.
 """
 
 from abc import ABC, abstractmethod
@@ -20,30 +20,30 @@ __all__ = ["CoupledGrowth", "Growth", "IndependentGrowth"]
 
 
 class Growth(ABC):
-    """Moments of p candidates given the active rows, of which there are none at first.
+    """Moments of p candidates given the active rows; at first no row is active.
 
     Parameters
     ----------
     n_functions : int
-        c.
+        Number c of functions.
     n_stubs : int
         1 where all functions have the same covariance and every site the same precision for all, else c.
     capacity : int
         Most active rows.
     candidates : int
-        p.
+        Number p of candidates.
 
     Attributes
     ----------
     size : int
-        How many active rows there are.
+        Number of active rows.
     mean : array (c, p)
     held : array (·,) of int
         Candidates that must stay where they are: none.
     """
 
     sites_class: ClassVar[type[CoupledSites | IndependentSites]]
-    """Of what a row gets."""
+    """Class of the sites that a row gets."""
     held: Places = np.empty(0, np.int64)
 
     def __init__(self, n_functions: int, n_stubs: int, capacity: int, candidates: int) -> None:
@@ -63,7 +63,7 @@ class Growth(ABC):
 
     @abstractmethod
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        """Of the functions of some candidates, (·, c, c)."""
+        """Return the covariance of the functions of some candidates, (·, c, c)."""
 
     def between(self, place: int, column: Array, places: Places | slice = slice(None)) -> Array:
         """Covariances (c, ·, c) of the functions of one candidate with those of some.
@@ -88,12 +88,13 @@ class Growth(ABC):
         Parameters
         ----------
         places : array (f,) of int
-            Which.
+            Places of the new candidates.
         cross : array (q, size, f)
             Prior covariance with the active rows, in their order.
         variance : array (q, f)
+            Prior variance.
         mean : array (c, f)
-            Of the prior.
+            Prior mean.
         """
         size, n_stubs = self.size, len(self._stubs)
         stubs = np.matmul(self._rows[:, :size, :size], np.broadcast_to(cross, (n_stubs, *cross.shape[1:])))
@@ -155,7 +156,7 @@ class IndependentGrowth(Growth):
 
     @property
     def variance(self) -> Array:
-        """Of each function, (c, p)."""
+        """Return the variance of each function, (c, p)."""
         return np.broadcast_to(self._variance, self.mean.shape)
 
     def covariance(self, places: Places | slice = slice(None)) -> Array:

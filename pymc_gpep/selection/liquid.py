@@ -1,11 +1,11 @@
 """Active rows whose sites still move: EP over the latest of them, before they are frozen (Seeger and Jordan 2004).
 
-Their appendix D has these rows as a Gaussian of their own, G = Cov(f_L) and h = E f_L given the frozen ones, with sites
-exp(νᵀf − ½ fᵀΠf). With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
+Their appendix D has these rows as a Gaussian of their own, with sites exp(νᵀf − ½ fᵀΠf). Given the frozen rows it has
+G = Cov(f_L) and h = E f_L. With Π = R Rᵀ and S = I + RᵀG R, a candidate with covariances C with them has
 
     mean + C w,  w = (I − B G)(ν − Πh),  and covariance A − C B Cᵀ,  B = R S⁻¹Rᵀ          (32, 33).
 
-So all that is kept of a candidate are its covariances with them given the frozen rows, which a newly frozen row changes
+So all that is kept of a candidate are its covariances with them given the frozen rows. A newly frozen row changes these
 by conditioning on its site.
 """
 
@@ -33,13 +33,13 @@ class LiquidGrowth:
     Parameters
     ----------
     frozen : Growth
-        Of the rows whose sites no longer move.
+        Growth by the rows whose sites no longer move.
     match : callable
         Sites of candidates (their places) from means (c, ·) and covariances (·, c, c).
     from_cavity : bool
         Whether these are to be without the site that a row has.
     n_covariances : int
-        q.
+        Number q of covariances.
     liquid : int
         Most rows whose sites move.
     passes : int
@@ -75,13 +75,13 @@ class LiquidGrowth:
 
     @property
     def mean(self) -> Array:
-        """Of the candidates, (c, p)."""
+        """Return the mean of the candidates, (c, p)."""
         c, p = self._frozen.mean.shape
         moved = self._weights @ self._cross[: len(self.held)].reshape(len(self._weights), p * c)
         return np.asarray(self._frozen.mean + moved.reshape(p, c).T)
 
     def covariance(self, places: Places | slice = slice(None)) -> Array:
-        """Of the functions of some candidates, (·, c, c)."""
+        """Return the covariance of the functions of some candidates, (·, c, c)."""
         found = self._frozen.covariance(places).copy()
         f, c, _ = found.shape
         cross = self._cross[: len(self.held)][:, :, places]
@@ -121,7 +121,7 @@ class LiquidGrowth:
         return moved
 
     def _update(self) -> None:
-        """What the sites imply."""
+        """Compute the gain and the weights that the sites imply."""
         k, c = len(self.held), self._frozen.n_functions
         roots = np.zeros((k, c, k, c))
         precision, location = self._own[:, :, :k]

@@ -1,4 +1,4 @@
-"""What candidates are chosen by: the largest score comes next."""
+"""Scores by which candidates are chosen: the largest score comes next."""
 
 from collections.abc import Callable, Mapping
 
@@ -18,9 +18,9 @@ RANDOM = "random"
 
 
 def information(rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-    """What a row would tell (p,): the divergence of the posterior with its site from that without.
+    """Return the information of each row (p,): the divergence of the posterior with its site from that without.
 
-    Of Seeger and Jordan (2004, equation 14) the largest is meant.
+    Seeger and Jordan (2004, equation 14) mean the largest.
     """
     return rule.told(likelihood, labels, mean, cov).information
 
@@ -33,7 +33,7 @@ def surprise(rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64
 def expected_information(
     rule: RowSiteRule, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array
 ) -> Array:
-    """What a row would tell on average over the labels that it may have, as they are predicted (p,).
+    """Return the information of each row on average over the labels that it may have, as they are predicted (p,).
 
     Its own label is not looked at, so that rows are not chosen for labels that are wrong.
     """

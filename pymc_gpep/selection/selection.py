@@ -1,4 +1,4 @@
-"""What a selection of rows is given, and what it finds."""
+"""Inputs of a selection of rows, and its results."""
 
 from typing import NamedTuple, Protocol, Self
 
@@ -24,7 +24,7 @@ class RowPrior(Protocol):
     """q."""
 
     def block(self, columns: Places, rows: Places) -> Block:
-        """Covariances (q, columns, rows) between some rows, which may be none, and others; moments of these."""
+        """Return the covariances (q, columns, rows) of rows `columns`, maybe empty, with `rows`; moments of `rows`."""
 
 
 class DenseRows:
@@ -65,7 +65,7 @@ class Selection(NamedTuple):
     rows: Places
     """(d,)."""
     scores: Array
-    """Of each row when it was chosen, (d,); NaN where it was not chosen by its score."""
+    """Score of each row when it was chosen, (d,); NaN where it was not chosen by its score."""
     precision: Array
     """π (c, d)."""
     location: Array

@@ -37,10 +37,10 @@ def accelerated_ascent(
     largest_precision: float,
     least_precision: float = 0.0,
 ) -> tuple[float, int]:
-    """Iterate from `sites` (2, n, d), which are overwritten; returns value and status.
+    """Iterate from `sites` (2, n, d), which are overwritten; return value and status.
 
-    Where an accelerated step ends lower than it began, the iteration goes back and takes the step without acceleration,
-    half of it, and so on, in the end along the natural direction.
+    Where an accelerated step ends lower than it began, the iteration goes back and takes the step without acceleration.
+    Then it takes half of that step, and so on, in the end along the natural direction.
     """
     natural, better, scale = np.empty_like(sites), np.empty_like(sites), np.empty(sites.shape[1:])
     best_sites, to_natural, to_better = sites.copy(), np.zeros_like(sites), np.zeros_like(sites)

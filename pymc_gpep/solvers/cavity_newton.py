@@ -2,10 +2,10 @@
 
 Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df. Each of the three wants weights b = K⁻¹(f − m₀) with
 
-    b_i = h′(μ_i, D_i),   f_i = μ_i + D_i b_i,
+    b_i = h′(μ_i, D_i),   f_i = μ_i + D_i b_i.
 
-and they differ in the width D alone: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method (and the
-variance of the cavity itself, which moves, for EP). f is then the mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀),
+The methods differ in the width D alone: 0 for Laplace, K_ii for naive TAP, 1 / [K⁻¹]_ii for the factorial method. (EP
+has the variance of the cavity itself, which moves.) The mode of Σ ĥ(f_i) − ½ (f − m₀)ᵀ K⁻¹ (f − m₀) is then f,
 
     ĥ(f) = h(μ) + ½ D b²,   ĥ′(f) = b,   −ĥ″(f) = W = γ / (1 − Dγ),   γ = −h″(μ, D) ≥ 0,
 
@@ -37,18 +37,18 @@ _REDUCTION, _LIMIT = 0.01, 100  # of each of them: what is left of the residual,
 
 
 class CavityAscent:
-    """What Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
+    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
 
     Parameters
     ----------
     problem : Problem
     average : kernel
-        As of `pymc_gpep.likelihoods.local_computations.GaussianAverage`; of widths of 0 the fourth derivative is not
-        used.
+        Kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`; the fourth derivative is not used where
+        the width is 0.
     width : array (n,)
-        D.
+        Widths D.
     volume : function of log|A| and W (n,)
-        What the evidence loses to the volume of the posterior, twice.
+        Twice the loss of evidence to the volume of the posterior.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class CavityAscent:
     h : array (5, n)
         h and its derivatives there.
     posterior : FunctionPosterior
-        With the precisions W.
+        Posterior with the precisions W.
     """
 
     def __init__(
@@ -113,10 +113,11 @@ class CavityAscent:
         return step_length(along_line, float(np.vdot(b, image)), float(np.vdot(step, image)))
 
     def _look(self, f: Array) -> None:
-        """h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), which rises with μ.
+        """Compute h at the means μ of cavities that belong to f (n,): Newton's method on μ + D h′(μ), rising with μ.
 
-        It goes on from where h is known, and computes it only where μ is not there yet, by far the most of the cost.
-        Where μ has gone so far that 1 + D h″ is lost to rounding, or h is no number, it begins anew from μ = f.
+        The iteration goes on from where h is known, and computes it only where μ is not there yet. Computing h is by
+        far the most of the cost. Where μ has gone so far that 1 + D h″ is lost to rounding, the iteration begins anew
+        from μ = f. It does the same where h is not a number.
         """
         width, mean, h = self.width, self.cavity, self.h
         if not width.any():

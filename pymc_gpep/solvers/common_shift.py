@@ -1,8 +1,8 @@
 """The function that a likelihood of differences does not see, solved for in every sweep of EP with inducing inputs.
 
-A function h(x) added to all latent functions moves the sites with it, ν_k + t_k h, and which h is best is for the prior
-to say: at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are
-no progress where the prior variance is large; see `pymc_gpep.solvers.shifted_posterior`.
+A function h(x) added to all latent functions moves the sites with it, ν_k + t_k h. The prior decides which h is best:
+at a fixed point Σ_k b_k = 0 at every point, b_k = ν_k − t_k m_k. Without this EP drifts there in steps that are no
+progress where the prior variance is large; see `pymc_gpep.solvers.shifted_posterior`.
 """
 
 from collections.abc import Callable, Iterable
@@ -24,7 +24,7 @@ type _Sums = tuple[Array, Array]
 
 
 class SiteSums(NamedTuple):
-    """Of the sites of B points on each function, and what features the functions have."""
+    """Sums over the sites of B points on each function, and the features of the functions."""
 
     features: Features
     precision: Array
@@ -67,11 +67,14 @@ def shared_features_shift(
 def own_features_shift(
     posterior: WhitenedPosterior, each: Callable[[Callable[[SiteSums], _Sums]], Iterable[_Sums]]
 ) -> tuple[WhitenedPosterior, CommonShift]:
-    """For functions with features of their own: any h, with which Σ_k b_k = 0 at each point.
+    """Solve for any h with which Σ_k b_k = 0 at each point, for functions with features of their own.
 
-    It changes the b by P h, P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ, with the diagonal T = Σ_k T_k of site
-    precisions and U of cM columns, so that a system of that size has to be solved (Woodbury). `each` yields what a
-    function makes of every block.
+    The shift changes the b by P h with
+
+        P = Σ_k (T_k − T_k W_kᵀ Σ_k W_k T_k) = T − U Uᵀ.
+
+    The diagonal T = Σ_k T_k holds site precisions, and U has cM columns. A system of that size thus has to be solved
+    (Woodbury). `each` yields the results of a function on every block.
     """
     c, size = posterior.mean.shape
     gram, pulled = np.zeros((c * size, c * size)), np.zeros(c * size)
@@ -111,7 +114,7 @@ def own_features_shift(
 
 
 def _total(block: SiteSums) -> Array:
-    """Σ_k t_k (B,), infinite where there is none."""
+    """Return Σ_k t_k (B,), infinite where it is not positive."""
     total = block.precision.sum(axis=0)
     return np.where(total > 0.0, total, np.inf)
 

@@ -28,9 +28,9 @@ _GAIN = 1.6  # up to there, as many factorisations as make a sweep this much fas
 
 @cache
 def _shared_out(c: int) -> int:
-    """Number of classes whose factorisations are shared out on two processors.
+    """Return the number of classes whose factorisations are shared out on two processors.
 
-    With all of them one fit would be nearly twice as fast as on one thread, and two fits at once would take twice as
+    With all of them one fit would be nearly twice as fast as on one thread. Two fits at once would then take twice as
     long as one alone. With these a fit is as fast as with two threads of BLAS, and two at once take about 1.5 times as
     long. In units of n³ operations a class has one in its factorisation and inverse, one in its moments, and P a third.
     """

@@ -1,14 +1,14 @@
-"""Nested EP whose sites act on projections of whitened inducing values: what couples the functions is kept.
+"""Nested EP whose sites act on projections of whitened inducing values: the coupling of the functions is kept.
 
-A point's site acts on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form that nested EP gives it, with all noise that is
-around the x: the likelihood's own, and what features leave unsaid of latent values. It follows from d scalar inner
-sites of the likelihood's factors. The posterior of v couples all functions. The functions of a point enter by their
-differences, and what all have in common stays as it is in the prior.
+A point's site acts on x = (x_1 … x_c), x_k = w_kᵀv_k, and has the form that nested EP gives it. Its noise is all noise
+around the x: the likelihood's own, and the part of latent values that features leave unsaid. The site follows from d
+scalar inner sites of the likelihood's factors. The posterior of v couples all functions. The functions of a point enter
+by their differences, and the part that all have in common stays as it is in the prior.
 
-Derivatives: with the sites held as functions of x, features are in the posterior of v alone, and at a fixed point that
-is the derivative of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features and ρ in the prior mean; a
-point's log normaliser depends on its cavity's variance of x_k and on s_k by their sum, so that it is
-½(ρ_k² − (Π − Π Cov[x] Π)_kk) in s_k.
+Derivatives: with the sites held as functions of x, features are in the posterior of v alone. At a fixed point the
+derivative of its normaliser is that of the evidence. With ρ = ν − Π E[x] it is μρᵀ − ΣWΠ in the features and ρ in the
+prior mean. A point's log normaliser depends on its cavity's variance of x_k and on s_k by their sum. The derivative in
+s_k is thus ½(ρ_k² − (Π − Π Cov[x] Π)_kk).
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class CoupledFactors(NamedTuple):
         """None: factors of inner EP are log-concave."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "CoupledSparseSweeps":
-        """What an iteration over the inner sites is made of."""
+        """Return the parts of an iteration over the inner sites."""
         return CoupledSparseSweeps(features, self, team)
 
 
@@ -71,7 +71,7 @@ class _Rows(NamedTuple):
 
 
 class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
-    """What an iteration is made of, for one prior.
+    """The parts of an iteration, for one prior.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
         return coupled_whitened(precision, location)
 
     def _each[R](self, sites: Array, work: Callable[[_Rows], R]) -> Iterator[R]:
-        """What `work` makes of all rows, part by part in their order."""
+        """Yield the results of `work` on all rows, part by part in their order."""
 
         def one(part: tuple[slice, Features]) -> R:
             rows, features = part
@@ -118,7 +118,7 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
         return self._by_parts(one)
 
     def over_blocks[R](self, sites: Array, work: Callable[[Any], R]) -> Iterator[R]:
-        """What a function makes of every block."""
+        """Yield the results of a function on every block."""
         return self._each(sites, work)
 
     def match(

@@ -1,6 +1,6 @@
 """The posterior of whitened inducing values under sites that couple the functions of a point.
 
-With v of all functions one vector of cM numbers, the site of a point acts on its c projections x_k = w_kᵀv_k, with a
+The v of all functions are one vector of cM numbers. The site of a point acts on its c projections x_k = w_kᵀv_k, with a
 precision Π = diag(π) − ππᵀ / 1ᵀπ. Time for n points is O(n c² M²), of products of matrices.
 """
 
@@ -58,7 +58,7 @@ class CoupledWhitened(NamedTuple):
         return drawn
 
     def smoothed(self, w: list[Array], pi: Array) -> Array:
-        """Of Σ W Π what belongs to the features of each function, (c, M, B), for π (c, B)."""
+        """Return the part of Σ W Π that belongs to the features of each function, (c, M, B), for π (c, B)."""
         c, size = self.mean.shape
         found = np.empty((c, size, pi.shape[1]))
         for some, halves in self._halves(w):
@@ -81,7 +81,7 @@ class CoupledWhitened(NamedTuple):
             yield some, [self._rows(k) @ np.ascontiguousarray(w[k][:, some]) for k in range(c)]
 
     def _rows(self, k: int) -> Array:
-        """Of the columns of R for v_k the rows that are not zero, ((c − k)M, M)."""
+        """Return the rows that are not zero of the columns of R for v_k, ((c − k)M, M)."""
         size = self.mean.shape[1]
         return self.root[k * size :, k * size : (k + 1) * size]
 

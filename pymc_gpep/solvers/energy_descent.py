@@ -5,13 +5,17 @@ With sites exp(β g − α g²/2) for the n(c − 1) factors Φ(g), EP's fixed p
     F = KL(q ‖ prior) + Σ E_r[log r − log Φ] + Σ ½ log(2πe z)
 
 over Gaussians q with marginals N(μ, z) and densities r with the same two moments; there F = −log Z (Heskes and Zoeter
-2002; Opper and Winther 2005). The best r given the moments is Φ(g) exp(b g − a g²/2) for one cavity (a, b), which a
-scalar root gives, so F is a plain function of the sites, bounded below by zero. The step α ← α + t (1/z − a − α),
-β ← β + t (μ/z − b − β) is its natural gradient: downhill for small t, and α stays non-negative for t ≤ 1.
+2002; Opper and Winther 2005). The best r given the moments is Φ(g) exp(b g − a g²/2) for one cavity (a, b). The cavity
+is a scalar root, so F is a plain function of the sites, bounded below by zero. The step
 
-An ordinary damped EP step is taken where it brings the residual to a new low or the energy down; else the safe step,
-halved until the energy falls. The energy and the best residual cannot fall for ever, so some limit point of the
-iteration is a fixed point, until rounding takes over: then EP steps are taken as they come, with ever more damping.
+    α ← α + t (1/z − a − α),   β ← β + t (μ/z − b − β)
+
+is its natural gradient: downhill for small t, and α stays non-negative for t ≤ 1.
+
+An ordinary damped EP step is taken where it brings the residual to a new low or the energy down. Elsewhere the safe
+step is taken, halved until the energy falls. The energy and the best residual cannot fall for ever, so some limit point
+of the iteration is a fixed point. Rounding takes over in the end: EP steps are then taken as they come, with ever more
+damping.
 """
 
 from collections.abc import Callable

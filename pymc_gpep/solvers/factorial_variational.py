@@ -1,7 +1,8 @@
 """The factorial variational method: the best q(f) that leaves all latent values independent.
 
-Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f), with D_i = 1 / [K⁻¹]_ii, the prior variance given all other values,
-and the cavity means of `pymc_gpep.solvers.cavity_newton`; their variances are v_i = D_i (1 − D_iγ_i). The evidence is
+Its factors are q_i ∝ N(f | μ_i, D_i) p(y_i | f). Here D_i = 1 / [K⁻¹]_ii is the prior variance given all other values,
+and the cavity means are those of `pymc_gpep.solvers.cavity_newton`. The variances of the factors are
+v_i = D_i (1 − D_iγ_i). The evidence is
 the lower bound (Nickisch and Rasmussen 2008, section 7, where it is misprinted)
 
     Σ_i [h_i + ½ D_i b_i² + ½ log D_i] − ½ bᵀ(f − m₀) − ½ log|K|,

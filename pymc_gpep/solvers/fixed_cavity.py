@@ -4,14 +4,14 @@ With the notation of `pymc_gpep.solvers.cavity_newton` the posterior is N(f, (K�
 
     Σ_i [h_i + ½ D_i b_i² + ½ log(1 + W_i D_i)] − ½ bᵀ(f − m₀) − ½ log|A|
 
-is Laplace's for D = 0, and EP's expression wherever D is. It is stationary in the mean but for the parts with W, whose
-derivative is ½ τ_i, τ_i = D_i / (1 + W_i D_i) − V_ii: the tilted less the posterior variance, 0 at EP's own widths.
-With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
+is Laplace's for D = 0, and EP's expression wherever D is. It is stationary in the mean but for the parts with W. Their
+derivative is ½ τ_i, where τ_i = D_i / (1 + W_i D_i) − V_ii is the tilted less the posterior variance, 0 at EP's own
+widths. With u = (I + WK)⁻¹ (½ τ ∘ ∂W/∂f) the derivatives are
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Dg(½ τ ∘ ∂W/∂D + (Ku) ∘ ∂b/∂D),   d/dm₀ = b + u,
 
-the last term of the first where D is K_ii, and both its derivatives at fixed f. Likewise a parameter θ_i that Laplace's
-log density ℓ is given has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
+the last term of the first where D is K_ii, and both its derivatives at fixed f. Likewise a parameter θ_i of Laplace's
+log density ℓ has the derivative ∂ℓ/∂θ − ½ τ ∂ℓ″/∂θ + (Ku) ∂ℓ′/∂θ, all of point i.
 """
 
 from collections.abc import Callable

@@ -102,7 +102,7 @@ class FunctionPosterior(ABC):
         return 0.5 * float((self.kept - 1.0).sum()) - self.log_normaliser
 
     def found(self, evidence: float, status: int, derivatives: Callable[[], Derivatives], rung: int = 0) -> Found:
-        """What a solver that ended here found."""
+        """Return the result of a solver that ended here."""
         return Found(
             evidence,
             status,

@@ -1,9 +1,9 @@
-"""Latent functions by way of inducing values: what is known of their prior, block by block, and whitened features.
+"""Latent functions by way of inducing values: moments of their prior, block by block, and whitened features.
 
 Function k has M inducing values u = L v at its inducing inputs, K = L Lᵀ their prior covariance and v ~ N(0, I). At an
-input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x) and what they leave unsaid, e ~ N(0, s), s = κ − wᵀw,
-taken to be independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than one axis
-over points, and rows are worked on in blocks.
+input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x). The rest e ~ N(0, s), s = κ − wᵀw, that features leave
+unsaid is taken to be independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than
+one axis over points, and rows are worked on in blocks.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ class Block(NamedTuple):
     """Prior moments of B rows; q is 1 where all functions share their covariance and inducing inputs, else c."""
 
     cross: Array
-    """Between inducing values and rows, (q, M, B)."""
+    """Prior covariance between inducing values and rows, (q, M, B)."""
     variance: Array
-    """Of the rows, κ (q, B)."""
+    """Prior variance of the rows, κ (q, B)."""
     mean: Array
-    """Of the rows, (c, B)."""
+    """Prior mean of the rows, (c, B)."""
 
 
 class InducedPrior(Protocol):
@@ -47,7 +47,7 @@ class InducedPrior(Protocol):
 
 
 class Features(NamedTuple):
-    """Of the rows of a block."""
+    """Features of the rows of a block, and the rest of their prior."""
 
     w: Array
     """w, (q, M, B)."""
@@ -63,7 +63,7 @@ class InducingWhitening(NamedTuple):
     factor: Array
     """L, (q, M, M)."""
     jitter: float
-    """What was added to the diagonal of the covariance of the inducing values, relative to its mean."""
+    """Jitter that was added to the diagonal of the covariance of the inducing values, relative to its mean."""
 
     @property
     def size(self) -> int:
@@ -75,7 +75,7 @@ class InducingWhitening(NamedTuple):
         return list(range(c)) if len(self.factor) > 1 else [0] * c
 
     def features(self, block: Block) -> Features:
-        """Of a block of rows, those of the data or others."""
+        """Return the features of a block of rows, of the data or others."""
         w = self._solve(block.cross)
         return Features(w, np.maximum(block.variance - (w * w).sum(axis=1), 0.0), block.mean)
 

@@ -5,8 +5,8 @@ The sites have the precision 1/σ² and the locations y/σ², and the evidence i
     Σ g(m_i, v_i) − KL(N(m, V) ‖ prior),   g(m, v) = ∫ log p(y | f) N(f | m, v) df,
 
 maximised over σ within limits (Nickisch and Rasmussen 2008, section 8 and equation 8). With r = ∂g/∂m − b and
-q = ∂g/∂v + ½ W it has the slopes r in m and Dg(q) in V, so that at fixed sites, with C = (I + KW)⁻¹ and
-u = (I + WK)⁻¹ r,
+q = ∂g/∂v + ½ W it has the slopes r in m and Dg(q) in V. At fixed sites, with C = (I + KW)⁻¹ and u = (I + WK)⁻¹ r, its
+derivatives are thus
 
     d/dK = ½ (bbᵀ − B) + ½ (ubᵀ + buᵀ) + Cᵀ Dg(q) C,   d/dm₀ = b + u,
 

@@ -18,7 +18,7 @@ _CLOSE = 0.1  # closer to the mode, rounding decides comparisons, and Newton's m
 
 
 class _BlockAscent:
-    """What Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`."""
+    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`."""
 
     stiffness = 1.0
 

@@ -17,13 +17,13 @@ _CLOSE = 0.5  # differences between functions that change less cannot overshoot:
 
 
 class CoupledAscent:
-    """What Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
+    """The function that Newton's method climbs, see `pymc_gpep.solvers.newton.Ascent`.
 
     Parameters
     ----------
     problem : Problem
     log_density, along_line : kernels
-        As of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
+        Kernels of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
 
     def __init__(

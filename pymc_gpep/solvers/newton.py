@@ -1,9 +1,8 @@
 """Newton's method for the mode of p(f | y) under a log-concave likelihood, whatever its curvature.
 
 It works on the weights b = K⁻¹ (f − m): K is never inverted. The gradient of the log posterior with respect to f is the
-residual r = ∇ log p(y | f) − b, and Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log p. Since it comes from
-the residual, each step also corrects the rounding errors of those before it, and the accuracy reached is that of
-f = m + K b.
+residual r = ∇ log p(y | f) − b. Newton's step in b is (I + W K)⁻¹ r, W the curvature of −log p. Since it comes from the
+residual, each step also corrects the rounding errors of earlier ones. The accuracy reached is that of f = m + K b.
 """
 
 from typing import Protocol
@@ -65,11 +64,11 @@ class Ascent(Protocol):
 def newton(problem: Problem, b: Array, ascent: Ascent, history: History, *, tolerance: float) -> tuple[float, int]:
     """Iterate from the weights `b` (c, n), which are overwritten, until the residual is below `tolerance`.
 
-    Where the likelihood does not see what is added to all functions, those that are given must sum to zero.
+    Where the likelihood does not see what is added to all functions, the given weights must sum to zero.
 
-    The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f; no less
-    is asked of it than rounding allows, unless the evidence has too few digits left there. Returns log q(y) and status;
-    `ascent` is left belonging to `b`.
+    The residual is the largest entry of the gradient r, relative to its stiffness, and of Newton's step in f. The
+    iteration asks of it no less than rounding allows, unless the evidence has too few digits left there. The function
+    returns log q(y) and status, and leaves `ascent` belonging to `b`.
     """
     step, image = np.empty((2, *b.shape))
     begin(problem, b, ascent, image)

@@ -41,7 +41,7 @@ class Problem(NamedTuple):
     labels: Observed
     """Classes 0…c−1, or other observations, (n,); (n, c) where there is a number for each class."""
     parameters: Array = NO_PARAMETERS
-    """What the likelihood is given besides latent values at each point, (p, n)."""
+    """Parameters of the likelihood besides latent values at each point, (p, n)."""
     team: Team = ALONE
     """The threads that may work on it."""
 

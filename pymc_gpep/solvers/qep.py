@@ -62,8 +62,8 @@ def full_qep(
     """EP with nothing left out but quadrature's error.
 
     The posterior has all the tilted means and covariances of g, and so of f, and the evidence is stationary in the
-    sites. `start`, which is overwritten, is as the kernels of full sites say; options are those of `qep`, with the
-    kernel `full_update`, and the largest number cn of latent values whose covariance is a matrix.
+    sites. `start` has the layout of the kernels of full sites and is overwritten. Options are those of `qep`, with the
+    kernel `full_update`. `max_size` is the largest number cn of latent values whose covariance is a matrix.
     """
     prior_mean, y = problem.mean, problem.labels
     c, n = prior_mean.shape

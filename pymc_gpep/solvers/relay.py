@@ -58,12 +58,14 @@ _made: dict[str, Any] = {}
 
 
 def external(name: str, solve: Callable[..., Outcome], observed_dtype: str = "int64", observed_axes: int = 1) -> Any:
-    """What compiled code calls to run `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
+    """Return the function that compiled code calls to run a solver.
+
+    It runs `solve(k, mean, labels, start, looseness, parameters, gradient=True)`.
 
     Parameters
     ----------
     name : str
-        Tells this solver, with its options, from all others, in every process alike.
+        Name that tells this solver, with its options, from all others, in every process alike.
     solve : callable
     observed_dtype : {"int64", "float64"}
         Type of the labels.

@@ -2,7 +2,9 @@
 
 Matrices are of the size of z: with Λ = I + JᵀΠJ = L Lᵀ and H = J L⁻ᵀ
 
-    log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,   (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
+    log|I + ΠK| = log|Λ|,   cov f_i = H_i H_iᵀ,
+
+    (I + ΠK)⁻¹ r = r − Π J Λ⁻¹ Jᵀ r,   M = Π − Π H Hᵀ Π.
 
 With c functions J is (cn, q), all rows of a function after those of the one before. Π has a block for each point.
 Functions may have normals in common. Time for n rows is O(c² n q²), products of matrices, or O(c² n k²) where rows

@@ -25,7 +25,7 @@ class Solver(Protocol):
 
 
 class Outcome(NamedTuple):
-    """What a solver computed."""
+    """Results of a solver."""
 
     evidence: float
     """NaN where the solver failed."""
@@ -96,17 +96,17 @@ def run(
     labels : array (n,)
         Observations: classes and counts as int64, other numbers as float64.
     start : array
-        What the solver starts from, flat.
+        Sites or weights that the solver starts from, flat.
     max_iterations : int
     gradient : bool
         Whether derivatives of the evidence are wanted.
     relative : bool
         Whether the likelihood does not see what is added to all latent values of a point, and labels are numbers of
-        these, so that the solver may be given less of the prior mean.
+        these. The solver may then be given less of the prior mean.
     form : type of PriorForm
         How the prior covariance is given.
     parameters : array (p, n)
-        What the likelihood is given besides latent values at each point.
+        Parameters of the likelihood besides latent values at each point.
     trusted : bool
         Whether the prior covariance need not be factorised to see that it is one.
     """

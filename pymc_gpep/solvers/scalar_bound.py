@@ -1,14 +1,15 @@
 """The best Gaussian under a lower bound Σ g(m_i, v_i) − KL(N(m, V) ‖ prior), for a likelihood of one latent function.
 
-For g(m, v) = ∫ log p(y | f) N(f | m, v) df it is the Gaussian nearest to the posterior in that divergence; for a lower
+For g(m, v) = ∫ log p(y | f) N(f | m, v) df it is the Gaussian nearest to the posterior in that divergence. For a lower
 bound of this g, it is a variational bound (Nickisch and Rasmussen 2008, sections 5 and 6). At the maximum the Gaussian
 has sites of precision W = −2 ∂g/∂v that pull with the force ∂g/∂m at m. Taking these sites from the present moments is
-a step along the natural gradient: a short one always raises the bound, a whole one may go round in circles where W
+a step along the natural gradient. A short step always raises the bound; a whole one may go round in circles where W
 changes fast with v. Better targets:
 
-- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is one of Newton's in m. What it leaves out is how W changes. That
-  is put right point by point, with a step of Newton's method for the moments of one point under its cavity N(μ, D):
-  m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
+- For an average ∂²g/∂m² = 2 ∂g/∂v, and such a step is one of Newton's in m. The step leaves out how W changes. A step
+  of Newton's method for the moments of one point under its cavity N(μ, D) puts that right point by point. The moments
+  are m = μ + D ∂g/∂m and 1/v = 1/D − 2 ∂g/∂v.
+
 - For a lower bound, W may be far above the curvature H = −∂²g/∂m². The mean takes a step of Newton's method with H,
   which is one more factorisation, and W is taken there.
 
@@ -126,11 +127,12 @@ def scalar_bound(
 
     Precisions are at least `least_precision`, 0 or −∞: a density that is not log-concave may want some below zero.
 
-    `terms` is the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`, for which `target` is
-    `average_target`, or that of `QuadraticBound`, for which it is `bound_target`; `slopes` is the kernel of
-    `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if there is one: from cold the bound is then
-    raised from the sites of naive TAP, which are found without a factorisation and near by however large the magnitude.
-    Where these leave the posterior too wide for the density, it is raised from narrow sites about the mode.
+    There are two kinds of `terms`. With the kernel of `pymc_gpep.likelihoods.local_computations.AverageLogDensity`
+    `target` is `average_target`; with that of `QuadraticBound` it is `bound_target`. `slopes` is the kernel of
+    `ParameterSlopes` for it. `average` is the kernel of `GaussianAverage`, if the likelihood has one. From cold the
+    bound is then raised from the sites of naive TAP. These are found without a factorisation, and are near by however
+    large the magnitude. Where they leave the posterior too wide for the density, the bound is raised from narrow sites
+    about the mode.
     """
     y, parameters = problem.labels, problem.parameters
     posterior = problem.prior.posterior(problem.mean[0], signed=least_precision < 0.0)

@@ -1,10 +1,10 @@
 """EP for a likelihood of one latent function.
 
-The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b, m and v those of the posterior and b
-its weights: nothing cancels. With h(μ, D) = log ∫ p(y | f) N(f | μ, D) df the tilted mean is μ + D h′ and the tilted
-variance D + D² h″, so that the new site has the precision γ / (1 − Dγ), γ = −h″, and pulls with the force h′ at the
-tilted mean. A likelihood that is not log-concave may have γ < 0: an outlier under heavy tails has a site of negative
-precision. Sites that are scaled to be 1 at m make the evidence
+The cavity of a point has the variance D = v / (1 − πv) and the mean μ = m − D b. Here m and v are the moments of the
+posterior and b its weights: nothing cancels. Let h(μ, D) = log ∫ p(y | f) N(f | μ, D) df. The tilted mean is μ + D h′
+and the tilted variance D + D² h″. The new site thus has the precision γ / (1 − Dγ), γ = −h″, and pulls with the force
+h′ at the tilted mean. A likelihood that is not log-concave may have γ < 0: an outlier under heavy tails has a site of
+negative precision. Sites that are scaled to be 1 at m make the evidence
 
     Σ [h + ½ D b² + ½ log(1 + πD)] − ½ log|A| − ½ bᵀ(m − m₀)
 

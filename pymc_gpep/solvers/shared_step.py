@@ -105,9 +105,9 @@ class Covered(NamedTuple):
     """Moments of the rows of a batch under q."""
 
     mean: Array
-    """Of the wᵀv_k, (B, c)."""
+    """Means of the wᵀv_k, (B, c)."""
     variance: Array
-    """(B, c)."""
+    """Variances of the wᵀv_k, (B, c)."""
     covariances: Array
     """Σ_k w, (B, c M)."""
 

@@ -1,11 +1,11 @@
 """The posterior of c independent latent functions under sites of EP, with their common shift solved for.
 
-A likelihood of differences does not see a function h added to all classes: the moments it asks for then shift by h, and
-so the sites of class k become (π_k, ν_k + π_k h). Which h is best is for the prior to say, and a fixed point of EP has
-Σ_k b_k = 0, the derivative of the evidence with respect to a mean that all classes share. An iteration that updates
-each class given the others goes there in steps of a size of 1/(1 + πK), which for a large K is no progress. So that h
-is solved for in every sweep: it changes Σ_k b_k by P h, P = Σ_k B_k, which is one more matrix to factorise than the c
-of the classes.
+A likelihood of differences does not see a function h added to all classes. The moments it asks for then shift by h, and
+the sites of class k become (π_k, ν_k + π_k h). The prior decides which h is best. A fixed point of EP has Σ_k b_k = 0.
+This sum is the derivative of the evidence with respect to a mean that all classes share. An iteration that updates each
+class given the others goes there in steps of a size of 1/(1 + πK). For a large K that is no progress. The solver
+therefore solves for that h in every sweep. It changes Σ_k b_k by P h, P = Σ_k B_k: one more matrix to factorise than
+the c of the classes.
 
 The algebra is that of `pymc_gpep.kernels.gaussians.coupled` and `pymc_gpep.kernels.gaussians.independent`.
 """
@@ -24,7 +24,7 @@ __all__ = ["ShiftedPosterior", "shifted_posterior", "shifted_posterior_space"]
 
 
 class ShiftedPosterior(NamedTuple):
-    """What `shifted_posterior` computes."""
+    """Results of `shifted_posterior`."""
 
     pi: Array
     """Site precisions, (c, n)."""
@@ -33,9 +33,9 @@ class ShiftedPosterior(NamedTuple):
     weights: Array
     """b = K⁻¹ (mean − prior mean), (c, n)."""
     mean: Array
-    """Of the latent values, (c, n)."""
+    """Posterior mean of the latent values, (c, n)."""
     variance: Array
-    """Of the latent values, (c, n)."""
+    """Posterior variance of the latent values, (c, n)."""
     inverses: Array
     """A_k⁻¹ (c, n, n)."""
     p: Array

@@ -14,14 +14,14 @@ _PATIENCE = 3  # sweeps that may pass without a smaller residual
 
 
 class SinglePrecision:
-    """Says before each sweep whether it may be one of these.
+    """The decision before each sweep whether it may be in single precision.
 
-    The first may from cold alone, since nothing says yet how far from the solution another start is, and once residuals
-    are too small none may.
+    The first sweep may from cold alone, since nothing says yet how far from the solution another start is. Once
+    residuals are too small no sweep may.
 
     Rounding changes the sites that match the moments of a posterior by up to ε trace K, in units of their marginals.
-    An iteration comes that close to its fixed point, and goes on from there with 64 bits. What ends there, and the
-    evidence, are computed with these.
+    An iteration comes that close to its fixed point, and goes on from there with 64 bits. The final sites and the
+    evidence are computed with 64 bits.
 
     Parameters
     ----------
@@ -29,9 +29,9 @@ class SinglePrecision:
     cold : bool
         Whether the iteration starts from nothing.
     tolerance : float
-        Of the residual.
+        Largest residual of a converged iteration.
     exists : bool
-        Whether the posterior has such matrices.
+        Whether the posterior has matrices in single precision.
     """
 
     def __init__(self, problem: Problem, cold: bool, tolerance: float, *, exists: bool = True) -> None:
@@ -43,7 +43,7 @@ class SinglePrecision:
         self._patience = _PATIENCE
 
     def note(self, evidence: float, residual: float) -> None:
-        """What the last sweep found, NaN where it failed."""
+        """Note the evidence and the residual of the last sweep, NaN where it failed."""
         self._patience = _PATIENCE if residual < self._smallest else self._patience - 1
         self._smallest = min(residual, self._smallest)
         closer = self._enough < _RATE * residual < np.inf and self._patience > 0

@@ -16,20 +16,20 @@ _BEYOND_REASON = 1e150  # squares of larger variances are infinite: their sites 
 
 
 class SitePosterior(NamedTuple):
-    """What `site_posterior` computes."""
+    """Results of `site_posterior`."""
 
     pi: Array
     """Site precisions, (c, n)."""
     nu: Array
     """Site locations relative to the prior mean, (c, n)."""
     algebra: SiteAlgebra
-    """With π taken."""
+    """Algebra that has taken π."""
     weights: Array
     """b (c, n)."""
     mean: Array
-    """Of the latent values, (c, n)."""
+    """Posterior mean of the latent values, (c, n)."""
     cov: Array
-    """Of the latent values of each point, (n, c, c)."""
+    """Posterior covariance of the latent values of each point, (n, c, c)."""
 
     @property
     def in_single_precision(self) -> "SitePosterior | None":

@@ -95,7 +95,7 @@ class SiteVector:
         self._x += self._f
 
     def products(self, used: int) -> tuple[Array, Array]:
-        """What a combination of the past is chosen by: inner products (used, used) and (used,)."""
+        """Return the inner products (used, used) and (used,) that choose a combination of the past."""
         gram, rhs = residual_products(self._weight, self._f, self._df, used)
         return gram, rhs
 

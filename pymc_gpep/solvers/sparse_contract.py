@@ -1,9 +1,9 @@
-"""What solvers with inducing inputs are to each other: sites of points, and sweeps over them.
+"""The contract of solvers with inducing inputs: sites of points, and sweeps over them.
 
-A kind of sites is one implementation of both. Those that are scalar are in `pymc_gpep.solvers.sparse_ep`.
+A kind of sites is one implementation of both. Scalar sites are in `pymc_gpep.solvers.sparse_ep`.
 
-What rows say of the inducing values is a sum over them, and so is what they add to the number that is computed. A
-process that holds some of the rows needs nothing else of the others: sums may come from one process or from many.
+The information of rows on the inducing values is a sum over rows, and so is their part of the number that is computed.
+A process that holds some of the rows needs nothing else of the others: sums may come from one process or from many.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,7 @@ class LeftOut(NamedTuple):
 
 
 class SiteSweeps[P: Whitened](ABC):
-    """What an iteration is made of, for one prior, whose sites imply posteriors of the type P.
+    """The parts of an iteration, for one prior, whose sites imply posteriors of the type P.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class SiteSweeps[P: Whitened](ABC):
 
     @abstractmethod
     def over_blocks[R](self, sites: Array, work: Callable[[Any], R]) -> Iterator[R]:
-        """What a function makes of every block, as this kind of sites has it."""
+        """Yield the results of a function on every block, as this kind of sites has it."""
 
     @abstractmethod
     def match(
@@ -91,7 +91,7 @@ class SiteSweeps[P: Whitened](ABC):
         """
 
     def of_posterior(self, posterior: P) -> float:
-        """What the posterior itself adds to the number that is computed."""
+        """Return the part of the number that is computed which the posterior itself adds."""
         return posterior.log_normaliser
 
     @abstractmethod
@@ -120,7 +120,7 @@ class SiteSweeps[P: Whitened](ABC):
         return self._features.whitening.pull_factor(self.pulled(sites, posterior, pull))
 
     def _by_parts[R](self, one: Callable[[tuple[slice, Features]], R]) -> Iterator[R]:
-        """What `one` makes of all rows, part by part in their order, side by side within a block."""
+        """Yield the results of `one` on all rows, part by part in their order, side by side within a block."""
         for rows, features in self._features.blocks():
             yield from self._team.each(one, _parts(rows, features))
 
@@ -139,7 +139,7 @@ class PointSites(Protocol):
         """
 
     def sweeps(self, features: RowFeatures, team: Team) -> SiteSweeps[Any]:
-        """What an iteration over them is made of. Results do not depend on the size of the team."""
+        """Return the parts of an iteration over the sites. Results do not depend on the size of the team."""
 
 
 def _parts(rows: slice, features: Features) -> Iterator[tuple[slice, Features]]:

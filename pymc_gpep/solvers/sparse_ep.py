@@ -23,7 +23,7 @@ __all__ = ["Factors", "SparseEPSweeps", "Tilted", "site_of", "site_terms"]
 
 
 class Tilted(NamedTuple):
-    """What a rule says of B points whose factors see normal latent values."""
+    """Results of a rule for B points whose factors see normal latent values."""
 
     log_z: Array
     """Sum over factors of the log normalisers, (B,)."""
@@ -37,15 +37,15 @@ class Factors(NamedTuple):
     """The likelihood as factors."""
 
     functions: NDArray[np.int64]
-    """Which function each site acts on, (n, d)."""
+    """Function that each site acts on, (n, d)."""
     tilted: Callable[[slice, Array, Array], Tilted]
-    """Of some rows, from means and variances (B, d) of the latent values that the factor of each site sees."""
+    """Results for some rows, from means and variances (B, d) of the latent values that the factor of each site sees."""
     shifts: bool
     """Whether they see differences of functions only."""
     narrows: bool = True
     """Whether sites have no negative precisions, and match a mean alone where moments would need one."""
     log_concave: bool = True
-    """Whether moments need none."""
+    """Whether moments need no negative precisions."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,15 +57,15 @@ class Factors(NamedTuple):
         return None if self.log_concave else self._replace(narrows=False)
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseEPSweeps":
-        """What an iteration over their sites is made of."""
+        """Return the parts of an iteration over their sites."""
         return SparseEPSweeps(features, self, team)
 
 
 class _Cavities(NamedTuple):
-    """Of the projections at B points, one for each site, (B, d)."""
+    """Cavities of the projections at B points, one for each site, (B, d)."""
 
     variance: Array
-    """Of the posterior."""
+    """Variance under the posterior."""
     keep: Array
     """1 − t v."""
     without: Array
@@ -76,7 +76,7 @@ class _Cavities(NamedTuple):
 
 
 class SparseEPSweeps(SparseSweeps):
-    """What an iteration of EP is made of, for one prior.
+    """The parts of an iteration of EP, for one prior.
 
     Where factors are not log-concave, a tilted distribution may be wider than its cavity, and only a site with a
     negative precision matches its moments. With such sites the iteration may fail, or wander, unless it begins close to

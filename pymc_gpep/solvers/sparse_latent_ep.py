@@ -1,13 +1,13 @@
 """EP with inducing inputs whose sites act on latent values, not on their projections.
 
-A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean, x_k = wᵀv_k
-its projection and e_k ~ N(0, s) what the features leave unsaid (Naish-Guzman and Holden 2008; Kim and Ghahramani 2006).
-Several of them may act on one latent value. With its e integrated out, all on one value together are a site of its
-projection, of the precision t = π / (1 + πs) and the location ν / (1 + πs), so that all else is as in
-`pymc_gpep.solvers.sparse_sweeps`.
+A point has d scalar sites exp(ν g_k − ½ π g_k²) of g_k = x_k + e_k, the latent value less its prior mean. Its
+projection is x_k = wᵀv_k, and e_k ~ N(0, s) is the part that the features leave unsaid (Naish-Guzman and Holden 2008;
+Kim and Ghahramani 2006). Several sites may act on one latent value. With its e integrated out, all on one value
+together are a site of its projection. That site has the precision t = π / (1 + πs) and the location ν / (1 + πs). All
+else is thus as in `pymc_gpep.solvers.sparse_sweeps`.
 
-Derivatives are those of the normaliser with the sites held, which act on latent values and know of no hyperparameters:
-at a fixed point those of the evidence.
+Derivatives are those of the normaliser with the sites held. Sites act on latent values and know of no hyperparameters,
+so that at a fixed point these are the derivatives of the evidence.
 """
 
 from typing import NamedTuple
@@ -39,23 +39,23 @@ class LatentSites(NamedTuple):
         """None: the factors are log-concave."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseLatentSweeps":
-        """What an iteration over their sites is made of."""
+        """Return the parts of an iteration over their sites."""
         return SparseLatentSweeps(features, self.factors, team)
 
 
 class _Values(NamedTuple):
-    """Of the latent values less their prior means, at B points, (c, B)."""
+    """Posterior of the latent values less their prior means, at B points, and their sites, (c, B)."""
 
     mean: Array
     variance: Array
     precision: Array
-    """Of all sites on each, Σ π."""
+    """Precision of all sites on each latent value, Σ π."""
     location: Array
     """Σ ν."""
 
 
 class SparseLatentSweeps(SparseSweeps):
-    """What an iteration is made of, for one prior.
+    """The parts of an iteration, for one prior.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
-"""What iterations over sites on projections of whitened inducing values have in common, whatever their sites match.
+"""The common part of iterations over sites on projections of whitened inducing values, whatever their sites match.
 
-A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. With
-q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w, all that a point needs are the c means and variances of its
-x_k (Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks; what is held
-between sweeps are the sites.
+A point has d scalar sites exp(ν x_k − ½ t x_k²), each on the projection x_k = wᵀv_k of one function. Let
+q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, S = Σ t w wᵀ and h = Σ ν w. A point needs no more than the c means and variances of its
+x_k (Villacampa-Calvo and Hernández-Lobato 2017, in whitened coordinates). Rows are streamed in blocks, and sites alone
+are held between sweeps.
 
 Derivatives are those with the sites held as natural parameters of v, whose prior N(0, I) has no hyperparameters.
 """
@@ -27,16 +27,16 @@ __all__ = ["MatchedSites", "Slopes", "SparseSweeps"]
 
 
 class MatchedSites(NamedTuple):
-    """What a sweep makes of the sites of B points."""
+    """The sites of B points that a sweep goes to."""
 
     precision: Array
-    """Of the sites to go to, (B, d)."""
+    """Precisions of the sites to go to, (B, d)."""
     location: Array
-    """Of the sites to go to, (B, d)."""
+    """Locations of the sites to go to, (B, d)."""
     variance: Array
-    """Of what each site acts on, under the posterior, (B, d)."""
+    """Posterior variance of the value that each site acts on, (B, d)."""
     terms: float
-    """What the points add to the number that is computed; NaN where there are no such sites."""
+    """Part of the number that is computed which the points add; NaN where there are no such sites."""
 
 
 class Slopes(NamedTuple):
@@ -51,13 +51,13 @@ class Slopes(NamedTuple):
 
 
 class SparseSweeps(SiteSweeps[WhitenedPosterior]):
-    """What an iteration is made of, for one prior.
+    """The parts of an iteration, for one prior.
 
     Parameters
     ----------
     features : RowFeatures
     functions : array (n, d)
-        Which function each site acts on.
+        Function that each site acts on.
     shifts : bool
         Whether the likelihood sees differences of functions only.
     team : Team
@@ -101,7 +101,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         return precision, location
 
     def _each[R](self, sites: Array, work: Callable[[slice, SiteSums], R]) -> Iterator[R]:
-        """What `work` makes of all rows, part by part in their order."""
+        """Yield the results of `work` on all rows, part by part in their order."""
 
         def one(part: tuple[slice, Features]) -> R:
             rows, features = part
@@ -127,7 +127,7 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
         return own_features_shift(posterior, each)
 
     def over_blocks[R](self, sites: Array, work: Callable[[SiteSums], R]) -> Iterator[R]:
-        """What a function makes of every block, of its `SiteSums`."""
+        """Yield the results of a function on the `SiteSums` of every block."""
         return self._each(sites, lambda _, block: work(block))
 
     def match(

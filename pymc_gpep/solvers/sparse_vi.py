@@ -1,6 +1,6 @@
 """The best Gaussian of whitened inducing values under a variational bound.
 
-The bound is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)), E an average log likelihood, or a lower bound of one, that depends on
+The bound is Σ_i E(m_i, v_i) − KL(q(v) ‖ N(0, I)), E an average log likelihood, or a lower bound of one. It depends on
 the means and variances of the latent values of point i. At its maximum q has sites with the precisions t = −2 ∂E/∂v and
 the locations ∂E/∂m + t m (Opper and Archambeau 2009). A step towards these is one along the natural gradient: a short
 one always raises the bound. Precisions are negative where E is convex.
@@ -41,12 +41,12 @@ class PointAverages(NamedTuple):
         """None: these are the sites that there are."""
 
     def sweeps(self, features: RowFeatures, team: Team) -> "SparseVISweeps":
-        """What an iteration over their sites is made of."""
+        """Return the parts of an iteration over their sites."""
         return SparseVISweeps(features, self, team)
 
 
 class SparseVISweeps(SparseSweeps):
-    """What an iteration is made of, for one prior.
+    """The parts of an iteration, for one prior.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class SparseVISweeps(SparseSweeps):
         self._averages = averages
 
     def ascend(self, sites: Array, natural: Array, better: Array, scale: Array) -> tuple[bool, float, float]:
-        """One sweep, see `pymc_gpep.solvers.accelerated_ascent.Sweep`; a posterior that is none has no bound."""
+        """Do one sweep, see `pymc_gpep.solvers.accelerated_ascent.Sweep`; the bound is −∞ where the sweep failed."""
         ok, bound, residual = self.sweep(sites, natural, scale)
         better[:] = natural
         return (True, bound, residual) if ok else (True, -np.inf, np.inf)

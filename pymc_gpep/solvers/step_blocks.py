@@ -33,7 +33,7 @@ class InducingMoments(Protocol):
     """A prior at fixed hyperparameters and inducing inputs."""
 
     covariance: Array
-    """Of the inducing values, (M, M)."""
+    """Prior covariance of the inducing values, (M, M)."""
 
     def rows(self, x: Array) -> RowMoments:
         """Moments at rows (B, d)."""

@@ -1,8 +1,9 @@
 """Threads: one for BLAS, and a few of our own for work that can be done side by side.
 
 The threads of OpenBLAS wait for each other at every call. Where another process takes one of their cores they wait for
-the scheduler each time, and a solve takes a hundred times as long. So BLAS gets one thread, and what is independent, as
-the factorisations of the classes are, is shared out in pieces of a millisecond or more: who is held up takes fewer.
+the scheduler each time, and a solve takes a hundred times as long. So BLAS gets one thread. Independent work, such as
+the factorisations of the classes, is shared out in pieces of a millisecond or more. A thread that is held up takes
+fewer pieces.
 """
 
 import os

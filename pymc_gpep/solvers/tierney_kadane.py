@@ -45,10 +45,10 @@ def evidences_with_new_point(
         Prior covariances of the new points, as many as in `k`.
     new_mean : (c, m) array
     tolerance : float
-        Of the modes.
+        Largest residual of the modes.
     max_iterations : int
     log_density, along_line : kernels
-        As of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
+        Kernels of `pymc_gpep.likelihoods.local_computations.CoupledCurvature`.
     """
     c, n = prior_mean.shape
     prior = np.empty((len(k), n + 1, n + 1))

@@ -1,29 +1,29 @@
 """Variational Bayes for the multinomial probit, q(f) q(v) with utilities v (Girolami and Rogers 2006, section 4.3).
 
 The augmented model: f_k ~ N(m_k, K_k), v_ik = f_ik + noise of variance 1, y_i the class of the largest utility. For
-q(f) with means f̃ and covariances S_k, and any q(v), log p(y) is at least
+q(f) with means f̃ and covariances S_k, and any q(v), log p(y) is at least E_q[log p(y, v, f) − log q(v) − log q(f)].
+This bound is
 
-    E_q[log p(y, v, f) − log q(v) − log q(f)]
-        = E_q(v)[Σ_i log p(y_i | v_i) N(v_i | f̃_i, I) − log q(v)] − ½ Σ_k tr S_k − Σ_k KL(N(f̃_k, S_k) ‖ N(m_k, K_k)),
+    E_q(v)[Σ_i log p(y_i | v_i) N(v_i | f̃_i, I) − log q(v)] − ½ Σ_k tr S_k − Σ_k KL(N(f̃_k, S_k) ‖ N(m_k, K_k)),
 
 as E_q(f) log N(v | f, I) = log N(v | f̃, I) − ½ tr S. The best q(v) is N(f̃_i, I) truncated to the cone where v_y is
 largest, and makes the first term Σ_i log p(y_i | f̃_i), the multinomial probit. The best S_k is
-(I + K_k⁻¹)⁻¹ = K_k (K_k + I)⁻¹ whatever f̃ is, and then ½ tr S_k (I + K_k⁻¹) = ½ n cancels the n of the divergence:
+(I + K_k⁻¹)⁻¹ = K_k (K_k + I)⁻¹ whatever f̃ is. Then ½ tr S_k (I + K_k⁻¹) = ½ n cancels the n of the divergence:
 
     bound = Σ_i log p(y_i | f̃_i) − ½ Σ_k (f̃_k − m_k)ᵀ K_k⁻¹ (f̃_k − m_k) − ½ Σ_k log|I + K_k|.
 
 So f̃ is the mode of the posterior of f, and the bound is concave in it. The mean of the truncated Gaussian is
-ṽ_i = f̃_i + ∂ log p(y_i | f̃_i) / ∂f̃_i, hence the fixed-point iteration of the paper is, for f̃ = m + K b,
+ṽ_i = f̃_i + ∂ log p(y_i | f̃_i) / ∂f̃_i. The fixed-point iteration of the paper is thus, for f̃ = m + K b,
 
     f̃ ← m + K (K + I)⁻¹ (ṽ − m),   or   b ← b + (K + I)⁻¹ r,   r = ∂ log p / ∂f̃ − b,
 
 the ascent that takes W = −∂² log p / ∂f̃² for its upper limit I. It never lowers the bound, but takes thousands of
 steps where W is small, at large prior variances. Here every iteration is a Newton step instead, its linear system
-solved with a limited number of products with K, then a fixed-point step of the quadratic model: it settles what K
-does not see. The step is halved until the bound rises. What is factorised is K + I, once.
+solved with a limited number of products with K. A fixed-point step of the quadratic model follows: it settles the part
+that K does not see. The step is halved until the bound rises. The solver factorises K + I alone, once.
 
-The residual is the larger of max |r|, and √(rᵀ (W + K⁻¹)⁻¹ r): how far f̃ is from the optimum in units of the posterior
-as the curvature has it, √2 times the root of what the bound still lacks.
+The residual is the larger of max |r| and √(rᵀ (W + K⁻¹)⁻¹ r). The latter is the distance of f̃ from the optimum in
+units of the posterior as the curvature has it. It is √2 times the root of the bound that is still lacking.
 
 At the optimum d bound / dK_k = ½ (b_k b_kᵀ − (K_k + I)⁻¹) and d bound / dm_k = b_k.
 """

@@ -10,17 +10,17 @@ __all__ = ["BatchGraph"]
 
 
 class BatchGraph(NamedTuple):
-    """Of B points with d sites each."""
+    """A batch of B points with d sites each."""
 
     features: BatchFeatures
     labels: TensorVariable
-    """(B,)."""
+    """Labels, (B,)."""
     weights: TensorVariable
-    """1, or 0 for what makes up the number, (B,)."""
+    """1, or 0 for rows that make up the number, (B,)."""
     by_site: TensorVariable
     """Whether a site acts on a function, (B, d, c)."""
     batches: int
-    """In an epoch."""
+    """Number of batches in an epoch."""
     rows: int
     """How many there are in all."""
     differences: bool
@@ -32,7 +32,7 @@ class BatchGraph(NamedTuple):
         return self.weights * float(self.batches)
 
     def at_sites(self, values: TensorVariable) -> TensorVariable:
-        """Of values (c, B) of functions those of the sites' own, (B, d)."""
+        """Return the values of each site's own function, (B, d), from those of all functions, (c, B)."""
         return (values.T[:, None, :] * self.by_site).sum(axis=2)
 
     def by_function(self, values: TensorVariable) -> TensorVariable:

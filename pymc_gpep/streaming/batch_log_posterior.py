@@ -174,9 +174,9 @@ class BatchLogPosterior(BlockLogPosterior):
     blocks : InducingBlocks or None
         Prior moments, with the rows that were fitted; None in a fit that was read without `gp`.
     rows : Rows, optional
-        What was fitted in place of the rows of the model.
+        Rows that were fitted in place of the rows of the model.
     white : InducingWhitening, optional
-        Of the inducing values, where it is known already.
+        Whitening of the inducing values, where it is known already.
     """
 
     kind: ClassVar[str] = "batches"
@@ -348,12 +348,15 @@ class BatchSolution:
 
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Of all rows, (n,)."""
+        """Return the labels of all rows, (n,)."""
         return self._of.observed()
 
     @cached_property
     def posterior(self) -> InducingPosterior | None:
-        """Of the inducing values; None where their covariance, prior or posterior, has no Cholesky factor."""
+        """Return the posterior of the inducing values.
+
+        It is None where their covariance, prior or posterior, has no Cholesky factor.
+        """
         values, white = self._of.steps.values, self._of.white()
         if white is None:
             return None

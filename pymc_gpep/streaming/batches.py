@@ -32,8 +32,8 @@ class Batch(NamedTuple):
 class Batches:
     """Batches of rows in memory or elsewhere, alike up to a row, which makes up the number.
 
-    Chunks are taken in a random order and some of them at a time are shuffled together; rows in memory, which are one
-    chunk, all at once. What comes is a function of seed, epoch and place in the epoch.
+    Chunks are taken in a random order and some of them at a time are shuffled together. Rows in memory are one chunk,
+    and are shuffled all at once. A batch is a function of seed, epoch and place in the epoch.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ class Batches:
         self.size = -(-rows.n_rows // self.per_epoch)
 
     def after(self, step: int) -> Iterator[Batch]:
-        """Batches without end, from the one that follows on so many."""
+        """Yield batches without end, from the one that follows on so many."""
         epoch, done = divmod(step, self.per_epoch)
         while True:
             yield from self._epoch(epoch, done)

@@ -1,16 +1,20 @@
 """The function that a likelihood of differences does not see, solved for at each step of a fit batch by batch.
 
-A function h(x) added to all latent functions moves their sites with it, ν_k + t_k h, and which h is best is for the
-prior to say. Steps move it by a small part of what is missing, while the noise of batches moves it as much as anything
-else: without what is here it wanders. All rows at once solve for it as well (`pymc_gpep.solvers.common_shift`).
+A function h(x) added to all latent functions moves their sites with it, ν_k + t_k h. The prior decides which h is best.
+Steps move it by a small part of what is missing, while the noise of batches moves it as much as anything else. Without
+the shift of this module it wanders. All rows at once solve for it as well (`pymc_gpep.solvers.common_shift`).
 
-The sites of a batch are made where its latent functions have the means m. Remembered are, for test functions φ(x),
-R_k = Σ t_k φ wᵀ, Q = Σ φ φᵀ Σ_k t_k and g = Σ φ Σ_k t_k m_k over all sites, averages of batches as S and h are. Sites
-that are still right up to a function h = φᵀa have Σ_k R_k μ_k = g + Q a for the means μ_k that they imply, those of
-h_k + R_kᵀ a. This is a linear system for a. At a fixed point μ_k is where sites were made, and a = 0, whatever φ is.
+The sites of a batch are made where its latent functions have the means m. For test functions φ(x) a fit remembers
+
+    R_k = Σ t_k φ wᵀ,   Q = Σ φ φᵀ Σ_k t_k,   g = Σ φ Σ_k t_k m_k
+
+over all sites, averages of batches as S and h are. Some sites are still right up to a function h = φᵀa. They have
+Σ_k R_k μ_k = g + Q a for the means μ_k that they imply, those of h_k + R_kᵀ a. This is a linear system for a. At a
+fixed point μ_k is where sites were made, and a = 0, whatever φ is.
 
 Functions with common features have φ = w, R_k = S_k and Q = Σ_k S_k. Otherwise φ takes some features of each function,
-about as many in all as one function has, and of each function other ones, since inducing inputs may be the same.
+about as many in all as one function has. It takes other features of each function, since inducing inputs may be the
+same.
 """
 
 from typing import NamedTuple
@@ -66,7 +70,7 @@ class CommonMemory:
         return CommonTerms(location, *own) if own else CommonTerms(location, precision, precision.sum(axis=0))
 
     def estimates(self, terms: CommonTerms) -> list[TensorVariable]:
-        """Of the terms those that are remembered, in the order of the variables."""
+        """Return the terms that are remembered, in the order of the variables."""
         return list(terms[: len(self.variables)])
 
 

@@ -1,7 +1,7 @@
 """Whitened features of a batch as a graph, from the covariance functions of a model.
 
-With K = L Lᵀ the prior covariance of the inducing values of a function, f = m + wᵀv + e, w = L⁻¹ k(x), v ~ N(0, I) and
-e ~ N(0, s), s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`.
+Let K = L Lᵀ be the prior covariance of the inducing values of a function, and w = L⁻¹ k(x). Then f = m + wᵀv + e with
+v ~ N(0, I) and e ~ N(0, s). Here s = κ − wᵀw, as in `pymc_gpep.solvers.inducing`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,7 @@ class PriorBlocks(NamedTuple):
 
 
 class BatchFeatures(NamedTuple):
-    """Of the rows of a batch."""
+    """Features of the rows of a batch, and the rest of their prior."""
 
     w: TensorVariable
     """(q, M, B)."""
@@ -52,16 +52,16 @@ def prior_blocks(
     inducing: TensorVariable,
     x: TensorVariable,
 ) -> PriorBlocks:
-    """Prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
+    """Return prior moments in terms of value variables, inducing inputs (1 or c, M, d) and rows (B, d).
 
     Parameters
     ----------
     classifier, gps, data
-        As of `InducingBlocks`.
+        Parameters of `InducingBlocks`.
     inducing : TensorVariable (1 or c, M, d)
-        Of known shape.
+        Inducing inputs, with a known shape.
     x : TensorVariable (B, d)
-        Of known shape.
+        Rows, with a known shape.
     """
     matched = functions_of(classifier, gps)
     sets, size, columns = inducing.type.shape

@@ -1,6 +1,7 @@
 """The q(v) of whitened inducing values as a graph: N(μ, Σ) for each function, by natural parameters.
 
-q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h, with S = Σ t w wᵀ and h = Σ ν w over all sites exp(ν x − ½ t x²), x = wᵀv.
+Here q(v_k) = N(μ, Σ), Σ = (I + S)⁻¹, μ = Σ h. The sums S = Σ t w wᵀ and h = Σ ν w are over all sites
+exp(ν x − ½ t x²), x = wᵀv.
 """
 
 from typing import NamedTuple
@@ -26,7 +27,7 @@ class Gaussian(NamedTuple):
         return pt.linalg.solve_triangular(self.factor, w, lower=True, b_ndim=2)
 
     def means(self, w: TensorVariable) -> TensorVariable:
-        """Of the wᵀv, (c, B)."""
+        """Return the means of the wᵀv, (c, B)."""
         return pt.matmul(self.mean[:, None, :], w)[:, 0]
 
 

@@ -17,7 +17,7 @@ class LeftOff(NamedTuple):
 
     settings: Mapping[str, Any]
     values: Mapping[str, Array]
-    """Of the state, by name."""
+    """Values of the state, by name."""
     losses: Array
     floored: Array
 

@@ -32,7 +32,7 @@ class Recovered(NamedTuple):
     """(2, n, d)."""
 
     def log_normaliser(self) -> float:
-        """Of EP with these sites; NaN where they have no cavities."""
+        """Return the log normaliser of EP with these sites; NaN where they have no cavities."""
         with np.errstate(all="ignore"):
             went, evidence, _ = self.sweeps.sweep(self.sites.copy(), self.sites.copy(), np.empty(self.sites.shape[1:]))
         return evidence if went else np.nan

@@ -44,8 +44,8 @@ class Run:
     def advance(self) -> Taken:
         """Take one step.
 
-        Where numbers are not finite it is tried again with more jitter in the covariance of the inducing values, and
-        left out after that; the state is then what it was.
+        Where numbers are not finite the step is tried again with more jitter in the covariance of the inducing values.
+        After some attempts it is left out; the state is then what it was.
 
         Raises
         ------

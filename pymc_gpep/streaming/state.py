@@ -29,22 +29,22 @@ class State:
     inducing : array (1 or c, M, d)
         Inducing inputs.
     units : array (d,)
-        What they are counted in, column by column.
+        Units in which inducing inputs are counted, column by column.
     functions : int
-        c.
+        Number c of functions.
     jitter : float
-        Added to the diagonal of the covariance of inducing values, relative to its mean.
+        Jitter added to the diagonal of the covariance of inducing values, relative to its mean.
     learn : bool
         Whether inducing inputs are learned.
 
     Attributes
     ----------
     learned : list of SharedVariable
-        What the optimiser moves.
+        Variables that the optimiser moves.
     common : CommonMemory or None
-        Of the function that a likelihood of differences does not see.
+        Memory of the function that a likelihood of differences does not see.
     sites : StoredSites or None
-        Of each row, where they are kept.
+        Sites of each row, where they are kept.
     """
 
     def __init__(self, theta: Array, inducing: Array, units: Array, functions: int, jitter: float, learn: bool) -> None:
@@ -61,7 +61,7 @@ class State:
         self._of_optimiser: list[SharedVariable] = []
 
     def hold(self, of_optimiser: Sequence[SharedVariable]) -> None:
-        """What an optimiser remembers is part of the state."""
+        """Make the variables that an optimiser remembers part of the state."""
         self._of_optimiser = list(of_optimiser)
 
     def hold_common(self, own: bool) -> CommonMemory:

@@ -1,7 +1,7 @@
 """A step of a fit batch by batch, one graph: features, sites, q(v), objective, and a step of the optimiser.
 
-The gradient of the objective with respect to hyperparameters and inducing inputs is that of
-a number that a memory gives, in which the features of the batch depend on them and all else is constant.
+The gradient of the objective in hyperparameters and inducing inputs is that of a number which a memory returns. In this
+number the features of the batch depend on them, and all else is constant.
 """
 
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ class BatchProblem(NamedTuple):
 
 
 class StepGraph(NamedTuple):
-    """What comes of a batch, before anything is changed."""
+    """Consequences of a batch, before anything is changed."""
 
     inputs: TensorVariable
     labels: TensorVariable
@@ -61,15 +61,15 @@ class StepGraph(NamedTuple):
     log_posterior: TensorVariable
     """Estimate of the objective over all rows and the log prior of hyperparameters."""
     gradient: list[TensorVariable]
-    """Of that, in the flat hyperparameters and, where they are learned, the inducing inputs."""
+    """Gradient of `log_posterior` in the flat hyperparameters and, where they are learned, the inducing inputs."""
     floored: TensorVariable
     """Share of points with a site that was held back."""
     effect: Effect
-    """Of the batch on what is remembered."""
+    """Effect of the batch on the variables that are remembered."""
 
 
 class Taken(NamedTuple):
-    """What a step says of itself."""
+    """Results of a step."""
 
     log_posterior: float
     floored: float
@@ -124,8 +124,8 @@ def step_graph(problem: BatchProblem, state: State) -> StepGraph:
 def make_step(problem: BatchProblem, state: State, optimiser: Optimiser, compile_kwargs: dict[str, Any]) -> Step:
     """Compile a step: a function of a batch (inputs, labels, weights, rows), β, and whether the optimiser moves.
 
-    It changes the state and returns the log posterior, the share of floored points and whether all went well; where a
-    number is not finite the state stays as it is.
+    The function changes the state. It returns the log posterior, the share of floored points and whether all went well.
+    Where a number is not finite the state stays as it is.
     """
     graph = step_graph(problem, state)
     learns = pt.scalar("learns", dtype="bool")

@@ -75,10 +75,10 @@ class StoredSites:
         return precision, location
 
     def settled(self) -> tuple[Array, Array]:
-        """The same, without what rounding has done to sums that were changed step by step.
+        """Return the same, without the rounding errors of sums that were changed step by step.
 
-        Where a likelihood sees differences of functions only, sites are moved with the best function common to all
-        before, since steps would come to it slowly. See `pymc_gpep.solvers.common_shift`.
+        Where a likelihood sees differences of functions only, sites are first moved with the best function common to
+        all. Steps would come to it slowly. See `pymc_gpep.solvers.common_shift`.
         """
         precision, location = self.natural()
         if not self._differences:

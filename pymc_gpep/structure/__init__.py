@@ -1,4 +1,4 @@
-"""The only reader of model graphs: which Gaussian process classifier a PyMC model is, or why it is none."""
+"""The only reader of model graphs: it says which Gaussian process classifier a PyMC model is, or why it is not one."""
 
 from pymc_gpep.structure.classifier import GPClassifier, read_classifier
 from pymc_gpep.structure.errors import StructureError

@@ -20,7 +20,7 @@ def as_it_is(model: pm.Model) -> str:
 
 
 def instead_of_likelihood(variable: Variable) -> str:
-    """What can be read in place of an observed variable; nothing if nothing is near."""
+    """Return the advice what to write in place of an observed variable; an empty string if nothing is near."""
     match distribution(variable):
         case "DirichletMultinomial":
             return f"Where votes are more spread out add pm.Normal for each row and class to f. {A_ROW_FOR_EACH_VOTE}"

@@ -1,8 +1,9 @@
 """The assembly of latent values into the argument of a likelihood.
 
 Between the priors and the likelihood only operations may stand that move numbers about: transposing, stacking,
-indexing, reshaping. Which latent function feeds which class is then found by doing to numbered cells what the model
-does to latent values, so that no combination of such operations needs code of its own.
+indexing, reshaping. The reader numbers the cells of the latent values and does to them what the model does to latent
+values. The numbers that arrive say which latent function feeds which class. No combination of such operations needs
+code of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +57,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
     Parameters
     ----------
     argument : TensorVariable, shape (n, c)
-        What the likelihood is given; the class axis is the last.
+        The argument of the likelihood; the class axis is the last.
     likelihood : TensorVariable
         The likelihood's random variable, for messages.
     model : pm.Model
@@ -67,7 +68,7 @@ def read_assembly(argument: TensorVariable, likelihood: TensorVariable, model: p
         If something else than a rearrangement of latent values reaches the likelihood, or if not all their points do in
         their order.
     StructureError
-        If it is not one function for each class.
+        If the argument is not one function for each class.
     """
     latents, named = _walk(argument, likelihood, model)
     shapes = evaluate(get_symbolic_rv_shapes([latent.free for latent in latents]))
@@ -212,7 +213,8 @@ def _read_dims(
 ) -> Dims:
     """Return the names of the axes of the first variable, from the likelihood backwards, that holds all classes.
 
-    If there is none, for want of names or because each class has a variable of its own, there is no class axis to name.
+    Without such a variable there is no class axis to name. Names may be missing, or each class may have a variable of
+    its own.
     """
     point_dim = None
     for variable, code in codes.items():

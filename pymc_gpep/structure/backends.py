@@ -1,4 +1,4 @@
-"""What graphs are compiled with, looked at before any work: PyTensor itself looks when it compiles."""
+"""Backends that compile graphs, checked before any work: PyTensor itself checks when it compiles."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -11,14 +11,14 @@ __all__ = ["check_installed", "compile_options"]
 
 
 def compile_options(backend: str | None, compile_kwargs: dict[str, Any] | None) -> dict[str, Any]:
-    """What `pytensor.function` is to be given for a backend, with what else it is given.
+    """Return the keyword arguments of `pytensor.function` for a backend, those of `compile_kwargs` among them.
 
     Raises
     ------
     ValueError
         If there is no such backend, or if `compile_kwargs` have a `mode` besides.
     ModuleNotFoundError
-        If it is JAX, and JAX is not installed.
+        If the backend is JAX, and JAX is not installed.
     """
     known = ["c", *(name.lower() for name in predefined_modes)]
     if backend is not None and str(backend).lower() not in known:

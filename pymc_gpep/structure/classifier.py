@@ -44,22 +44,22 @@ __all__ = ["GPClassifier", "read_classifier"]
 class GPClassifier(LatentPrior):
     """The kind of a model, read from its graph: latent functions with a Gaussian prior, and observations given them.
 
-    It has all that its prior has; functions are in the order in which the likelihood takes them.
+    A classifier has all attributes of its prior; functions are in the order in which the likelihood takes them.
 
     Attributes
     ----------
     prior : LatentPrior
         The prior of the latent functions.
     likelihood_model : Likelihood
-        Which likelihood it is.
+        The likelihood of the observations.
     likelihood : TensorVariable, shape (n,)
         The observed random variable.
     labels : TensorVariable, shape (n,), or (n, c) where there is a number for each class
-        Its value: a constant, or the shared variable of `pm.Data`.
+        Value of `likelihood`: a constant, or the shared variable of `pm.Data`.
     parameters : TensorVariable, shape (p, n)
-        What the likelihood is given besides latent values, a function of hyperparameters; p is 0 for most.
+        Parameters of the likelihood besides latent values, a function of hyperparameters; p is 0 for most.
     given : TensorVariable, shape (p, rows) or (p, 1), or None
-        The same as it stands in the model at all rows, in terms of its data; None for nothing.
+        The same parameters as they stand in the model at all rows, in terms of its data; None without parameters.
     class_dim, point_dim : str or None
         Names of the axes, where the model names them (`dims`).
     class_labels : tuple or None
@@ -232,7 +232,7 @@ class GPClassifier(LatentPrior):
 
     @property
     def class_names(self) -> list[object]:
-        """What the classes are called: as the model has it, or numbers."""
+        """Return the names of the classes: the labels of the model, or numbers."""
         return list(self.class_labels or range(self.n_classes))
 
     @property
@@ -274,7 +274,8 @@ def read_classifier(
     Raises
     ------
     StructureError
-        If the model is none. It says what was looked for, what was found instead, and what to change.
+        If the model is not such a classifier. The message says what was looked for, what was found instead, and what
+        to change.
 
     Examples
     --------
@@ -443,7 +444,7 @@ def _other_readings(
 def _first_reading(
     rv: TensorVariable, latents: Set[Variable], missing: Mapping[TensorVariable, MissingResponses]
 ) -> tuple[Likelihood, TensorVariable, Reading] | None:
-    """The first likelihood that a random variable is, the variable, and what it is given; None if it is none."""
+    """Return the first likelihood that fits a random variable, the variable, and its reading; None if none fits."""
     for likelihood in LIKELIHOODS:
         # With more axes PyMC has given them to the parameters, too.
         if rv.ndim > likelihood.observed_axes:

@@ -29,8 +29,8 @@ def new_inputs(x: ArrayLike | None, columns: int) -> Array:
         values = np.asarray(x, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Xnew must be numbers, as the model's inputs are: {error}. Rows of a table are encoded as those of the model "
-            "were, by encode of gpep.columns."
+            f"Xnew must be numbers, as the model's inputs are: {error}. Rows of a table are encoded as those of the "
+            "model were, by encode of gpep.columns."
         ) from None
     if values.ndim != 2:
         advice = ""
@@ -104,9 +104,9 @@ class CrossCovariance(Elsewhere):
     """Prior moments of Gaussian processes at new inputs, compiled once.
 
     Covariance functions are those of `gps`, or where that is None those that the graph of the model has. The data of
-    the model are those given, as the fit had them. Calling it with the values of the hyperparameters and inputs (m, d)
-    gives prior covariance with the inputs of the model (1 or c, m, n), prior variance (1 or c, m) and prior mean
-    (c, m), which is 0 unless `means` are wanted.
+    the model are those given, as the fit had them. A call takes the values of the hyperparameters and inputs (m, d).
+    It returns the prior covariance with the inputs of the model (1 or c, m, n), the prior variance (1 or c, m) and the
+    prior mean (c, m). The mean is 0 unless `means` are wanted.
 
     Attributes
     ----------

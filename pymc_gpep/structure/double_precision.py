@@ -1,7 +1,7 @@
 """Graphs whose numbers are in double precision, whatever the types of data and constants.
 
-PyMC takes arrays as they come, and PyTensor computes with them in the least precision that holds them: a covariance of
-single-precision inputs and a length scale of 1 is one of single precision, sums of small integers overflow, and a
+PyMC takes arrays as they come, and PyTensor computes with them in the least precision that holds them. A covariance of
+single-precision inputs and a length scale of 1 is one of single precision. Sums of small integers overflow, and a
 product of booleans is a boolean.
 """
 
@@ -73,7 +73,7 @@ def _promoted_graph(
 
 
 def _remade(op: Op, inputs: Sequence[Variable]) -> list[Variable]:
-    """What an operation makes of inputs of other types."""
+    """Return the outputs of an operation on inputs of other types."""
     if isinstance(op, CAReduce):
         return [reduced(op, inputs[0])]
     if isinstance(op, AllocDiag):

@@ -37,8 +37,8 @@ class Hierarchy:
     Raises
     ------
     StructureError
-        If there are no children, or if the model has terms besides the priors of the hyperparameters and the
-        likelihood, which draws from the priors know nothing of.
+        If there are no children. It is raised as well if the model has terms besides the priors of the hyperparameters
+        and the likelihood. Draws from the priors know nothing of such terms.
     """
 
     def __init__(self, classifier: GPClassifier, data: Mapping[Variable, Variable]) -> None:

@@ -14,8 +14,8 @@ def log_prior(classifier: GPClassifier) -> TensorVariable:
     """Log priors of the hyperparameters, log Jacobians and the model's other terms, in terms of value variables.
 
     It is minus infinity where the density of an integrated variable is zero, as of a negative standard deviation.
-    Otherwise it is what `model.logp(vars=...)` returns. That rewrites the whole model on the way, and computes every
-    matrix of the size of the data that does not depend on a hyperparameter, such as the distances between inputs.
+    Otherwise it is what `model.logp(vars=...)` returns. That function rewrites the whole model on the way. It computes
+    every matrix of the size of the data that does not depend on a hyperparameter, such as distances between inputs.
     """
     model = classifier.model
     terms = [*classifier.hyperparameters, *(rv for rv in model.observed_RVs if rv is not classifier.likelihood)]

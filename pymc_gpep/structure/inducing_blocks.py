@@ -35,13 +35,13 @@ class InducingBlocks:
     ----------
     classifier : GPClassifier
     gps : sequence of pm.gp.Latent, or None
-        What made the latent values; if None, covariance functions are had from the graph of the model.
+        The processes that made the latent values; if None, covariance functions are read from the graph of the model.
     data : dict
         Data of the model → constants that take their place.
     compile_kwargs : dict, optional
         For `pytensor.function`; without a `mode` graphs are interpreted.
     rows : Rows, optional
-        Take the place of those of the model.
+        Rows that take the place of those of the model.
 
     Attributes
     ----------
@@ -51,8 +51,8 @@ class InducingBlocks:
     Raises
     ------
     ValueError
-        If `gps` are not what made the latent values, if inputs of the model are not finite, or if `rows` have another
-        number of columns than these.
+        If `gps` are not the processes that made the latent values, or if inputs of the model are not finite. It is
+        raised as well if `rows` have another number of columns than these inputs.
     StructureError
         If there are no `gps`, and the graph does not say what the prior is at other inputs.
     """

@@ -209,8 +209,8 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     ----------
     model : pm.Model
     hyperparameters : sequence of str
-        Names of variables that are not to be integrated. Those of processes are names of their values, or of the
-        standard normals that these are made of.
+        Names of variables that are not to be integrated. Processes are named by their values, or by the standard
+        normals that these are made of.
 
     Raises
     ------

@@ -1,9 +1,9 @@
 """PyTensor graphs whose operations are worked off one after the other, in plain Python.
 
-Machine code for a graph takes ten seconds or more to make, once for each model and shape, and minutes for a step of a
-fit batch by batch. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large matrices
-thousands of times, where it would save some milliseconds a time. What a sampler of PyMC calls thousands of times is
-compiled, as PyMC does it.
+Machine code for a graph takes ten seconds or more to make, once for each model and shape. For a step of a fit batch by
+batch it takes minutes. A fit evaluates a few arrays of n × n numbers some dozens of times, or products of large
+matrices thousands of times. Machine code would save some milliseconds a time there. Functions that a sampler of PyMC
+calls thousands of times are compiled, as PyMC does it.
 """
 
 from collections.abc import Sequence

@@ -2,11 +2,12 @@
 
 PyMC keeps no record of the Gaussian processes of a model, only the variables that `pm.gp.Latent.prior` made:
 
-- `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`, which is that
-  expression itself where PyMC has rebuilt the model (`pm.do`, `model.copy`);
+- `reparameterize=True`: a free `v ~ Normal(0, 1)` and a Deterministic `mean + (cholesky(cov) @ v.T).T`.
+
 - `reparameterize=False`: a free `f ~ MvNormal(mean, cov)`, with a leading axis if there are several outputs.
 
-Both are recognised by these expressions, never by the names of the variables.
+Both are recognised by these expressions, never by the names of the variables. Where PyMC has rebuilt the model
+(`pm.do`, `model.copy`), the expression itself stands in place of the Deterministic.
 """
 
 from collections.abc import Iterable, Sequence
@@ -110,12 +111,12 @@ def without_jitter(latent: LatentGP) -> TensorVariable:
 
 
 def jitter_of(latent: LatentGP) -> float:
-    """What `pm.gp.Latent` added to the diagonal of the prior covariance; 0 where the covariance is given as it is.
+    """Return the jitter that `pm.gp.Latent` added to the diagonal of the prior covariance; 0 if it added no jitter.
 
     Raises
     ------
     StructureError
-        If that is no number.
+        If the jitter is not a number.
     """
     terms = [term for term in _operands(latent.cov, Add) if _is_jitter(term)]
     if not terms:
@@ -179,7 +180,7 @@ def _read_rotation(variable: TensorVariable) -> tuple[TensorVariable, TensorVari
 
 
 def _moved_axes(variable: TensorVariable) -> tuple[TensorVariable, tuple[int | str, ...]]:
-    """Return what a DimShuffle was applied to, and its order of axes; the variable itself if there is none."""
+    """Return the input of a DimShuffle, and its order of axes; without a DimShuffle the variable itself."""
     if variable.owner is not None and isinstance(variable.owner.op, DimShuffle):
         return variable.owner.inputs[0], variable.owner.op.new_order
     return variable, tuple(range(variable.ndim))

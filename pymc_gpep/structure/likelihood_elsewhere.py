@@ -24,7 +24,7 @@ __all__ = ["LikelihoodElsewhere"]
 class LikelihoodElsewhere:
     """The likelihood at m new points, as a function of the hyperparameters.
 
-    What it is given besides latent values there is the model's own expression of it, with other data.
+    Its parameters there are the model's own expression of them, with other data.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ class LikelihoodElsewhere:
     n_points : int
         m.
     data : dict
-        Data of the model and what takes their place, as of `frozen_data`; others are as they are now.
+        Data of the model and what takes their place, as `frozen_data` returns them; other data are as they are now.
     new : dict of str to array_like, optional
         Data at the new points by name, with a row for each, or one number for all of them.
     others : collection of str
@@ -95,13 +95,13 @@ class LikelihoodElsewhere:
         self._unbounded = function(model.replace_rvs_by_values([classifier.unbounded])) if bounded else None
 
     def __call__(self, point: PointType, observed: Observed | None = None) -> Likelihood:
-        """The likelihood at the new points, given values of the value variables.
+        """Return the likelihood at the new points, given values of the value variables.
 
         Raises
         ------
         ValueError
-            If what it is given differs between points, and is not known at the new ones; if it can be that of no model,
-            or not where these numbers (m,) were observed.
+            If parameters of the likelihood differ between points, and are not known at the new ones. It is raised as
+            well if no model can have such parameters, or not where these numbers (m,) were observed.
         """
         if not self._likelihood.has_parameters:
             return self._likelihood

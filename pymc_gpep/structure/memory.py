@@ -28,13 +28,13 @@ def check_memory(
 ) -> None:
     """Raise a MemoryError, with a way out, if a dense method on all rows of a model cannot fit into memory.
 
-    What it would take at the least is compared with what there is, so that a fit which would fit is not refused.
+    The least memory that the method needs is compared with the memory there is, so that no fit is refused which fits.
 
     Parameters
     ----------
     prior : LatentPrior
     what : str
-        What would be done, for the message.
+        The work that would be done, for the message.
     learned : bool
         Whether derivatives in hyperparameters are wanted.
     prior_type : type, optional

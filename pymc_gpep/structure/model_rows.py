@@ -1,7 +1,7 @@
 """The prior of a model at its own rows, block by block, as the choice of active rows asks for it.
 
-A row and itself have the prior variance with what is on the diagonal alone, PyMC's jitter among it; different rows have
-what the covariance function says, even where their inputs are the same.
+The covariance of a row with itself is the prior variance. Terms of the diagonal alone, such as PyMC's jitter, are part
+of it. The covariance of different rows is that of the covariance function, even where their inputs are the same.
 """
 
 from typing import NamedTuple
@@ -30,12 +30,12 @@ class RowInputs(NamedTuple):
 
     @classmethod
     def of(cls, classifier: GPClassifier, blocks: InducingBlocks) -> "RowInputs":
-        """Those of a model.
+        """Return the inputs of the rows of a model.
 
         Raises
         ------
         StructureError
-            If the jitter of a prior is no number.
+            If the jitter of a prior is not a number.
         """
         jitter = np.empty((classifier.n_functions, 1))
         for latent in classifier.latents:
@@ -72,7 +72,7 @@ class ModelRows:
         return Block(cross, variance, found.mean)
 
     def slopes(self, columns: NDArray[np.int64], rows: NDArray[np.int64], bars: Block) -> Array:
-        """Derivatives in the hyperparameters, flat, from those in the moments of rows that are none of the columns."""
+        """Return derivatives in the hyperparameters, flat, from those in the moments of rows outside the columns."""
         return self._blocks.block_slopes(self._point, self._inputs[columns][None], self._inputs[rows], bars)[0]
 
     def own_slopes(self, rows: NDArray[np.int64], covariance: Array, mean: Array) -> Array:

@@ -1,7 +1,8 @@
 """Moments of priors with inducing inputs as functions of hyperparameters, made once for priors that are alike.
 
-Covariances of one form with parameters of their own differ in numbers alone. There is one function for all of these, of
-these numbers too, and one that has the numbers of each: a graph takes as long to make as thousands of evaluations.
+Covariances of one form with parameters of their own differ in numbers alone. One function serves all of them and takes
+these numbers as inputs; another returns the numbers of each. A graph takes as long to make as thousands of
+evaluations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +59,7 @@ class MomentFunctions:
     values : sequence of Variable
         The hyperparameters.
     graphs : sequence of TensorVariable
-        What `moment_graphs` returns, in terms of these and of the following.
+        Graphs that `moment_graphs` returns, in terms of these and of the following variables.
     numbers : sequence of TensorVariable
     z, x : TensorVariable
     compile_kwargs : dict
@@ -115,7 +116,7 @@ class MomentFunctions:
 
 
 class OwnNumbers:
-    """What each prior has of its own, as functions of the hyperparameters.
+    """Numbers that each prior has of its own, as functions of the hyperparameters.
 
     Parameters
     ----------
@@ -123,7 +124,7 @@ class OwnNumbers:
     values : sequence of Variable
         The hyperparameters.
     numbers : sequence of sequence of TensorVariable
-        Of each prior, as many as every other has.
+        Numbers of each prior, as many as every other has.
     compile_kwargs : dict
     """
 
@@ -152,7 +153,7 @@ class OwnNumbers:
         return graph_function(self._model, [*self._values, *bars], _flat(slopes), **self._kwargs)
 
     def __call__(self, values: Sequence[Array]) -> list[list[Array]]:
-        """Those of each prior."""
+        """Return the numbers of each prior."""
         count = len(self._numbers[0])
         found = self._function(*values) if count else []
         return [list(found[k * count : (k + 1) * count]) for k in range(len(self._numbers))]
@@ -167,10 +168,10 @@ class OwnNumbers:
 
 
 class PriorMoments(NamedTuple):
-    """Of the priors of a model."""
+    """Moments of the priors of a model."""
 
     functions: list[MomentFunctions]
-    """Of each prior; the same for priors that are alike."""
+    """Functions of each prior; the same for priors that are alike."""
     numbers: OwnNumbers
 
 
@@ -181,17 +182,17 @@ def moment_functions(
     columns: int,
     compile_kwargs: Mapping[str, Any],
 ) -> PriorMoments:
-    """Moments of the priors of a model.
+    """Make the functions of moments of the priors of a model.
 
     Parameters
     ----------
     classifier : GPClassifier
     matched : sequence of LatentGP and ProcessFunctions
-        As of `functions_of`.
+        Priors and their functions, as `functions_of` returns them.
     data : dict
         Data of the model → constants that take their place.
     columns : int
-        Of the inputs.
+        Number of columns of the inputs.
     compile_kwargs : dict
         For `pytensor.function`.
     """

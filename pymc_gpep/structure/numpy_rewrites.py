@@ -1,4 +1,4 @@
-"""What graphs are rewritten to where NumPy works them off, one operation after the other.
+"""Rewrites of graphs where NumPy works them off, one operation after the other.
 
 Each operation is a pass over an array, or several; products of matrices are not passed over twice for one sum.
 """
@@ -28,7 +28,7 @@ _MOST_OPERANDS = 31  # of a function of NumPy, besides the result
 def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
     """Clip by minimum and maximum: NumPy has a function for arrays for these, and a Python call a number for `Clip`.
 
-    A bound that is infinite, as distances have it, is none, and takes no pass over the array.
+    An infinite bound, as distances have it, bounds nothing and takes no pass over the array.
     """
     if not isinstance(node.op.scalar_op, Clip):
         return None
@@ -42,7 +42,7 @@ def _clip_by_ufuncs(fgraph: Any, node: Apply) -> list[Variable] | None:
 
 @node_rewriter([Elemwise])
 def _in_bounds_without_infinity(fgraph: Any, node: Apply) -> list[Variable] | None:
-    """x ≥ a and x ≤ ∞, which the derivative of `Clip` asks, as x ≥ a: it is false where x is NaN as well."""
+    """Rewrite x ≥ a and x ≤ ∞, which the derivative of `Clip` asks, as x ≥ a. It is false where x is NaN as well."""
     if not isinstance(node.op.scalar_op, AND):
         return None
     for this, other in (node.inputs, node.inputs[::-1]):

@@ -38,16 +38,16 @@ def frozen_data(model: pm.Model) -> dict[Variable, Variable]:
 
 
 class Moments(NamedTuple):
-    """What an approximation is of, at a point of a model."""
+    """Prior, observations and likelihood that are approximated, at a point of a model."""
 
     k: Array
-    """Prior covariance (1 or c, n, n), or what else a prior is made of."""
+    """Prior covariance (1 or c, n, n), or another array that a prior is made of."""
     mean: Array
     """Prior mean, (c, n)."""
     labels: Observed
-    """What was observed, (n,)."""
+    """Observations, (n,)."""
     likelihood: Likelihood
-    """With the parameters that it has there."""
+    """The likelihood with its parameters at the point."""
 
 
 def prior_type_of(classifier: GPClassifier, approximator: Approximator) -> type[DensePrior]:
@@ -72,9 +72,10 @@ def prior_moments(
     data: Mapping[Variable, Variable] | None = None,
     array: TensorVariable | None = None,
 ) -> Callable[[PointType], Moments]:
-    """What an approximation is of, as a function of a point of the model.
+    """Return the moments of the model that are approximated, as a function of a point of the model.
 
-    With the data given, as of `frozen_data`, else with those that the model has when the function is called.
+    The function takes the data given, as `frozen_data` returns them, or else the data that the model has when it is
+    called.
     """
     model = classifier.model
     moments = [classifier.covariances() if array is None else array, classifier.mean(), classifier.parameters]

@@ -1,6 +1,6 @@
 """Covariance and mean of a Gaussian process prior at any inputs: from the `pm.gp.Latent` that made it, or without.
 
-PyMC keeps no record of a `pm.gp.Latent`. What the model has is the covariance of its own inputs, and the same graph
+PyMC keeps no record of a `pm.gp.Latent`. The model holds the covariance of its own inputs alone, and the same graph
 over other inputs is the covariance there.
 """
 
@@ -38,13 +38,13 @@ class ProcessFunctions(Protocol):
     """A Gaussian process prior at inputs (m, d), in terms of the random variables of the model."""
 
     inputs: TensorVariable
-    """Of the model, (n, d)."""
+    """Inputs of the model, (n, d)."""
 
     def covariance(self, a: TensorVariable, b: TensorVariable) -> TensorVariable:
-        """Between points (a, b), of which none is another: without what is on the diagonal alone, such as noise."""
+        """Return the covariance (a, b) between different points: without terms of the diagonal alone, such as noise."""
 
     def variance(self, a: TensorVariable) -> TensorVariable:
-        """Of points, (a,)."""
+        """Return the prior variance of points, (a,)."""
 
     def mean(self, a: TensorVariable) -> TensorVariable:
         """At points, (a,) or (outputs, a)."""
@@ -130,7 +130,7 @@ class _Columns:
     Raises
     ------
     CannotSplitError
-        If there are none, if they are no columns of one array, or if the order of its columns is not known.
+        If there are no such data, if they are not columns of one array, or if the order of its columns is not known.
     """
 
     def __init__(self, found: Iterable[Variable]) -> None:
@@ -206,13 +206,13 @@ def process_functions(prior: LatentPrior, gps: Mapping[LatentGP, pm.gp.Latent] |
     ----------
     prior : LatentPrior
     gps : dict of LatentGP to pm.gp.Latent, optional
-        What made the priors; if not given they are read from the model's graph.
+        The processes that made the priors; if not given the priors are read from the model's graph.
 
     Raises
     ------
     StructureError
-        If the graph of a prior cannot be had over other inputs; with `gps`, if it can be, but inputs are computed
-        within the model, so that those of the graph are others than those of a `pm.gp.Latent`.
+        If the graph of a prior cannot be made over other inputs. With `gps` it is raised if the graph can be made, but
+        inputs are computed within the model. The inputs of the graph are then not those of a `pm.gp.Latent`.
     """
     if gps is not None:
         for latent, gp in gps.items():

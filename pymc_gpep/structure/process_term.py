@@ -41,9 +41,9 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
     Parameters
     ----------
     changes : sequence of array
-        What `probes` of that shape change, in one shape.
+        Changes that `probes` of that shape make, in one shape.
     shape : tuple of int
-        Of the values.
+        Shape of the values.
     """
     coefficient, coded, noise = changes
     none = coefficient == 0.0

@@ -137,7 +137,8 @@ def read_processes(model: pm.Model) -> GPModel:
     Raises
     ------
     StructureError
-        If there are none, or if they differ in their number of points, share a variable or depend on each other.
+        If there are no such priors, or if they differ in their number of points, share a variable or depend on each
+        other.
     """
     refuse_what_was_made(model)
     found = latents_among([*model.free_RVs, *model.deterministics], model)

@@ -1,9 +1,9 @@
 """A graph with axes over the points of the data as the same graph over other points, which rows and columns have apart.
 
 The prior covariance of a model is a graph of the inputs X whose two axes both run over the points. Asked for a block of
-it, each operation says which axes of its inputs it needs over rows and which over columns, down to X, in whose place
-stand the inputs of the rows or those of the columns. No array on the way has more points than the block. Demand goes
-from the result to the data: what nobody asks over points stays as it is.
+it, each operation says which axes of its inputs it needs over rows and which over columns. At the end of this walk
+stands X, and the inputs of the rows or those of the columns take its place. No array on the way has more points than
+the block. Demand goes from the result to the data: what nobody asks over points stays as it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,13 +45,13 @@ type Roles = tuple[Role | None, ...]
 
 
 class Points(Protocol):
-    """What stands for data (n, ...) at the points of rows, or of columns."""
+    """Variables that stand for data (n, ...) at the points of rows, or of columns."""
 
     def __call__(self, data: Variable, role: Role) -> TensorVariable:
-        """The data there."""
+        """Return the data at these points."""
 
     def holds(self, variable: Variable) -> bool:
-        """Whether a variable is known to be such data."""
+        """Return whether a variable is known to be such data."""
 
 
 class CannotSplitError(Exception):
@@ -115,7 +115,10 @@ class Walk:
         return made
 
     def _unchanged(self, variable: TensorVariable) -> TensorVariable:
-        """What has no axis over points; it may be computed from how many there are, but not from what they are."""
+        """Return a variable without an axis over points, unchanged.
+
+        It may be computed from the number of points, but not from their values.
+        """
         shapes = {v for v in ancestors([variable]) if v.owner is not None and isinstance(v.owner.op, Shape | Shape_i)}
         for source in ancestors([variable], blockers=self._stop | shapes):
             if self._points.holds(source):
@@ -245,7 +248,7 @@ def _(op: Join, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
 @through.register(Subtensor)
 @through.register(AdvancedSubtensor)
 def _(op: Subtensor | AdvancedSubtensor, node: Apply, roles: Roles, walk: Walk) -> TensorVariable | None:
-    """Of axes over points all, of others some; or entries of a table that has no such axis, by points."""
+    """Take all of axes over points and some of others; or take entries of a table without such an axis, by points."""
     source, *tensors = node.inputs
     indices = list(indices_from_subtensor(tensors, op.idx_list))
     arrays = [index for index in indices if isinstance(index, Variable) and index.type.ndim]
@@ -314,7 +317,7 @@ def _operation(op: Op) -> str:
 
 
 def named(variable: Variable) -> str:
-    """What to call data in a message."""
+    """Return the name of data for a message."""
     if variable.name:
         return repr(variable.name)
     kind = "a constant" if isinstance(variable, Constant) else "a variable without a name"

@@ -1,8 +1,8 @@
 """Covariance graphs with their length scales outside of products of inputs.
 
 Covariance functions of PyMC divide inputs by length scales and then take distances. Where a length scale is one number,
-the distances of the inputs themselves can be divided instead: arrays of points × columns are not made anew for each
-function, and the derivative in a length scale needs none of them.
+the distances of the inputs themselves can be divided instead. Arrays of points × columns are then not made anew for
+each function, and the derivative in a length scale needs no such array.
 """
 
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ __all__ = ["scales_outside"]
 
 
 def scales_outside(graphs: Sequence[TensorVariable]) -> list[TensorVariable]:
-    """The same values, with numbers that multiply inputs taken out of sums over columns.
+    """Return graphs of the same values, with numbers that multiply inputs taken out of sums over columns.
 
     Parameters
     ----------
     graphs : sequence of TensorVariable
-        Of covariances and means, in which the number of columns of inputs is known.
+        Graphs of covariances and means, in which the number of columns of inputs is known.
 
     Returns
     -------
     list of TensorVariable
-        In terms of the same variables.
+        Graphs in terms of the same variables.
     """
     inputs = [leaf for leaf in graph_inputs(graphs) if not isinstance(leaf, Constant)]
     fgraph = FunctionGraph(inputs, list(graphs), clone=True, copy_inputs=False)

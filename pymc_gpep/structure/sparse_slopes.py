@@ -138,7 +138,7 @@ class SparseSlopes:
     ----------
     prior : InNormals
     values : sequence of TensorVariable
-        What is made of x, one after the other.
+        Variables that are made of x, one after the other.
     blocks : sequence of tuple of int
         Shapes of the variables that x is of.
     data : mapping

@@ -518,7 +518,7 @@ def as_data(
     ----------
     variable : SharedVariable
     given : array
-        What a user gave, for messages.
+        The array that a user gave, for messages.
     wide : array
         The same with all axes.
     shape : sequence of int or str

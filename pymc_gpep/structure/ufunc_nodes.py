@@ -1,7 +1,7 @@
 """Elementwise operations of graphs as calls of NumPy's functions, without what PyTensor does around each call.
 
 A graph of a model has hundreds of operations on a few numbers, where PyTensor's own care takes ten times as long as
-NumPy: shapes that are known need not be compared, and nothing is written into an array that is there.
+NumPy. Shapes that are known need not be compared here. No operation writes into an array that is there.
 """
 
 import math

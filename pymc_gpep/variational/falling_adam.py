@@ -20,13 +20,13 @@ def falling_adam(steps: int, learning_rate: float = 1e-2, rise: int = 0) -> Fall
         The largest rate. Inducing inputs move by about so many standard deviations of their column a step, the
         logarithms of hyperparameters by about so much.
     rise : int
-        Number of steps at the beginning in which the rate goes up in a line, where the full one would undo what the
+        Number of steps at the beginning in which the rate goes up in a line. The full rate might undo there what the
         warm-up came to.
 
     Returns
     -------
     function of (gradients, parameters)
-        What makes the updates, as `pm.adam(learning_rate=...)` does.
+        Optimiser that makes the updates, as `pm.adam(learning_rate=...)` does.
 
     Raises
     ------
@@ -37,8 +37,8 @@ def falling_adam(steps: int, learning_rate: float = 1e-2, rise: int = 0) -> Fall
 
     Notes
     -----
-    How many steps were taken is one of the updates, so that a fit that goes on from a checkpoint has the rate that it
-    left off with. The fall is that of Loshchilov and Hutter (2017, equation 5), without restarts.
+    The number of steps taken is one of the updates. A fit that goes on from a checkpoint thus has the rate that it left
+    off with. The fall is that of Loshchilov and Hutter (2017, equation 5), without restarts.
 
     Examples
     --------

@@ -19,7 +19,7 @@ class FitProgress:
     Parameters
     ----------
     name : str
-        Of the approximation.
+        Name of the approximation.
     shown : bool
     theme : rich.theme.Theme
     """

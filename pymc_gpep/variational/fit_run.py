@@ -66,11 +66,11 @@ class FitRun:
         number : int
             Number of the iteration, or of the step of a fit by batches, from 1.
         state : str
-            What is shown of it.
+            State of the iteration that is shown.
         so_far : callable
-            Makes the fit where it stands, which no later iteration changes.
+            Function that makes the fit where it stands, which no later iteration changes.
         losses : array
-            Of all iterations.
+            Losses of all iterations.
 
         Raises
         ------

@@ -60,35 +60,35 @@ class GPInference(Inference):
         Initial values of hyperparameters, by name; or a fit to go on from. By batches that is one with the same
         arguments, or a file of it, as `gpep.Checkpoint` writes.
     starts : int
-        From how many points the maximum of the hyperparameters is looked for; the best is kept. The first is the
+        Number of points from which the maximum of the hyperparameters is searched; the best is kept. The first is the
         model's initial point, or `start`. Others have length scales and magnitudes that the covariances of the data
         suggest, and after four of these are draws from the prior. Searches from these share the processors that BLAS
-        may use; what they find does not depend on how many that are. Batches have one start.
+        may use; their results do not depend on the number of processors. Batches have one start.
     likelihood : str, optional
         Name of the likelihood, if the model has several.
     gp : pm.gp.Latent or sequence of them, optional
-        What made the latent values. If not given, the covariance between any inputs is read from the graph of the
-        model. Methods that work on all latent values together need neither.
+        The processes that made the latent values. If not given, the covariance between any inputs is read from the
+        graph of the model. Methods that work on all latent values together need neither.
     data : pair of arrays, path or Rows, optional
         Inputs and labels in place of those of the model, which is then declared on a few of them. Methods with inducing
         inputs read them block by block, so that they need not fit in memory. Active rows hold the inputs. See
         `pymc_gpep.rows.open_rows.rows_of`.
     hyper : {"map", "laplace", "grid", "ccd", "importance", "mean_field", "nuts"}, optional
-        What is done about the hyperparameters once their maximum is found. The default is `"map"` for latent functions
+        Treatment of the hyperparameters once their maximum is found. The default is `"map"` for latent functions
         that are Gaussian processes. Sums of effects, also in means of processes, have `"grid"` for up to two
-        hyperparameters, `"ccd"` for up to six.
-        `"map"`: they stay there. The others integrate over them, with inducing inputs and active rows held: `"laplace"`
-        by points from the Gaussian at the maximum, `"grid"`, for up to three, by a grid that follows the density,
-        `"ccd"` by a central composite design, `"importance"` by weighted draws, `"mean_field"`, which is for `"vb"`
-        alone, by variational Bayes, `"nuts"`, for methods that work on all latent values together, by Markov chains.
-        After batches the integral takes sweeps over all rows. See `pymc_gpep.hyper`.
+        hyperparameters, `"ccd"` for up to six. With `"map"` hyperparameters stay at the maximum. The others integrate
+        over them, with inducing inputs and active rows held. `"laplace"` takes points from the Gaussian at the maximum.
+        `"grid"`, for up to three, takes a grid that follows the density. `"ccd"` takes a central composite design, and
+        `"importance"` weighted draws. `"mean_field"`, which is for `"vb"` alone, is variational Bayes. `"nuts"`, for
+        methods that work on all latent values together, runs Markov chains. After batches the integral takes sweeps
+        over all rows. See `pymc_gpep.hyper`.
     hyperparameters : sequence of str, optional
         Names of Gaussian variables that stay hyperparameters. Others that the likelihood's argument is affine in are
         integrated out.
     hyper_options : dict, optional
         Options of `hyper` by name.
     **options
-        Of the method: parameters of its approximation, `NestedEP` and so on, and those of its plan:
+        Options of the method. They are parameters of its approximation, `NestedEP` and so on, and those of its plan:
         `pymc_gpep.variational.plans.inducing_inputs.InducingInputs`, `.batches.Batches`, `.active_rows.ActiveRows`.
 
     Raises
@@ -96,8 +96,9 @@ class GPInference(Inference):
     StructureError
         If the model is not a Gaussian process classifier; if `gp` is missing where it is needed.
     ValueError
-        If the method does not fit the model's likelihood, if there is no such `hyper`, or if an option has a value that
-        makes no sense. A `RowError` has what had been learned when the row was met in its attribute `fit`.
+        If the method does not fit the model's likelihood, or if there is no such `hyper`. It is raised as well if an
+        option has a value that makes no sense. The attribute `fit` of a `RowError` holds the fit as it was when the row
+        was met.
     TypeError
         If there is no such option, or if one is something else.
     MemoryError
@@ -169,23 +170,23 @@ class GPInference(Inference):
         ----------
         n : int
             Limit on iterations of the optimiser, from each start; with active rows of all rounds together. By batches
-            the number of steps, of one batch each.
+            it is the number of steps, of one batch each.
         score : bool or str, optional
-            For `"ivm"` what rows are chosen by, see `IVM`. True and False, which PyMC means by it, change nothing: the
-            loss, the negative log posterior, is always recorded.
+            For `"ivm"` the score that rows are chosen by, see `IVM`. True and False, which PyMC means by it, change
+            nothing: the loss, the negative log posterior, is always recorded.
         callbacks : list of functions of (fit, losses, iteration), optional
-            Called after each iteration or step, with a fit that never changes; StopIteration ends the fit and keeps the
-            best point so far. With several starts the losses are those of the search that has come a step further, of
-            which the later ones run side by side, and iterations are counted on. Callbacks are always called in the
-            thread of the fit, one at a time.
+            Functions called after each iteration or step, with a fit that never changes; StopIteration ends the fit and
+            keeps the best point so far. With several starts the losses are those of the search that has come a step
+            further, and iterations are counted on. All searches but the first run side by side. Callbacks are always
+            called in the thread of the fit, one at a time.
         progressbar : bool
         progressbar_theme : rich.theme.Theme
         obj_optimizer : function, optional
             One of PyMC's, for steps by a gradient, or `gpep.falling_adam(...)`. Batches take that if it is not given,
             with a rate of 0.03 that falls to 0 in the `n` steps. With `update="inner"`: without one each parameter has
-            a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993). Of
-            `"sparse_vi"` no step may lower the bound; without an optimiser they are Adam's at a rate that begins at
-            0.03, grows by 3 % with each step, tenfold at most, and is halved where one was refused.
+            a length of steps of its own, which grows while its slope keeps its sign (Riedmiller and Braun 1993). With
+            `"sparse_vi"` no step may lower the bound. Without an optimiser its steps are Adam's at a rate that begins
+            at 0.03. The rate grows by 3 % with each step, tenfold at most, and is halved where a step was refused.
         backend : str, optional
             PyTensor backend to compile graphs with: "numba", "c", "jax". Without one graphs are interpreted, since
             compiling takes longer than most fits.

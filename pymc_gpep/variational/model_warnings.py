@@ -55,8 +55,8 @@ _NOTHING = 1e-5  # of a variance, more than a jitter
 def warn_of_free_magnitude(space: Hyperparameters, blocks: InducingBlocks, theta: Array) -> None:
     """Warn where hyperparameters scale latent functions whose scale neither likelihood nor noise fixes.
 
-    Looked at is the prior variance at the first row: whether it has a part that other points at the same inputs do not
-    share, and whether it changes with the hyperparameters.
+    The check looks at the prior variance at the first row. It asks whether the variance has a part that other points at
+    the same inputs do not share, and whether it changes with the hyperparameters.
     """
     likelihood = space.classifier.likelihood_model
     if likelihood.fixes_scale or not theta.size:

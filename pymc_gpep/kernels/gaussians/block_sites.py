@@ -1,12 +1,12 @@
 """The Gaussian posterior of c latent functions whose sites have full c × c precisions W_i, in O((cn)³).
 
-W_i has the constant vector in its null space, so that W_i = R_i R_iᵀ with R_i (c, c − 1), and with R the block diagonal
-of them B = I + Rᵀ K R = L Lᵀ is what is factorised (Rasmussen and Williams 2006, section 3.4.3, of a block W):
+W_i has the constant vector in its null space, so that W_i = R_i R_iᵀ with R_i (c, c − 1). With R the block diagonal of
+the R_i, the matrix B = I + Rᵀ K R = L Lᵀ is factorised (Rasmussen and Williams 2006, section 3.4.3, of a block W):
 
     M = W (I + K W)⁻¹ = G Gᵀ,  G = R L⁻ᵀ,  Cov f = K − K M K,  log|I + K W| = log|B|.
 
-Arrays: `k` (1 or c, n, n), `roots` (n, c, c − 1), `b` (c, n), `lower` (N, N), N = n(c − 1), with column p of point i at
-i(c − 1) + p; G and K G as (c, n, N).
+Arrays: `k` (1 or c, n, n), `roots` (n, c, c − 1), `b` (c, n), `lower` (N, N), N = n(c − 1). Column p of point i is at
+i(c − 1) + p; G and K G are (c, n, N).
 """
 
 import math

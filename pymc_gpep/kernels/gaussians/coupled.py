@@ -7,14 +7,15 @@ every point. With D_k = diag(π_k) (nested EP paper, appendix B):
 
 and Cov f = K − K M K, with blocks K_k B_k K_k and K_k B_k P⁻¹ B_l K_l. Only the A_k and P are ever factorised.
 
-What keeps the digits: A_k⁻¹ is graded like D_k^½, so D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for a π of
+The digits are kept because A_k⁻¹ is graded like D_k^½. So D_k^{-½} A_k⁻¹ D_k^½ = I − K_k B_k is as accurate for a π of
 1e-100 as for one of 1. Only the diagonal 1 − (A_k⁻¹)_ii suffers, and only where π_i K_ii is small; there the variance
-is summed from K instead. What a large K costs is a relative error of about ε trace(K) in means and in what the
-classes differ by: mean and Cov f carry the part that all classes share, which the sites do not see.
+is summed from K instead. A large K costs a relative error of about ε trace(K) in means and in the differences between
+classes. Mean and Cov f carry the part that all classes share, which the sites do not see.
 
-Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P, with their lower
-triangles in use; of one class `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices, and `work`, may have 32 bits
-a number: they take the time. All else has 64. `pymc_gpep.solvers.coupled` puts the classes together.
+Arrays: `pi`, `nu` (c, n), `inverses` (c, n, n), the A_k⁻¹, and `p` (n, n), the Cholesky factor of P. The lower
+triangles of these are in use. Arrays of one class are `prior` (n, n), `pi` (n,), `inverse` (n, n). These matrices, and
+`work`, may have 32 bits a number: they take the time. All else has 64. `pymc_gpep.solvers.coupled` puts the classes
+together.
 """
 
 import math
@@ -75,10 +76,11 @@ def factorise_sum(pi, inverses, p):
 
 @kernel
 def latent_weights(inverses, p, pi, nu, b):
-    """b = (I − M K) ν into `b` (c, n): the posterior mean is m + K b where ν is the location of the sites less Π m.
+    """Write b = (I − M K) ν into `b` (c, n).
 
-    ν sums to zero over classes, so that with C_k = I − B_k K_k = D_k^½ A_k⁻¹ D_k^{-½} it is
-    b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l.
+    The posterior mean is m + K b where ν is the location of the sites less Π m. As ν sums to zero over classes,
+
+        b_k = C_k ν_k − B_k P⁻¹ Σ_l C_l ν_l,   C_k = I − B_k K_k = D_k^½ A_k⁻¹ D_k^{-½}.
     """
     c, n = pi.shape
     total = np.zeros(n, p.dtype)
@@ -119,7 +121,7 @@ def _smoother(inverse, root, out):
 
 @kernel
 def function_moments(prior, inverse, pi, b, work, mean, cov, a):
-    """Of class a the posterior means K b into `mean` (n,), and what it has of `cov` (n, c, c) without P.
+    """Write the posterior means K b of class a into `mean` (n,), and its part of `cov` (n, c, c) without P.
 
     `work` (n, n) is left holding K B.
     """
@@ -139,7 +141,7 @@ def shared_moments(prior, work, cov, low, high):
     """Complete `cov` (n, c, c) at the points from `low` to `high` by what classes share, K_k B_k P⁻¹ B_l K_l.
 
     `work` (c or c − 1, n, n) holds K_k B_k L⁻ᵀ, P = LLᵀ. Where the classes have one prior covariance, `prior`
-    (1, n, n), the last may be left out: the sum over k is K B_l K then, which is what `cov` lacked of the variance.
+    (1, n, n), the last may be left out. The sum over k is K B_l K then: the part of the variance that `cov` lacked.
     """
     c = cov.shape[1]
     last = work.shape[0]

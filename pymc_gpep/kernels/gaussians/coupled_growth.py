@@ -1,9 +1,9 @@
 """How a coupled posterior grows by one point, seen from many others (Seeger and Jordan 2004, section 4.2).
 
-Of l points included, with B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ, another point j has the stubs
-m_k = B_k K_k,j and q_k = L⁻¹ B_kᵀ m_k, and the posterior covariance diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l of its functions.
-A new point appends a row b_k to each B_k, so that H gets Σ b_k b_kᵀ: rotations bring L up to date, and the q along with
-it. What they leave over of each row is what the moments change by.
+The l points included have B_k = L_k⁻¹ D_k^½, A_k = L_k L_kᵀ, and H = Σ_k B_kᵀ B_k = L Lᵀ. Another point j has the stubs
+m_k = B_k K_k,j and q_k = L⁻¹ B_kᵀ m_k. The posterior covariance of its functions is diag(K_k,jj − m_kᵀm_k) + q_kᵀq_l.
+A new point appends a row b_k to each B_k, so that H gets Σ b_k b_kᵀ. Rotations bring L up to date, and the q along with
+it. The moments change by the rest that rotations leave of each row.
 """
 
 import math
@@ -23,22 +23,23 @@ def append_coupled(size, lower, weights, stubs, new, rows, own, new_weights, mea
     ----------
     size : int
     lower : (d, d) array
-        L.
+        Cholesky factor L.
     weights : (d,) array
         L⁻¹ Σ B_kᵀ β_k, β_k = L_k⁻¹ D_k^{-½} ν_k.
     stubs : (c, d, p) array
-        q of p points.
+        Stubs q of p points.
     new : (c, p) array
-        What the m of these get.
+        Entries that the m of these points get.
     rows : (c, d) array
-        What B_k gets, but for its last entry; overwritten.
+        Row that B_k gets, but for its last entry; overwritten.
     own : (c,) array
-        That entry.
+        Last entry of that row.
     new_weights : (c,) array
-        What the β_k get.
+        Entries that the β_k get.
     mean : (c, p) array
+        Means of p points.
     cov : (p, c, c) array
-        Of p points.
+        Covariances of p points.
     """
     c, p = new.shape
     last = np.zeros(size)

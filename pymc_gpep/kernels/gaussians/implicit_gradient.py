@@ -9,8 +9,8 @@ __all__ = ["add_implicit_gradient"]
 def add_implicit_gradient(b, v, gradient):
     """Add ½ (v_k b_kᵀ + b_k v_kᵀ) to `gradient` (1 or c, n, n), summed over classes where it holds one matrix.
 
-    The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). If s is
-    the derivative of −½ log|I + K W| with respect to the mode, then v = (I + W K)⁻¹ s is that with respect to m.
+    The mode moves by (I + K W)⁻¹ (dm + dK b) (Rasmussen and Williams 2006, equation 5.24, with a prior mean). Let s be
+    the derivative of −½ log|I + K W| with respect to the mode. Then v = (I + W K)⁻¹ s is that with respect to m.
     """
     c, n = b.shape
     for a in range(c):

@@ -4,8 +4,8 @@ Prior f ~ N(m, K), sites exp(νᵀf − fᵀDf/2) with D = diag(π), π ≥ 0. W
 
     A = I + D^½ K D^½,   B = D^½ A⁻¹ D^½,
 
-Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so that D^{-½} A⁻¹ D^½ = I − K B keeps its
-digits for any π; so does Cov f = (I − K B) K, except where π_i K_ii is large and it is π_i⁻¹ (1 − A⁻¹_ii) that does.
+Cov f = K − K B K. As for coupled sites, A⁻¹ is graded like D^½, so that D^{-½} A⁻¹ D^½ = I − K B keeps its digits for
+any π. So does Cov f = (I − K B) K, except where π_i K_ii is large. There π_i⁻¹ (1 − A⁻¹_ii) keeps its digits.
 
 Arrays: `prior` (n, n), `pi` (n,), and `inverse` (n, n), which is A⁻¹ with its lower triangle in use.
 """

@@ -1,17 +1,17 @@
 """A map from independent standard normals z to latent values f that have a coupled Gaussian posterior.
 
-Sites of precision Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i are what is left of exp(−½ Σ_k π_ik (f_ik − t_i)²) once t_i, a
-level common to the classes, is integrated out. So z is made of one vector for the levels, and of two for each class, a
-draw w of the prior and noise e of the levels, from which Matheron's rule makes a draw of the posterior. With the A_k,
-B_k and P of `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k and C Cᵀ = P,
+Integrate t_i, a level common to the classes, out of exp(−½ Σ_k π_ik (f_ik − t_i)²). Sites of precision
+Π_i = diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i are left. So z is made of one vector for the levels, and of two for each class. These
+two are a draw w of the prior and noise e of the levels, from which Matheron's rule makes a draw of the posterior. With
+the A_k, B_k and P of `coupled`, D_k = diag(π_k), L_k L_kᵀ = K_k and C Cᵀ = P,
 
     t = t̂ + C⁻ᵀ z₀,   f_k = f̂_k + L_k w_k + K_k D_k^½ A_k⁻¹ (D_k^½ (t − t̂ − L_k w_k) − e_k).
 
-Nothing besides the A_k and P is factorised. In the other direction what f leaves open is drawn: t given f is
-N(Σ_k π_ik f_ik / 1ᵀπ_i, 1 / 1ᵀπ_i); and if w, e give f − δ, then w + L⁻¹δ, e − D^½δ give f.
+Nothing besides the A_k and P is factorised. In the other direction the part that f leaves open is drawn. The level t
+given f is N(Σ_k π_ik f_ik / 1ᵀπ_i, 1 / 1ᵀπ_i). Where w and e give f − δ, w + L⁻¹δ and e − D^½δ give f.
 
-Arrays: `roots` (1 or c, n, n) holds the L_k, `inverses` (c, n, n) the A_k⁻¹ and `p` (n, n) C, in their lower triangles;
-`z` is (2c + 1, n): levels, w of each class, e of each class. All else is (c, n).
+Arrays: `roots` (1 or c, n, n) holds the L_k, `inverses` (c, n, n) the A_k⁻¹ and `p` (n, n) C, in their lower triangles.
+Array `z` is (2c + 1, n): levels, w of each class, e of each class. All else is (c, n).
 """
 
 import math

@@ -77,8 +77,8 @@ def log_probability_and_gradient(f, y, gradient):
 def log_probability_derivatives(f, y, gradient, hessian):
     """log p(y | f), and its first and second derivatives with respect to f in one go.
 
-    Among the other classes the second is the covariance of the hazards under the normalised integrand, plus the mean
-    slope of each hazard on the diagonal. A shift of f changes nothing, which fills in row and column y.
+    Among the other classes the second derivative is the covariance of the hazards under the normalised integrand. The
+    mean slope of each hazard is added on the diagonal. A shift of f changes nothing, which fills in row and column y.
 
     Parameters
     ----------
@@ -149,9 +149,13 @@ def log_probability_hessian(f, y, hessian):
 def log_probability_third(f, y, cov, third):
     """Overwrite `third` (c,) with Σ_kl S_kl ∂³ log p(y | f) / ∂f_j ∂f_k ∂f_l for a symmetric S = `cov` (c, c).
 
-    log p is the log of an integral, so that its third derivatives are cumulants. With C the covariance of the
-    differences x_j = f_y − f_j, h_j the hazards at u + x_j, e = h − E h, and E over the normalised integrand, the sum
-    is E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)] in terms of x; 0 for a label that is no class.
+    log p is the log of an integral, so that its third derivatives are cumulants. Let C be the covariance of the
+    differences x_j = f_y − f_j. Let h_j be the hazards at u + x_j, and e = h − E h. Averages E are over the normalised
+    integrand. In terms of x the sum is
+
+        E[C_jj h_j″ + 2 h_j′ (C e)_j + e_j (Σ_k C_kk h_k′ + eᵀCe)].
+
+    It is 0 for a label that is no class.
     """
     c = f.shape[0]
     third[:] = 0.0

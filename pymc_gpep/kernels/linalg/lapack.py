@@ -1,8 +1,8 @@
 """BLAS and LAPACK for kernels: in place, on square C-ordered matrices, overwriting what they are given.
 
-A symmetric matrix looks the same to Fortran as to C, so only triangles and transposes need care: what is the
-lower triangle here is the upper one there. Matrices have 64 bits a number, or 32; what is computed with one of 32 are
-vectors of 32 as well.
+A symmetric matrix looks the same to Fortran as to C, so only triangles and transposes need care. The lower triangle
+here is the upper one there. Matrices have 64 bits a number, or 32; vectors computed with a matrix of 32 bits have 32 as
+well.
 """
 
 from typing import Any

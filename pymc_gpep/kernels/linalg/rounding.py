@@ -12,7 +12,7 @@ _AMPLIFIED = 8.0  # errors of f on their way to a step of Newton's method, as se
 
 @kernel
 def rounding(k, b):
-    """What rounding the terms of K b may do to a step of Newton's method at f = m + K b."""
+    """Return the change in a step of Newton's method at f = m + K b that rounding the terms of K b may cause."""
     largest = 0.0
     for a in range(b.shape[0]):
         prior = k[a if k.shape[0] > 1 else 0]

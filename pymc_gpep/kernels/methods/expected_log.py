@@ -1,11 +1,11 @@
 """Lower bounds of the log likelihood of a point averaged over independent normal latent values, with derivatives.
 
-Villacampa-Calvo and Hernández-Lobato (2017), equations 14 to 17: of utilities u_k ~ N(m_k, v_k + noise) the observed
-one is the largest with probability P, and the average log probability of a label with noise ε is
+See equations 14 to 17 of Villacampa-Calvo and Hernández-Lobato (2017). The observed one of the utilities
+u_k ~ N(m_k, v_k + noise) is the largest with probability P. The average log probability of a label with noise ε is
 P log(1 − ε + ε/c) + (1 − P) log(ε/c).
 
 Without label noise that has no bound from below. Girolami and Rogers (2006) leave the utilities a distribution of their
-own: log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, so that log p(y | f) averages to log p(y | m) − ½ Σ v or more.
+own. As log ∫ p(u) exp(mᵀu − ½ uᵀu) du is convex in m, log p(y | f) averages to log p(y | m) − ½ Σ v or more.
 """
 
 import math
@@ -48,16 +48,16 @@ def _step_average(noise, mean, variance, y, parameters, value, of_mean, of_varia
 
 @kernel
 def noisy_probit_average(mean, variance, y, parameters, value, of_mean, of_variance):
-    """Of the multinomial probit with label noise, whose utilities have unit noise.
+    """Bound the average of the multinomial probit with label noise, whose utilities have unit noise.
 
     Parameters
     ----------
     mean, variance : (n, c) array
-        Of the latent values.
+        Moments of the latent values.
     y : (n,) array
         Classes.
     parameters : (1, n) array
-        ε.
+        Label noise ε.
     value : (n,) array
         Overwritten.
     of_mean, of_variance : (n, c) array

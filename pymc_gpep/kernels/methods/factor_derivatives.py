@@ -1,7 +1,7 @@
 """Log normalisers of likelihood factors under independent normal latent values, with their derivatives.
 
-Of a factor t of some latent values, Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df. EP needs ρ_k = ∂ log Z / ∂m_k, and with the heat
-equation γ_k = ρ_k² − 2 ∂ log Z / ∂v_k = −∂² log Z / ∂m_k².
+A factor t of some latent values has the normaliser Z = ∫ t(f) ∏ N(f_k | m_k, v_k) df. EP needs ρ_k = ∂ log Z / ∂m_k. It
+also needs γ_k = ρ_k² − 2 ∂ log Z / ∂v_k, which by the heat equation is −∂² log Z / ∂m_k².
 """
 
 import math
@@ -20,12 +20,12 @@ _LEAST = 1e-12  # variance of a difference that has none
 
 @kernel
 def point_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
-    """A point's whole multinomial probit as one factor, by one integral.
+    """Treat a point's whole multinomial probit as one factor, by one integral.
 
     Parameters
     ----------
     mean, variance : (n, c) array
-        Of the latent values.
+        Moments of the latent values.
     y : (n,) array
         Classes.
     parameters : (0, n) array
@@ -47,12 +47,12 @@ def point_derivatives(mean, variance, y, parameters, log_z, rho, gamma):
 
 @kernel
 def rough_log_normalisers(mean, variance, y, parameters, log_z):
-    """The log normalisers of `point_derivatives` alone, to about 1e-6 in a small part of the time.
+    """Compute the log normalisers of `point_derivatives` alone, to about 1e-6 in a small part of the time.
 
     Parameters
     ----------
     mean, variance : (n, c) array
-        Of the latent values.
+        Moments of the latent values.
     y : (n,) array
         Classes.
     parameters : (0, n) array
@@ -91,7 +91,7 @@ def pair_derivatives(mean, variance, log_z, rho, gamma):
     Parameters
     ----------
     mean, variance : (n, 2, p) array
-        Of f and g of p pairs at n points.
+        Moments of f and g of p pairs at n points.
     log_z : (n,) array
         Overwritten with the sums over pairs.
     rho, gamma : (n, 2, p) array

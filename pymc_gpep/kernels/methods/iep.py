@@ -13,10 +13,13 @@ __all__ = ["class_sites", "iep_update", "inner_tilted"]
 def class_sites(mean, variance, y, alpha, beta, pi, nu):
     """π and ν (c,) that give independent cavities the marginals which the inner sites α and β (c − 1,) give them.
 
-    The sites of f are exp(νᵀf − fᵀΠf/2) = ∫ ∏_l exp(ν_l (f_l − w) − π_l (f_l − w)²/2) dw, up to a constant, where
-    π and ν are those of equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w of precision
-    r_l = π_l / (1 + π_l v_l) and location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l); with D = Σ_{l≠k} r_l and
-    T = Σ_{l≠k} t_l, integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location
+    The sites of f are, up to a constant,
+
+        exp(νᵀf − fᵀΠf/2) = ∫ ∏_l exp(ν_l (f_l − w) − π_l (f_l − w)²/2) dw,
+
+    where π and ν are those of equations 12 and 15. Integrating f_l with its cavity leaves a Gaussian factor in w. Its
+    precision is r_l = π_l / (1 + π_l v_l) and its location t_l = (π_l μ_l − ν_l) / (1 + π_l v_l). Let D = Σ_{l≠k} r_l
+    and T = Σ_{l≠k} t_l. Integrating w then leaves for f_k the precision π_k D / (π_k + D) and the location
     (ν_k D + π_k T) / (π_k + D). Nothing cancels.
     """
     c = mean.shape[0]
@@ -47,10 +50,10 @@ def class_sites(mean, variance, y, alpha, beta, pi, nu):
 
 @kernel
 def inner_tilted(settings, mean, variance, y, old, new, scale):
-    """Tilted moments of one point by inner EP, as `independent_update` wants them; its own sites are α and β.
+    """Compute the tilted moments of one point by inner EP, as `independent_update` wants them; its own sites are α, β.
 
-    Those are swept until they change no more than the tolerance, or `max_inner` times: they are part of what is
-    iterated, so that the fixed point is the same.
+    Inner EP sweeps its own sites until they change no more than the tolerance, or `max_inner` times. They are part of
+    the iteration, so that the fixed point is the same.
     """
     max_inner, tolerance, m, s, work = settings
     c = mean.shape[0]

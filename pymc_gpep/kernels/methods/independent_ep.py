@@ -1,9 +1,9 @@
 """Sites of EP whose posterior keeps the classes independent, for any way of taking the tilted moments.
 
-The sites are c scalar ones for each point, with precisions π and locations ν that match the marginals of the tilted
-distribution: class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its cavity. The likelihood is log-concave, which
-makes that non-negative (Prékopa), and each marginal likelihood of an f_k is smoothed by noise of variance 1, which
-keeps it below 1.
+The sites are c scalar ones for each point. Their precisions π and locations ν match the marginals of the tilted
+distribution. Class k's precision is 1/v̂_k − 1/v_k, v_k the variance of its cavity. The likelihood is log-concave,
+which makes that non-negative (Prékopa). Noise of variance 1 smooths each marginal likelihood of an f_k, which keeps it
+below 1.
 """
 
 import math
@@ -18,12 +18,14 @@ __all__ = ["independent_update"]
 
 @inlined_kernel
 def independent_update(tilted, settings, mean, variance, pi, nu, y, sites, target, scale):
-    """New sites of all points into `target` from the posterior's means and variances (c, n).
+    """Write new sites of all points into `target` from the posterior's means and variances (c, n).
 
-    `tilted(settings, mean, variance, y, old, new, scale)` takes the moments of one point with the cavity's means and
-    variances (c,): from this point's sites `old` (2, d), of which the first c are π and ν and the others its own, it
-    writes `new`, and the scale of its own ones. It returns log Ẑ and the largest change of its own. Returns success,
-    what the points add to the evidence, and the largest change of a site in units of its marginal.
+    `tilted(settings, mean, variance, y, old, new, scale)` computes the moments of one point with the cavity's means and
+    variances (c,). The first c of this point's sites `old` (2, d) are π and ν, and the others are its own. It writes
+    `new`, and the scale of its own ones, and returns log Ẑ and the largest change of its own.
+
+    The function returns success, the part of the evidence that the points add, and the largest change of a site in
+    units of its marginal.
     """
     c, n = pi.shape
     cavity = np.empty((2, c))

@@ -1,7 +1,7 @@
 """The likelihood factor of a point whose label is noise with probability ε: (1 − ε) P + ε / c.
 
-P is the probability that the utility of the observed class is the largest; those of the multinomial probit are latent
-values with unit noise, those of the step likelihood the latent values as they are.
+P is the probability that the utility of the observed class is the largest. Utilities of the multinomial probit are
+latent values with unit noise, those of the step likelihood the latent values as they are.
 """
 
 import math

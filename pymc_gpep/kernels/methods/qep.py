@@ -1,8 +1,8 @@
 """Sites of EP with between-class coupling, from tilted moments by quadrature (nested EP paper, section 3.3).
 
-The sites are those of nested EP, exp(ξᵀg − gᵀΛg/2) with a diagonal Λ in g_j = f_y − f_j + u. Of the tilted distribution
-of g they match the mean, and the diagonal of Σ̂⁻¹ − Σ⁻¹ (equations 19 to 21), which lies in [0, 1): the factors Φ are
-log-concave with a curvature below 1.
+The sites are those of nested EP, exp(ξᵀg − gᵀΛg/2) with a diagonal Λ in g_j = f_y − f_j + u. They match the mean of the
+tilted distribution of g, and the diagonal of Σ̂⁻¹ − Σ⁻¹ (equations 19 to 21). That diagonal lies in [0, 1): the factors
+Φ are log-concave with a curvature below 1.
 """
 
 import math

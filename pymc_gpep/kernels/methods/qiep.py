@@ -1,18 +1,19 @@
 """Tilted moments by quadrature for class-independent EP.
 
-With independent cavities N(μ_k, v_k) the utilities f_k + e_k, e_k ~ N(0, 1), are independent too, and class y is
-observed when its utility t ~ N(μ_y, τ²), τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t all else is in
-closed form, and every moment is one integral over x = (t − μ_y) / τ:
+With independent cavities N(μ_k, v_k) the utilities f_k + e_k, e_k ~ N(0, 1), are independent too. Class y is observed
+when its utility t ~ N(μ_y, τ²), τ² = 1 + v_y, is the largest (Girolami and Zhong 2007). Given t all else is in closed
+form, and every moment is one integral over x = (t − μ_y) / τ:
 
     Ẑ = ∫ φ(x) ∏_{j≠y} Φ(z_j) dx,   z_j = (μ_y + τ x − μ_j) / σ_j,   σ_j² = 1 + v_j.
 
-Seeger, Lawrence and Herbrich (2006) use two two-dimensional quadratures and 2c − 1 one-dimensional ones, Girolami and
-Zhong 2c + 1 two-dimensional ones, of a few nodes; here one trapezoid rule, to nearly full precision, does for all.
+Seeger, Lawrence and Herbrich (2006) use two two-dimensional quadratures and 2c − 1 one-dimensional ones, of a few
+nodes. Girolami and Zhong use 2c + 1 two-dimensional ones, of a few nodes too. Here one trapezoid rule, to nearly full
+precision, does for all.
 
-If V is the tilted variance of a class's standardised utility and ρ the tilted mean of that over its deviation, the
-tilted mean of f is μ + v ρ and its variance v (1 + v V) / (1 + v), which is matched by a site of precision
-(1 − V) / (1 + v V). For class y, V is the variance of x. For the others it is E[1 − h (h + z)] + Var h, h the hazard
-at z, and their ρ is −E[h] / σ.
+Let V be the tilted variance of a class's standardised utility, and ρ the tilted mean of that over its deviation. The
+tilted mean of f is then μ + v ρ and its variance v (1 + v V) / (1 + v). A site of precision (1 − V) / (1 + v V) matches
+these. For class y, V is the variance of x. For the others it is E[1 − h (h + z)] + Var h, h the hazard at z, and their
+ρ is −E[h] / σ.
 """
 
 import math
@@ -29,10 +30,10 @@ __all__ = ["qiep_update", "quadrature_tilted"]
 
 @kernel
 def _add_node(x, log_z, slopes, offsets, y, mode, at_mode, moments):
-    """Add what node x has to give to the sums of the standardised utilities' moments; returns its weight.
+    """Add the terms of node x to the sums of the standardised utilities' moments; return its weight.
 
-    `log_z` is the log integrand at the mode up to the Gaussian's; `moments` (4, c): x or h less that at the mode, its
-    square, the truncated variance 1 − h(h + z), and room.
+    `log_z` is the log integrand at the mode up to the Gaussian's. `moments` (4, c) holds x or h less that at the mode,
+    its square, the truncated variance 1 − h(h + z), and room.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - log_z

@@ -1,15 +1,18 @@
-"""The coupled site nearest to a tilted distribution: Π = diag π − ππᵀ/1ᵀπ, π ≻ 0, under g = μ + F t, t ~ N(0, I).
+"""The coupled site nearest to a tilted distribution: Π = diag π − ππᵀ/1ᵀπ, π ≻ 0.
 
-With the tilted covariance I − Ω of t, the site minimises f(π) = −log|I + M| + tr (I − Ω) M, M = Fᵀ Π F, which is the
-Kullback–Leibler divergence up to constants (Seeger and Jordan 2004, section 4.3 and appendix C). With x = π / 1ᵀπ and
-z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ, so that for w_a = Fᵀ z_a, Σ = (I + M)⁻¹ and G = M Σ − Ω
+The distribution is of g = μ + F t, t ~ N(0, I), with the tilted covariance I − Ω of t. The site minimises
+
+    f(π) = −log|I + M| + tr (I − Ω) M,   M = Fᵀ Π F.
+
+That is the Kullback–Leibler divergence up to constants (Seeger and Jordan 2004, section 4.3 and appendix C). With
+x = π / 1ᵀπ and z_a = e_a − x, ∂Π/∂π_a = z_a z_aᵀ. For w_a = Fᵀ z_a, Σ = (I + M)⁻¹ and G = M Σ − Ω the derivatives are
 
     ∂f/∂π_a = w_aᵀ G w_a,   ∂²f/∂π_a∂π_e = (w_aᵀ Σ w_e)² − 2 w_aᵀ G w_e / 1ᵀπ:
 
 at the minimum the contrasts f_a − xᵀf have their tilted variances. For three classes any Π that couples them in the
-right sense is of this form, and the minimum is a match of all moments; for more it is the best there is, and f need not
-be convex. Newton's method in log π, its Hessian made positive definite, goes downhill all the same. Where the minimum
-is at a π of zero, or an infinite one, it stops where that is all but reached.
+right sense is of this form, and the minimum is a match of all moments. For more classes it is the best there is, and f
+need not be convex. Newton's method in log π, its Hessian made positive definite, goes downhill all the same. Where the
+minimum is at a π of zero, or an infinite one, it stops where that is all but reached.
 """
 
 import math

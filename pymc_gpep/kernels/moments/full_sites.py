@@ -1,10 +1,10 @@
 """Sites exp(ξᵀg − gᵀΛg/2) with a full Λ for each point, g_j = f_y − f_j + u, u ~ N(0, 1).
 
-They are kept as `accelerated_ep` wants sites, (2, n, D) with D = d(d + 1)/2 and d = c − 1: the first half holds the
-diagonal of Λ, in [0, 1), and zeros after that; the second half ξ and the lower triangle of Λ below the diagonal.
+They are kept as `accelerated_ep` wants sites, (2, n, D) with D = d(d + 1)/2 and d = c − 1. The first half holds the
+diagonal of Λ, in [0, 1), and zeros after that. The second half holds ξ and the lower triangle of Λ below the diagonal.
 
-With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, Π = (Λ⁻¹ + 11ᵀ)⁻¹ (nested EP
-paper, section 3.3), up to a constant that all uses here leave out.
+With u integrated out they are sites exp(νᵀx − xᵀΠx/2) of the differences x_j = f_y − f_j, up to a constant. Here
+Π = (Λ⁻¹ + 11ᵀ)⁻¹ (nested EP paper, section 3.3), and all uses here leave the constant out.
 """
 
 import math

@@ -1,8 +1,8 @@
 """Inner EP: scalar sites for the factors Φ(g_j) of one point's augmented tilted distribution.
 
 g_j = f_y − f_j + u, u ~ N(0, 1), one for each class j ≠ y. The nested EP paper (Riihimäki, Jylänki and Vehtari 2013,
-appendix A) runs the algorithm in the c + 1 dimensions of (f, u); in the c − 1 dimensions of g it is the same
-algorithm, every rank-one update is along a coordinate axis, and nothing has to be inverted.
+appendix A) runs the algorithm in the c + 1 dimensions of (f, u). In the c − 1 dimensions of g it is the same algorithm.
+There every rank-one update is along a coordinate axis, and nothing has to be inverted.
 """
 
 import math
@@ -38,10 +38,10 @@ def gaussian_log_normaliser(mean, variance, location, precision):
 
 @kernel
 def matched_site(cavity_mean, cavity_variance):
-    """log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
+    """Return log Ẑ, and the precision and location of the site that matches the moments of N(g | cavity) Φ(g).
 
-    Appendix A, steps 2 and 3, rearranged so that nothing cancels: with z = m / √(1 + v), h the hazard at z and
-    V = 1 − h(h + z), the precision 1/v̂ − 1/v is h(h + z) / (1 + v V), which lies in [0, 1).
+    Steps 2 and 3 of appendix A are rearranged so that nothing cancels. Let z = m / √(1 + v), h the hazard at z and
+    V = 1 − h(h + z). The precision 1/v̂ − 1/v is h(h + z) / (1 + v V), which lies in [0, 1).
     """
     scale = 1.0 / math.sqrt(1.0 + cavity_variance)
     log_z, h, curvature, truncated = probit_moments(cavity_mean * scale)
@@ -168,11 +168,11 @@ def point_update(m, s, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, 
 
 @kernel
 def inner_ep_update(mean, cov, y, alpha, beta, max_sweeps, tolerance, new_alpha, new_beta, scale):
-    """One outer update of all sites from the marginals of the posterior they are part of.
+    """Do one outer update of all sites from the marginals of the posterior they are part of.
 
     `mean` (c, n), `cov` (n, c, c), `y` (n,), `alpha`, `beta` (n, c − 1). The new sites go to `new_alpha`, `new_beta`;
-    `scale` (n, c − 1) receives the marginal variances of g. Returns the evidence terms of the *old* sites and the
-    largest change of a site in its first sweep, in units of the marginal it acts on.
+    `scale` (n, c − 1) receives the marginal variances of g. The function returns the evidence terms of the *old* sites.
+    It returns as well the largest change of a site in its first sweep, in units of the marginal it acts on.
     """
     n, others = alpha.shape
     m = np.empty(others)

@@ -1,4 +1,4 @@
-"""What the likelihood of a label sees of latent values: by how much the label's own is above each of the others."""
+"""Differences of latent values that the likelihood of a label sees: the label's own value less each of the others."""
 
 from pymc_gpep.kernels.compile import kernel
 

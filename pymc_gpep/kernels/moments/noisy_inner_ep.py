@@ -1,8 +1,8 @@
 """Inner EP of a point whose latent values are known up to independent noise, as by way of inducing values.
 
-Class k has the latent value x_k + e_k, e_k ~ N(0, r_k), and so a utility with noise of variance s_k = 1 + r_k around
-x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u: each of the noises is in one factor only, or
-in u. In units of √s_j a factor is Φ, and its site, of which precision and location in these units are α_j and β_j, is
+Class k has the latent value x_k + e_k, e_k ~ N(0, r_k). Its utility thus has noise of variance s_k = 1 + r_k around
+x_k. With u ~ N(0, s_y) the factors are Φ(g_j / √s_j), g_j = x_y − x_j + u. Each of the noises is in one factor only, or
+in u. In units of √s_j a factor is Φ. Precision and location of its site in these units are α_j and β_j; the site is
 found as `pymc_gpep.kernels.moments.inner_ep` finds it.
 """
 

@@ -1,6 +1,6 @@
-"""What a coupled site of a point that has none yet would tell: for scores of many candidates, to a few digits.
+"""Information of a coupled site of a point that has no site yet: for scores of many candidates, to a few digits.
 
-The label acts on the differences g_j = f_y − f_j, j ≠ y, and so does the information: the divergence of the
+The label acts on the differences g_j = f_y − f_j, j ≠ y, and so does the information. The divergence of the
 distribution of f with the site from that without is that of g (Seeger and Jordan 2004, equation 14).
 """
 
@@ -21,10 +21,10 @@ _SWEEPS, _TOLERANCE = 20, 1e-3
 
 @kernel
 def _divergence(differences, spread, alpha, beta, room, side):
-    """½(log|M| + tr(M⁻¹ − I) + gᵀSg) for scalar sites of g + u, u ~ N(0, 1), and g ~ N(`differences`, S).
+    """Return ½(log|M| + tr(M⁻¹ − I) + gᵀSg) for scalar sites of g + u, u ~ N(0, 1), and g ~ N(`differences`, S).
 
-    With R = diag(√α) and B = I + R (S + 11ᵀ) R = L Lᵀ, `spread` being S + 11ᵀ, |M| = |B| / (1 + 1ᵀα) and
-    M⁻¹ − I = −S R B⁻¹ R; g = R B⁻¹ R (β / α − differences). `room` (d, d) and `side` (d, d + 1) are overwritten.
+    Let R = diag(√α) and B = I + R (S + 11ᵀ) R = L Lᵀ; `spread` is S + 11ᵀ. Then |M| = |B| / (1 + 1ᵀα),
+    M⁻¹ − I = −S R B⁻¹ R and g = R B⁻¹ R (β / α − differences). `room` (d, d) and `side` (d, d + 1) are overwritten.
     """
     d = alpha.shape[0]
     total = 1.0
@@ -60,7 +60,7 @@ def _divergence(differences, spread, alpha, beta, room, side):
 
 @kernel
 def probit_information(mean, cov, y, log_z, information):
-    """Of a multinomial probit by inner EP from nothing.
+    """Compute the information of labels of a multinomial probit, by inner EP from nothing.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def probit_information(mean, cov, y, log_z, information):
     cov : (p, c, c) array
     y : (p,) array
     log_z, information : (p,) array
-        Overwritten: log probabilities of the labels, and what their sites tell.
+        Overwritten: log probabilities of the labels, and the information of their sites.
     """
     c, p = mean.shape
     d = c - 1
@@ -89,7 +89,9 @@ def probit_information(mean, cov, y, log_z, information):
 
 @kernel
 def softmax_information(nodes, log_weights, mean, cov, y, log_z, information):
-    """Of a softmax by quadrature, and of the Gaussian that has the tilted moments: sites are not projected for it.
+    """Compute the information of labels of a softmax by quadrature.
+
+    It is that of the Gaussian with the tilted moments: sites are not projected for it.
 
     `nodes` and `log_weights` are as in `softmax_moments`, all else as in `probit_information`.
     """

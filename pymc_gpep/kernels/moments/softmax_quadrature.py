@@ -1,9 +1,10 @@
-"""Moments of N(g | μ, C) p(y | g) for a softmax, p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j in d = c − 1 dimensions.
+"""Moments of N(g | μ, C) p(y | g) for a softmax in d = c − 1 dimensions.
 
-With u the average of the g_j and q_j = u − g_j, p = σ(u − log Σ_j exp q_j). Given q, u is normal and the integral over
-it one of `pymc_gpep.kernels.special.log_logistic_mixture`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q).
-That leaves c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d), in which N(z) exp H is log-concave, smooth, and nearly
-normal. Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance
+The softmax is p = 1 / (1 + Σ_j exp(−g_j)), g_j = f_y − f_j. With u the average of the g_j and q_j = u − g_j,
+p = σ(u − log Σ_j exp q_j). Given q, u is normal. The integral over it is one of
+`pymc_gpep.kernels.special.log_logistic_mixture`, H(m) with m = E[u | q] − log Σ exp q and v = Var(u | q). That leaves
+c − 2 dimensions, q = q̄ + R z, z ~ N(0, I − 11ᵀ/d). In these N(z) exp H is log-concave, smooth, and nearly normal.
+Nodes z, which sum to zero, are centred and scaled twice: by mode and curvature, and by mean and covariance
 (Naylor and Smith 1982 do so with Gauss–Hermite rules). R and the scales are symmetric roots: where the set of nodes is
 the same in any order of the classes, so are the moments.
 
@@ -171,13 +172,13 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
     nodes : array (N, d)
         Points z, each with the sum 0.
     log_weights : array (N,)
-        Of a rule for N(0, I − 11ᵀ/d).
+        Log weights of a rule for N(0, I − 11ᵀ/d).
     factor : array (d, d + 1)
         Overwritten with F.
     gradient : array (d,)
         Overwritten with ∇ log Z: tilted means are μ + C ∇ log Z.
     loss : array (d + 1, d + 1)
-        Overwritten with what t loses of its covariance, Ω = I − Cov t = −Fᵀ (∇∇ log Z) F.
+        Overwritten with the loss of covariance of t, Ω = I − Cov t = −Fᵀ (∇∇ log Z) F.
     """
     d = mu.shape[0]
     root, scale, vectors, work = np.empty((4, d, d))

@@ -1,15 +1,16 @@
 """Moments of N(g | μ, C) ∏_j Φ(g_j) in d dimensions by d − 1 nested quadratures over a truncated normal.
 
 Φ(g_j) is the probability that z_j = g_j + e_j is positive, e ~ N(0, I). So the normaliser is the probability that all
-of z ~ N(μ, S), S = C + I, are, and the moments of g follow from those of z truncated to that orthant: with z = μ + L x,
-S = L Lᵀ, and m and V the mean and covariance of x, those of g are μ + C L⁻ᵀ m and C − C L⁻ᵀ (I − V) L⁻¹ C.
+of z ~ N(μ, S), S = C + I, are positive. The moments of g follow from those of z truncated to that orthant. Let
+z = μ + L x, S = L Lᵀ, and m and V the mean and covariance of x. The moments of g are μ + C L⁻ᵀ m and
+C − C L⁻ᵀ (I − V) L⁻¹ C.
 
 Coordinate x_j is a standard normal above a bound that those before it set (separation of variables: Genz 1992, Journal
-of Computational and Graphical Statistics 1). Written as the quantile of a uniform q, its upper tail being q times that
-above the bound, it leaves an integrand of the same shape for any C, and the last coordinate is in closed form. In q the
-moments are singular like powers of log q at 0, and like those of log(1 − q) at 1 where the bound is far below: with
-q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes come in the order of
-their standardised means, the least likely to be positive first.
+of Computational and Graphical Statistics 1). It is written as the quantile of a uniform q, its upper tail being q times
+that above the bound. That leaves an integrand of the same shape for any C, and the last coordinate is in closed form.
+In q the moments are singular like powers of log q at 0. Where the bound is far below, they are singular like powers of
+log(1 − q) at 1. With q = s³ (4 − 3s), Gauss–Legendre in s meets 12 s² (1 − s) times that and converges fast. Classes
+come in the order of their standardised means, the least likely to be positive first.
 """
 
 import math
@@ -83,10 +84,10 @@ def _orthant_moments(mu, lower, rule, mean, cov):
 
 @kernel
 def _sort(mu, cavity, order):
-    """Bring `order` up to date, the order of coordinates by their standardised means; −1 stands for none as yet.
+    """Bring `order` up to date, the order of coordinates by their standardised means; −1 stands for no order as yet.
 
-    The error of the rule depends on the order a little, so that an iteration could swap near-equals for ever: what has
-    an order keeps it until it is wrong by more than a margin.
+    The error of the rule depends on the order a little, so that an iteration could swap near-equals for ever. An order
+    is therefore kept until it is wrong by more than a margin.
     """
     margin = _MARGIN
     if order[0] < 0:
@@ -107,10 +108,11 @@ def _sort(mu, cavity, order):
 
 @kernel
 def truncated_moments(mu, cavity, factor, rule, order, mean, cov):
-    """Mean (d,) and covariance (d, d) of t in g = μ + F t, C = F Fᵀ: 0 and I for the Gaussian alone.
+    """Compute mean (d,) and covariance (d, d) of t in g = μ + F t, C = F Fᵀ.
 
-    `cavity` and `factor` (d, d) are C and F, lower triangular; `rule` (2, ·) holds log q and log weights; `order` (d,),
-    the order of the coordinates, is as the last call left it, or −1 at first. Returns log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
+    They are 0 and I for the Gaussian alone. `cavity` and `factor` (d, d) are C and F, lower triangular. `rule` (2, ·)
+    holds log q and log weights. `order` (d,), the order of the coordinates, is as the last call left it, or −1 at
+    first. The function returns log ∫ N(g | μ, C) ∏ Φ(g_j) dg.
     """
     d = mu.shape[0]
     _sort(mu, cavity, order)

@@ -4,8 +4,8 @@ The utilities v of a point are N(f, I) in the cone where v_y is the largest. The
 coordinate, so that successive draws owe nothing to each other (the model: Girolami and Rogers 2006, appendix D).
 
 The density of v_y alone, φ(v_y − f_y) ∏_{j≠y} Φ(v_y − f_j), has a logarithm h with h″ ≤ −1. For any t it is therefore
-below a parabola of curvature −1 that touches it at t, the logarithm of N(t + h′(t), 1) up to a constant. A draw x from
-that normal is accepted with the logarithm of the probability
+below a parabola of curvature −1 that touches it at t. Up to a constant the parabola is the logarithm of
+N(t + h′(t), 1). A draw x from that normal is accepted with the logarithm of the probability
 
     Σ_{j≠y} [log Φ(x − f_j) − log Φ(t − f_j) − (x − t) φ(t − f_j) / Φ(t − f_j)] ≤ 0,
 

@@ -1,23 +1,23 @@
 """Latent values given utilities, in Gibbs sampling of augmented probits (Girolami and Rogers 2006, appendix D).
 
-The utilities are v_k = f_k + noise of variance 1, and the label of a point is a function of them: the class of the
-largest, or of one alone its sign. Given f they are independent between points (`cone`, `sign`); given v the latent
-values of each class are Gaussian,
+The utilities are v_k = f_k + noise of variance 1. The label of a point is a function of them: the class of the largest,
+or of one alone its sign. Given f they are independent between points (`cone`, `sign`); given v the latent values of
+each class are Gaussian,
 
     f_k = m_k + G_k (v_k − m_k) + noise of covariance G_k,   G_k = K_k S_k = I − S_k,   S_k = (K_k + I)⁻¹.
 
-They are drawn without a factor of G_k, which is nearly singular where K_k is: for prior draws f⁰ of the latent values
+They are drawn without a factor of G_k, which is nearly singular where K_k is. For prior draws f⁰ of the latent values
 and v⁰ = f⁰ + noise of the utilities, with d_k = v_k − m_k − v⁰_k,
 
     f_k = m_k + f⁰_k + G_k d_k
 
 has that distribution.
 
-Which is the largest says nothing about what all utilities of a point have in common, and alternating between f and v
-would move it by small steps only. With f integrated out, the shift s of all utilities of a point has the density
-∏_k N(v_k + s; m_k, K_k + I), and s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k is a draw of it: if all classes have one covariance,
-minus the mean of d_k over them. The same d_k may then serve to draw f given the shifted v, as the part of f⁰ that is
-left to chance is independent of v⁰.
+The class of the largest utility says nothing about the part that all utilities of a point have in common. Alternating
+between f and v would move that part by small steps only. With f integrated out, the shift s of all utilities of a point
+has the density ∏_k N(v_k + s; m_k, K_k + I). A draw of it is s = −(Σ_k S_k)⁻¹ Σ_k S_k d_k. If all classes have one
+covariance, s is minus the mean of d_k over them. The same d_k may then serve to draw f given the shifted v. The part of
+f⁰ that is left to chance is independent of v⁰.
 """
 
 import numpy as np
@@ -37,7 +37,7 @@ __all__ = ["draw_latent_values", "utility_precisions"]
 
 @kernel
 def utility_precisions(k, precisions, total):
-    """What `draw_latent_values` needs of the prior covariances; False if one of them is far from positive definite.
+    """Compute the matrices that `draw_latent_values` needs; return False if a covariance is far from positive definite.
 
     Parameters
     ----------

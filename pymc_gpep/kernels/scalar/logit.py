@@ -68,9 +68,9 @@ def average_log(mean, variance, y, parameters, out):
 
 @kernel
 def bound(mean, variance, y, parameters, out):
-    """The bound of Jaakkola and Jordan (2000) at its best, log σ(ς) + ½ (sm − ς), ς² = m² + v, into `out` (3, n).
+    """Write the bound of Jaakkola and Jordan (2000) at its best into `out` (3, n): log σ(ς) + ½ (sm − ς), ς² = m² + v.
 
-    The quadratic function below log σ(sf) is log σ(ς) + ½ (sf − ς) − λ (f² − ς²), λ = tanh(ς/2) / 4ς; derivatives of
+    The quadratic function below log σ(sf) is log σ(ς) + ½ (sf − ς) − λ (f² − ς²), λ = tanh(ς/2) / 4ς. Derivatives of
     the bound are those of its average with ς held.
     """
     for i in range(len(mean)):

@@ -86,8 +86,8 @@ def _log_interval(a, b, width):
 def _log_logistic_interval(a, b, width, variance, room):
     """As `_log_interval`, for the logistic function averaged over a normal variable around a and b.
 
-    σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12; a
-    normal density that is much wider sees no more of it.
+    σ(a − f) − σ(b − f) has the area a − b, the middle of both as its mean, and the variance π²/3 + (a − b)²/12. To a
+    normal density that is much wider nothing else of it matters.
     """
     middle = 0.5 * (a + b)
     narrow = width * (math.sqrt(variance) + abs(middle)) < _NARROW * variance
@@ -118,9 +118,9 @@ def probit_derivatives(f, y, parameters, out):
 
 @kernel
 def probit_parameter_derivatives(f, y, parameters, out):
-    """The derivatives in each cutpoint of log p and of its first two derivatives in f, F = Φ, into `out` (K − 1, 3, n).
+    """Write to `out` (K − 1, 3, n) derivatives in each cutpoint of log p and of its first two derivatives in f, F = Φ.
 
-    Those of log p are φ(a)/p and −φ(b)/p.
+    The derivatives of log p are φ(a)/p and −φ(b)/p.
     """
     out[:] = 0.0
     for i in range(len(f)):

@@ -27,9 +27,9 @@ def _cavity_at(z, variance):
 
 @kernel
 def matching_cavity(mean, variance):
-    """Natural parameters (a, b) of the cavity whose tilted distribution with Φ has these moments.
+    """Return natural parameters (a, b) of the cavity whose tilted distribution with Φ has these moments.
 
-    Where there is none, a = 0 and b < 0: the best there is has less variance.
+    Where there is no such cavity, a = 0 and b < 0: the best there is has less variance.
     """
     spread = math.sqrt(mean * mean + 4.0)
     limit = -2.0 / (mean + spread) if mean > 0.0 else 0.5 * (mean - spread)

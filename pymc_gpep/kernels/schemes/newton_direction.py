@@ -1,7 +1,7 @@
 """Newton's direction for the mode of latent values f ~ N(m, K), in matrix products with K alone.
 
 W (n, c, c) holds minus the second derivatives of the log likelihood at each point. The direction d solves
-(W + K⁻¹) d = r, and is wanted together with K⁻¹ d, by which the latent values are known: K may be singular.
+(W + K⁻¹) d = r. It is wanted together with K⁻¹ d, by which the latent values are known: K may be singular.
 """
 
 import numpy as np
@@ -26,9 +26,9 @@ def inner_product(x, y):
 def newton_direction(k, w, r, reduction, limit, d, pull, left):
     """Solve (W + K⁻¹) d = r for d and `pull` = K⁻¹ d, (c, n), approximately: any number of steps gives an ascent.
 
-    Conjugate gradients with the preconditioner K. The residuals it goes through are then K⁻¹ d as they stand, and the
-    spectrum that decides the speed is that of I + KW: W all but vanishes at the points that are classified with
-    certainty, so that a large prior variance does little harm.
+    The method is conjugate gradients with the preconditioner K. The residuals it goes through are then K⁻¹ d as they
+    stand, and the spectrum that decides the speed is that of I + KW. W all but vanishes at the points that are
+    classified with certainty, so that a large prior variance does little harm.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ def newton_direction(k, w, r, reduction, limit, d, pull, left):
     w : (n, c, c) array
     r : (c, n) array
     reduction : float
-        What the K-norm of the residual is to fall to, relative to that of r.
+        The K-norm that the residual is to fall to, relative to that of r.
     limit : int
-        On steps.
+        Limit on steps.
     d, pull, left : (c, n) arrays
-        Overwritten with the direction, K⁻¹ times it, and what is left of r.
+        Overwritten with the direction, K⁻¹ times it, and the rest of r.
     """
     c, n = r.shape
     d[:] = 0.0

@@ -1,9 +1,10 @@
 """The probability that two jointly normal variables are below bounds: P(x₁ < b₁, x₂ < b₂) of x ~ N(0, S).
 
-Owen's T function has it in closed form, a difference of larger terms: right to 1e-16, and nothing is left of what is
-smaller. Small ones are an integral of positive terms instead. With bounds h and k in units of the standard deviations
-and the correlation ρ, r = √(1 − ρ²), it is that over s > 0 of φ(h − s) Φ((k − ρ (h − s)) / r), of which the logarithm
-is concave with a curvature of 1 or more. Gauss-Legendre rules have it on pieces that are no wider than what varies.
+Owen's T function has it in closed form, a difference of larger terms. That is right to 1e-16, and nothing is left of
+smaller probabilities. Small ones are an integral of positive terms instead. Let h and k be the bounds in units of the
+standard deviations, ρ the correlation, and r = √(1 − ρ²). The integral is over s > 0 of
+φ(h − s) Φ((k − ρ (h − s)) / r). The logarithm of this is concave with a curvature of 1 or more. Gauss-Legendre rules
+integrate it on pieces that are no wider than its variation.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""Utilities of a point made independent by common factors: what the classes' probabilities are averaged over.
+"""Utilities of a point made independent by common factors, over which the classes' probabilities are averaged.
 
-Of the covariance V of the utilities a diagonal D is taken away as large as what is left stays positive semi-definite in
-the differences between classes, which are all that matters. The rest is L Lᵀ: given z ~ N(0, I), the utilities
-m + L z + √D ε are independent. The less classes move together, the less their probabilities given z depend on z, and
-rules of a low degree in z average them.
+A diagonal D is taken away from the covariance V of the utilities. D is as large as can be while the rest stays positive
+semi-definite in the differences between classes, which are all that matters. The rest is L Lᵀ: given z ~ N(0, I), the
+utilities m + L z + √D ε are independent. The less classes move together, the less their probabilities given z depend on
+z, and rules of a low degree in z average them.
 """
 
 import math
@@ -87,11 +87,12 @@ def _pivoted_root(a, smallest, root):
 
 @kernel
 def split_covariance(v, variance, root, room):
-    """`variance` (c,) and `root` (c, c − 1), so that diag(variance) + root rootᵀ = v but for what is common to classes.
+    """Split v into `variance` (c,) and `root` (c, c − 1).
 
-    The sum of the variances is as large as can be with a rest that is positive semi-definite on differences between
-    classes, minimum trace factor analysis (Bentler 1972): Newton steps for Σ D_k + μ log |rest| + μ Σ log D_k, with μ
-    falling until the sum is within a hundredth of the largest.
+    Then diag(variance) + root rootᵀ = v but for the part that is common to classes. The sum of the variances is as
+    large as can be with a rest that is positive semi-definite on differences between classes. This is minimum trace
+    factor analysis (Bentler 1972). Newton steps are for Σ D_k + μ log |rest| + μ Σ log D_k. There μ falls until the sum
+    is within a hundredth of the largest.
 
     Parameters
     ----------

@@ -1,9 +1,9 @@
 """The probability that each of c independent normal utilities is the largest: one integral, for all classes at once.
 
 p_k = ∫ φ_k(x) ∏_{j≠k} Φ_j(x) dx, with Φ_j and φ_j the distribution function and density of utility j. Gauss-Legendre
-rules on pieces that are no wider than the narrowest utility that still varies there, from where the last of the Φ_j
-begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the sum's distance from 1 tells
-of the error.
+rules integrate on pieces that are no wider than the narrowest utility that still varies there. Pieces reach from where
+the last of the Φ_j begins to where the last of them ends. The p_k sum to the rule's ∫ (∏ Φ_j)′ dx, so that the sum's
+distance from 1 tells of the error.
 
 That is right to 1e-13 of the largest of them. Small ones have an integral each, relative to where it is largest.
 """
@@ -30,14 +30,14 @@ _NODES, _WEIGHTS = LEGENDRE
 
 @kernel
 def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities, room):
-    """P(v_k is the largest of v), v_j ~ N(mean_j, sd_j²) independent, for one point.
+    """Compute P(v_k is the largest of v), v_j ~ N(mean_j, sd_j²) independent, for one point.
 
     Parameters
     ----------
     mean, sd : (c,) array
         Finite; `sd` positive.
     nodes, weights : (q,) array
-        Of Gauss and Legendre.
+        Nodes and weights of Gauss and Legendre.
     reach, width : float
         As in `FINE`; `reach` less than 9.
     probabilities : (c,) array
@@ -85,17 +85,17 @@ def largest_of_independent(mean, sd, nodes, weights, reach, width, probabilities
 
 @kernel
 def probabilities_of_independent(mean, variance, nodes, weights, reach, width, probabilities, errors):
-    """`largest_of_independent` at many points.
+    """Run `largest_of_independent` at many points.
 
     Parameters
     ----------
     mean, variance : (m, c) array
-        Of the utilities.
+        Moments of the utilities.
     nodes, weights, reach, width
-        As in `FINE`.
+        Settings as in `FINE`.
     probabilities : (m, c) array
-        Overwritten. They sum to 1, and are right to 1e-6 of themselves or better; NaN where `mean` or `variance` are
-        not finite or a variance is not positive.
+        Overwritten. They sum to 1, and are right to 1e-6 of themselves or better. They are NaN where `mean` or
+        `variance` are not finite or a variance is not positive.
     errors : (m,) array
         Overwritten with how far from 1 they summed before that.
     """

@@ -1,10 +1,10 @@
 """The probability that one of c independent normal utilities is the largest, with derivatives, whatever their widths.
 
-In units of the observed class y, x = (u − m_y) / τ, it is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx with a_j = τ / σ_j and
+In units of the observed class y, x = (u − m_y) / τ, it is P = ∫ φ(x) ∏_{j≠y} Φ(a_j x + d_j) dx. Here a_j = τ / σ_j and
 d_j = (m_y − m_j) / σ_j. Where no other utility is much narrower than that of y, the trapezoid rule of
-`pymc_gpep.kernels.special.probit_product` has it with a few dozen nodes. Else Gauss-Legendre rules do on pieces that
-are no wider than the narrowest utility which still varies there, and only where the integrand is not negligible: it is
-log-concave, so that this is an interval around its mode.
+`pymc_gpep.kernels.special.probit_product` computes it with a few dozen nodes. Else Gauss-Legendre rules do on pieces
+that are no wider than the narrowest utility which still varies there. They integrate only where the integrand is not
+negligible: it is log-concave, so that this is an interval around its mode.
 
 Sums are taken relative to the integrand at the mode: right to nearly full precision however small P is.
 """
@@ -31,11 +31,11 @@ _MOST_PIECES = 10_000  # dozens are wanted; where rounding hides the mode there 
 
 @kernel
 def _add_node(x, width, slopes, offsets, y, mode, peak, at_mode, scales, moments):
-    """Add what node x has to give to the sums; returns the log weight without `width`.
+    """Add the terms of node x to the sums; return the log weight without `width`.
 
-    `moments` (6, c): of class y, x less the mode, its square, Σ_j h_j / σ_j less that at the mode, and its square; of
-    the others the hazard less that at the mode, its square, the curvature of log Φ, and in the last row the present
-    hazards.
+    `moments` (6, c) holds for class y: x less the mode, its square, Σ_j h_j / σ_j less that at the mode, and its
+    square. For the others it holds the hazard less that at the mode, its square, and the curvature of log Φ. The last
+    row holds the present hazards.
     """
     c = slopes.shape[0]
     log_weight = -0.5 * x * x - peak
@@ -85,12 +85,12 @@ def _end(side, slopes, offsets, y, mode, peak, narrowest, hazards):
 
 @kernel
 def log_largest_and_derivatives(mean, variance, y, nodes, weights, rho, gamma, room):
-    """log P and its derivatives in the means: first ones into `rho` (c,), minus the second ones into `gamma` (c,).
+    """Return log P; write its derivatives in the means, first ones to `rho` (c,), minus the second to `gamma` (c,).
 
     Parameters
     ----------
     mean, variance : (c,) array
-        Of the utilities; variances positive.
+        Moments of the utilities; variances are positive.
     y : int
     nodes, weights : (q,) array
         `LEGENDRE`.

@@ -4,7 +4,7 @@ The mixture has an absolute error, and the tails of a normal. With H(m) = log E 
 
     H(m) = m + v/2 + H(−m − v)  and  H(m) = log(1 − exp H(−m))
 
-bring every mean to where H is largest for it, |m| ≤ v/2 or beyond one half, so that neither H nor its derivatives lose
+bring every mean to where H is largest for it, |m| ≤ v/2 or beyond one half. Neither H nor its derivatives then lose
 digits in a tail.
 """
 

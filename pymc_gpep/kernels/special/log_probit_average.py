@@ -1,7 +1,7 @@
 """E log Φ(f) of a normal f, with derivatives, to about eleven digits however small.
 
-−log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the right. Where it meets a normal
-density that is narrow, or far out on either side, both together are much like a normal density, and the trapezoid rule
+−log Φ falls from f²/2 on the left, through 0.69, to the Gaussian tail Φ(−f) on the right. It may meet a normal density
+that is narrow, or far out on either side. Both together are then much like a normal density, and the trapezoid rule
 about their mode does. Under a wide one, nodes are dense about 0 (`pymc_gpep.kernels.special.sinh_rule`).
 """
 

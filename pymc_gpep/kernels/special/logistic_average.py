@@ -1,7 +1,7 @@
 """log E σ(f) and E log σ(f) for the logistic function σ of a normal f, with derivatives, to about twelve digits.
 
-Of the two classes it is the less likely one that is integrated, the other follows without a loss of digits. A narrow
-normal density is summed on a trapezoid rule about the mode of what is integrated. Under a wide one σ is a step with
+The less likely one of the two classes is integrated, and the other follows without a loss of digits. A narrow normal
+density is summed on a trapezoid rule about the mode of the integrand. Under a wide one σ is a step with
 something to either side of it, and nodes are dense about 0 (`pymc_gpep.kernels.special.sinh_rule`).
 
 Throughout H(m) = log E σ(f), f ~ N(m, v). Because σ(f) = eᶠ σ(−f),
@@ -108,10 +108,10 @@ def _trapezoid(mean, sd):
 
 @kernel
 def _narrow(mean, sd, weights, p):
-    """H(mean ≤ 0) and four derivatives, with `weights` and `p` as room for the nodes.
+    """Return H(mean ≤ 0) and four derivatives, with `weights` and `p` as room for the nodes.
 
-    With ℓ = log σ and cumulants under the density proportional to N(f) σ(f), the derivatives are E ℓ′, E ℓ″ + Var ℓ′,
-    E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
+    Let ℓ = log σ, and take cumulants under the density proportional to N(f) σ(f). The derivatives are E ℓ′,
+    E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
     """
     first, step, nodes, top = _trapezoid(mean, sd)
     total = 0.0

@@ -44,7 +44,10 @@ def _narrow(mean, sd):
 
 @kernel
 def _wide(mean, sd):
-    """What σ has more or less than a step, E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx: integrated in pieces."""
+    """Return E σ(−d) and E σ(d), the difference of σ from a step integrated in pieces.
+
+    E σ(d) = P(d > 0) + ∫₀^∞ σ(−x) (N(−x) − N(x)) dx.
+    """
     difference = 0.0
     for panel in range(_PANELS):
         for node, weight in zip(_NODES, _WEIGHTS):  # noqa: B905  numba knows no strict

@@ -56,11 +56,11 @@ def hazard(z):
 
 @kernel
 def probit_moments(z):
-    """log Φ(z), the hazard h, h(h + z) and 1 − h(h + z): what the moments of N(x) Φ(x) are made of.
+    """Return log Φ(z), the hazard h, h(h + z) and 1 − h(h + z), the parts of the moments of N(x) Φ(x).
 
     h(h + z) is the curvature −(log Φ)″, in (0, 1); its complement is the variance of a standard normal truncated
-    to x > −z. In the tail both differences lose their digits; there the continued fraction of Mills' ratio,
-    h = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z, gives them without a subtraction of equals.
+    to x > −z. In the tail both differences lose their digits. There they follow from the continued fraction of Mills'
+    ratio, h = t + k₁, kᵢ = i / (t + kᵢ₊₁), t = −z. It needs no subtraction of equals.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:
@@ -77,11 +77,11 @@ def probit_moments(z):
 
 @kernel
 def log_ndtr_derivatives(z):
-    """log Φ(z) and its first four derivatives.
+    """Return log Φ(z) and its first four derivatives.
 
-    The third and the fourth are cumulants of what a standard normal truncated to x > −z has beyond −z. In the tail that
-    is nearly exponential, so that they follow from its raw moments without a loss of digits; ratios kᵢ of successive
-    moments are the continued fraction of `probit_moments`.
+    The third and the fourth are cumulants of the excess over −z of a standard normal truncated to x > −z. In the tail
+    the excess is nearly exponential, so that they follow from its raw moments without a loss of digits. Ratios kᵢ of
+    successive moments are the continued fraction of `probit_moments`.
     """
     log_p, h = log_ndtr_and_hazard(z)
     if z > -4.0:

@@ -1,11 +1,11 @@
 """The probability that each of c jointly normal utilities is the largest: c orthant probabilities in c − 1 dimensions.
 
 Up to three utilities have a closed form (`pymc_gpep.kernels.special.bivariate`), and for four one integral over it
-remains (`pymc_gpep.kernels.special.trivariate`). With more, where rules over what the classes have in
-common do not reach (`pymc_gpep.kernels.special.common_factors`), Genz's separation of variables with the variables
-reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube, which minimax
-exponential tilting (Botev 2017) makes nearly constant, and scrambled Sobol points in growing number estimate it. The
-estimates of the classes are independent, so that their sum says something about each.
+remains (`pymc_gpep.kernels.special.trivariate`). With more, rules over common factors of the classes come first
+(`pymc_gpep.kernels.special.common_factors`). Where these do not reach, Genz's separation of variables with the
+variables reordered (Genz and Bretz 2009, chapter 4) turns the probability into an integral over the unit cube. Minimax
+exponential tilting (Botev 2017) makes the integrand nearly constant, and scrambled Sobol points in growing number
+estimate it. The estimates of the classes are independent, so that their sum says something about each.
 
 Throughout, the probability wanted is P(x_1 < b_1, ..., x_d < b_d) of x ~ N(0, S), d = c − 1.
 """
@@ -101,11 +101,11 @@ def _solve_positive_definite(a, x):
 
 @kernel
 def _tilt(lower, bound, mu, a, matrix, t, trial, residual, hazards, step):
-    """Minimax tilting: the shift `mu` of each driving normal variable.
+    """Compute the shift `mu` of each driving normal variable by minimax tilting.
 
-    Botev's saddle point in the variables and in mu comes down to d equations when all bounds are upper ones. With
-    unit lower triangular L and A = L Lᵀ, t_k the argument of Φ that bounds variable k at the saddle point, and h the
-    hazard φ/Φ at t, they read
+    Botev's saddle point in the variables and in mu comes down to d equations when all bounds are upper ones. Let L be
+    unit lower triangular and A = L Lᵀ. Let t_k be the argument of Φ that bounds variable k at the saddle point, and h
+    the hazard φ/Φ at t. The equations read
 
         t − (A − I) h(t) = bound,    mu = −(L − I)ᵀ h,
 
@@ -221,7 +221,7 @@ def _sum_to_one(probabilities, variances):
     """Make the estimates sum to 1, and return the largest error then.
 
     The correction is the most likely one: shared in proportion to the variances. The error is several standard errors
-    of what comes out, and more by as much as the sum was further from 1 than the variances explain. Where there are no
+    of the result. It is more by as much as the sum was further from 1 than the variances explain. Where there are no
     variances the probabilities are scaled, and the error is how far from 1 the sum was.
     """
     excess = -1.0
@@ -297,7 +297,7 @@ def largest_of_four(mean, cov, probabilities):
 
 @kernel
 def _mean_and_error(sums, n):
-    """Of the estimates that the sequences are, from their sums over n points: the mean and its variance."""
+    """Return mean and variance of the mean of the estimates by sequences, from their sums over n points."""
     mean = 0.0
     for q in range(SEQUENCES):
         mean += sums[q] / n / SEQUENCES

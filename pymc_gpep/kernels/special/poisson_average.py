@@ -1,8 +1,8 @@
 """log E Poisson(y; eᵃ), a ~ N(m, v), and its first four derivatives in m.
 
-The integrand in t, from its mode a₀ = log c on, is exp(−c (eᵗ − 1 − t) − t²/2v), since y − c = (a₀ − m)/v there. It is
-integrated by the trapezoid rule in τ with t = scale · sinh τ, with twice the nodes until the digits agree: as they
-double with the nodes, the error left is about the square of the difference.
+The integrand in t, from its mode a₀ = log c on, is exp(−c (eᵗ − 1 − t) − t²/2v), since y − c = (a₀ − m)/v there. The
+trapezoid rule in τ with t = scale · sinh τ integrates it, with twice the nodes until the digits agree. Digits double
+with the nodes, so that the error left is about the square of the difference.
 """
 
 import math
@@ -65,7 +65,10 @@ def _mode(centre, variance):
 
 @kernel
 def _rates(t, mode, rate):
-    """r − c and r − c − c t at a = mode + t, of which `rate` is c = exp(mode): it may underflow where r does not."""
+    """Return r − c and r − c − c t at a = mode + t.
+
+    `rate` is c = exp(mode), which may underflow where r does not.
+    """
     if abs(t) > 0.1:
         excess = math.exp(mode + t) - rate
         return excess, excess - rate * t
@@ -121,12 +124,12 @@ def _look(mode, rate, variance, scale, low, high, count, room):
 
 @kernel
 def _terms(rate, pull, variance, measure, count, every, room, out):
-    """Log of the integral, without its value at the mode, and four derivatives in m, by every so many nodes.
+    """Compute the log of the integral, without its value at the mode, and four derivatives in m.
 
-    They are written into `out` (6,), and after them what cumulants are powers of, for their rounding. `pull` is
-    (a₀ − m)/v, `measure` what is between nodes. With r = eᵃ, ℓ′ = y − r and ℓ″ = ℓ‴ = −r, derivatives are E ℓ′,
-    E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on, or cumulants of a where N is wide: those cancel where it is
-    narrow.
+    The sums are over every `every`-th node. The results are written into `out` (6,), and after them the number that
+    cumulants are powers of, for their rounding. `pull` is (a₀ − m)/v, and `measure` is the distance between nodes. Let
+    r = eᵃ, ℓ′ = y − r and ℓ″ = ℓ‴ = −r. Derivatives are E ℓ′, E ℓ″ + Var ℓ′, E ℓ‴ + 3 Cov(ℓ″, ℓ′) + κ₃(ℓ′) and so on.
+    Where N is wide they are cumulants of a, which cancel where it is narrow.
     """
     total = 0.0
     average = 0.0

@@ -1,10 +1,10 @@
 """Integrals of φ(x) ∏_j Φ(a_j x + d_j) over x, with a_j > 0, by the trapezoid rule about the integrand's mode.
 
-On the line x + iη the integrand is at most exp(κ η² / 2) times what it is at x, κ = 1 + Σ a_j², because
-|φ(t + iη)| = exp(η²/2) φ(t), and integrating that along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t) in the same way.
-The rule with step h then errs by a factor of 2 exp(κ η²/2 − 2πη/h) at most (Trefethen and Weideman 2014, theorem 5.1),
-which is 2 exp(−2π²/(κ h²)) for the best η: the step follows from the digits wanted, whatever the d_j are. The integrand
-is log-concave with a curvature between 1 and κ, so that it needs to be summed only around its mode.
+On the line x + iη the integrand is at most exp(κ η² / 2) times what it is at x, κ = 1 + Σ a_j². The reason is
+|φ(t + iη)| = exp(η²/2) φ(t); integrating that along the line bounds |Φ(t + iη)| by exp(η²/2) Φ(t) in the same way. The
+rule with step h then errs by a factor of 2 exp(κ η²/2 − 2πη/h) at most (Trefethen and Weideman 2014, theorem 5.1). For
+the best η this is 2 exp(−2π²/(κ h²)): the step follows from the digits wanted, whatever the d_j are. The integrand is
+log-concave with a curvature between 1 and κ, so that it needs to be summed only around its mode.
 
 The factors are those of the classes other than `y`: `slopes` and `offsets` (c,) hold a and d, of which entry y is not
 read. The multinomial probit likelihood of one point is such an integral, and so is its average over independent latent
@@ -39,10 +39,10 @@ def log_integrand(x, slopes, offsets, y, hazards):
 
 @kernel
 def near_mode(slopes, offsets, y, hazards):
-    """A point within a small part of the integrand's width from its mode.
+    """Return a point within a small part of the integrand's width from its mode.
 
-    The slope of the log integrand is convex and falls (hazards do: Sampford 1953), so that Newton's method started at
-    0, where the slope is positive, comes up to the mode from the left without ever passing it.
+    The slope of the log integrand is convex and falls (hazards do: Sampford 1953), and it is positive at 0. Newton's
+    method started there thus comes up to the mode from the left without ever passing it.
     """
     x = 0.0
     for _ in range(_MAX_NEWTON_STEPS):

@@ -1,9 +1,9 @@
 """Nodes f = c sinh(jh) of the trapezoid rule in τ = jh, dense about 0 and ever further apart: one rule for all widths.
 
 It integrates N(f | m, v) L(f) where L has features of width c about 0 and is smooth, on its own scale, far from it.
-With v large the rule needs log(v) nodes, and what L is there can be tabulated. The normal density is analytic and falls
-wherever |Im τ| < π/4; along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line, which the
-error exp(−2πη/h) of the rule has to pay for (Trefethen and Weideman 2014, theorem 5.1).
+With v large the rule needs log(v) nodes, and the values of L there can be tabulated. The normal density is analytic and
+falls wherever |Im τ| < π/4. Along Im τ = η it is larger by up to exp(m² sin²η / 2v cos 2η) than on the real line. The
+error exp(−2πη/h) of the rule has to pay for that (Trefethen and Weideman 2014, theorem 5.1).
 """
 
 import math

@@ -1,9 +1,9 @@
 """The softmax averaged over a normal distribution of the latent values: c probabilities from one integral.
 
-Only differences between the classes matter, which takes one dimension off. Another is done in closed form: given the
+Only differences between the classes matter, which takes one dimension off. Another is done in closed form. Given the
 differences among the other classes, the probability of class l is the logistic function of a normal variable. That
-leaves c − 2 dimensions: none for two classes, one quadrature for three, and with more scrambled Sobol points in
-growing number. The class l is the one with the largest conditional variance, so that what is left is smooth.
+leaves c − 2 dimensions: no dimension for two classes, one quadrature for three, and with more scrambled Sobol points in
+growing number. The class l is the one with the largest conditional variance, so that the rest is smooth.
 """
 
 import math
@@ -147,7 +147,7 @@ def _quadrature(mu, root, rank, sd, own, z, f, ends, values, first, second, prob
 
 @kernel
 def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
-    """E softmax(f), f ~ N(mean, cov), at many points.
+    """Compute E softmax(f), f ~ N(mean, cov), at many points.
 
     Parameters
     ----------
@@ -161,8 +161,9 @@ def softmax_average(mean, cov, normals, tolerance, probabilities, errors):
     probabilities : (m, c) array
         Overwritten. They sum to 1; NaN where the input has NaN or `cov` is not positive semi-definite.
     errors : (m,) array
-        Overwritten with the estimated error of the least certain probability: half an interval of 99 per cent
-        where Sobol points are used, the change under refinement where quadrature is, and rounding with two classes.
+        Overwritten with the estimated error of the least certain probability. Where Sobol points are used it is half an
+        interval of 99 per cent. Where quadrature is used it is the change under refinement, and with two classes
+        rounding.
     """
     m, c = mean.shape
     mu, f, z = np.empty((3, c))

@@ -203,7 +203,7 @@ def sobol_average(mu, root, rank, variance, own, normals, tolerance, probabiliti
         Overwritten.
     rank : int
     variance : float
-        Of the independent variable.
+        Variance of the independent variable.
     own : int
     normals : (SEQUENCES, blocks, rank or more, BLOCK) array of 32-bit numbers
         Independently scrambled Sobol sequences, made standard normal.

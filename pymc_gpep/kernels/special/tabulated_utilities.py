@@ -1,9 +1,9 @@
 """The largest of independent utilities by tables: each is a normal variable plus noise that is a mixture of normals.
 
 With H_j the distribution function of utility j, p_k = ∫ (∏_j H_j) (log H_k)′ dx, for all classes at once. Averages over
-what utilities have in common move their means and leave their shapes, so that log H_j is tabulated once and is a sum of
-cubics ever after. The trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and
-Weideman 2014).
+common factors of utilities move their means and leave their shapes. So log H_j is tabulated once and is a sum of cubics
+ever after. The trapezoid rule integrates a smooth density that ends at zero with few nodes (Trefethen and Weideman
+2014).
 """
 
 import math
@@ -29,14 +29,14 @@ _REACH = 8.9  # of `cdf_and_density`
 
 @kernel
 def tabulate(variance, noise_weights, noise_means, noise_variances, width, table):
-    """Log of a utility's distribution function about its mean, a cubic in each cell; returns where it is 1.
+    """Tabulate the log of a utility's distribution function about its mean, a cubic in each cell; return where it is 1.
 
     Parameters
     ----------
     variance : float
-        Of the normal variable.
+        Variance of the normal variable.
     noise_weights, noise_means, noise_variances : (components,) array
-        Of the noise: weights sum to 1 and may be negative.
+        Mixture of the noise: weights sum to 1 and may be negative.
     width : float
         Scale of the utility, a standard deviation of about its own.
     table : (ENTRIES, 4) array
@@ -45,7 +45,7 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, table
     Returns
     -------
     float
-        In widths.
+        Place of that point, in widths.
     """
     table[:] = 0.0
     for j in range(noise_weights.shape[0]):
@@ -79,14 +79,14 @@ def tabulate(variance, noise_weights, noise_means, noise_variances, width, table
 
 @kernel
 def largest_of_tabulated(mean, width, end, tables, probabilities, room):
-    """P(v_k is the largest of v) of independent utilities, for one point.
+    """Compute P(v_k is the largest of v) of independent utilities, for one point.
 
     Parameters
     ----------
     mean, width, end : (c,) array
-        Of the utilities.
+        Means, widths and ends of the utilities.
     tables : (c, ENTRIES, 4) array
-        By `tabulate`.
+        Tables that `tabulate` wrote.
     probabilities : (c,) array
         Overwritten; their sum departs from 1 by as much as the rule errs.
     room : (4, c) array

@@ -1,4 +1,4 @@
-"""What likelihoods with label noise have in common: a part of the labels is drawn from all classes alike."""
+"""The common part of likelihoods with label noise: a part of the labels is drawn from all classes alike."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection

@@ -73,7 +73,7 @@ class MultinomialProbit(Discrete):
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float
-        Part of the labels that have nothing to do with `f`, but are drawn from all classes, from 0 to below 1: the
+        Part of the labels that have nothing to do with `f`, but are drawn from all classes, from 0 to below 1. The
         probability is then :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. Such a model is fitted by
         ``pm.fit(method="sparse_ep" | "sparse_vi")`` and sampled by NUTS.
 

@@ -49,8 +49,8 @@ def class_probabilities(
         covariance leaves one integral for any number of classes, with an error of about 1e-10. Five classes or more
         have an error of `tolerance`, by randomised rules over factors that the classes have in common. Where these do
         not reach it, quasi-Monte Carlo rules integrate each class. The random numbers are always the same ones.
-        "inner_ep" is the nested EP paper's own way, the normalisers of the tilted distributions by inner EP (appendix
-        A): fast with many classes, with an error of its own that nothing reduces.
+        The method "inner_ep" is the nested EP paper's own way: inner EP computes the normalisers of the tilted
+        distributions (appendix A). It is fast with many classes, with an error of its own that nothing reduces.
     tolerance : float
         Absolute error wanted of each probability by "orthant". The work is bounded, so look at the errors returned.
 
@@ -59,10 +59,10 @@ def class_probabilities(
     probabilities : (m, c) array
         They sum to 1 at each point; NaN where mean or covariance are.
     errors : (m,) array
-        For "orthant" the estimated error of the least certain probability of each point: half a confidence interval of
-        99 per cent with five classes or more, and where there is one integral or a closed form how far from 1 the
-        probabilities summed before they were normalised. For
-        "inner_ep" always the latter, which tells of its error but is no bound on it.
+        Estimated error of the least certain probability of each point. With five classes or more, "orthant" returns
+        half a confidence interval of 99 per cent. Where there is one integral or a closed form, it returns how far from
+        1 the probabilities summed before they were normalised. For "inner_ep" it is always the latter, which tells of
+        its error but is no bound on it.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def _normalised(probabilities: Array) -> tuple[Array, Array]:
 
 
 def _independent(mean: Array, cov: Array) -> tuple[Array, Array]:
-    """Of classes whose latent values are independent, by one quadrature."""
+    """Return probabilities and errors of classes whose latent values are independent, by one quadrature."""
     (nodes, weights), reach, width = FINE
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     variance = 1.0 + np.ascontiguousarray(cov.diagonal(axis1=1, axis2=2))
@@ -119,7 +119,7 @@ def _independent(mean: Array, cov: Array) -> tuple[Array, Array]:
 
 
 def _orthants(mean: Array, cov: Array, tolerance: float) -> tuple[Array, Array]:
-    """Of five classes or more, each by its own orthant probability."""
+    """Return probabilities and errors of five classes or more, each by its own orthant probability."""
     points, shifts = _quasi_random_numbers(mean.shape[1])
     probabilities, errors = np.empty(mean.shape), np.empty(len(mean))
     largest_probabilities(mean, cov, points, shifts, tolerance, probabilities, errors)

@@ -56,7 +56,7 @@ def log_averages_and_gradients(
     y : (...) array of int
         Labels, 0 ... c−1.
     mean, variance : (..., c) array
-        Of the latent values; the batch dimensions broadcast against those of `y`.
+        Moments of the latent values; the batch dimensions broadcast against those of `y`.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def log_averages_and_gradients(
 
 
 class LogAverage(Op):
-    """Of one point, with the derivatives in mean and variance as further outputs."""
+    """The log average of one point, with the derivatives in mean and variance as further outputs."""
 
     __props__ = ()
     gufunc_signature = "(),(c),(c)->(),(c),(c)"
@@ -172,14 +172,15 @@ class UnequalNoiseProbit(Discrete):
 
     .. math:: p(y \mid m, s) = \int p(y \mid f) \prod_k N(f_k \mid m_k, s_k) \, df
 
-    The largest of c utilities with means m and noise of variance 1 + s. With s = 0 it is the multinomial probit.
+    The class is that of the largest of c utilities with means m and noise of variance 1 + s. With s = 0 this is the
+    multinomial probit.
 
     Parameters
     ----------
     mean : tensor_like (..., c)
-        Of the latent values.
+        Means of the latent values.
     variance : tensor_like (..., c)
-        Of the latent values.
+        Variances of the latent values.
 
     Notes
     -----

@@ -32,7 +32,8 @@ __all__ = ["PoissonLikelihood"]
 class PoissonLikelihood(OneFunction):
     """p(y | f) = Poisson(y; exp(f + o)), with the offset o, the logarithm of an exposure, as its one parameter.
 
-    Of an exposure of 0 it is `NO_EXPOSURE`, by which a row with a count of 0 says as much as a row that is left out.
+    For an exposure of 0 the offset is `NO_EXPOSURE`. A row with a count of 0 then says as much as a row that is left
+    out.
     """
 
     name: ClassVar[str] = "poisson"

@@ -67,7 +67,7 @@ class Probit(Discrete):
 
     Notes
     -----
-    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model, but its log probability is −∞ from f = 8.3 on, where the
+    ``pm.Bernoulli(p=pm.math.invprobit(f))`` is the same model. But its log probability is −∞ from f = 8.3 on, where the
     label is 0, and its derivatives are not numbers there. Here they are right far into both tails.
 
     Examples

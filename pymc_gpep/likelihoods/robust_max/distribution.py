@@ -65,7 +65,7 @@ class RobustMax(Discrete):
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
     epsilon : float
-        Part of the labels that have nothing to do with `f`, from 0 to below 1: the class of the largest value has the
+        Part of the labels that have nothing to do with `f`, from 0 to below 1. The class of the largest value has the
         probability 1 − ε + ε/c, each other one ε/c.
 
     Raises
@@ -83,8 +83,8 @@ class RobustMax(Discrete):
     Hernández-Lobato (2017), equation 13. Others write 1 − ε for the largest and ε/(c − 1) for each other class: that ε
     is (c − 1)/c times this one.
 
-    Nothing changes with `f` but by jumps: the derivative of the log probability is zero wherever there is one, so that
-    samplers that go by gradients (NUTS) learn nothing from labels. ``pm.fit(method="sparse_ep" | "sparse_vi" |
+    Nothing changes with `f` but by jumps: the derivative of the log probability is zero wherever there is one. Samplers
+    that go by gradients (NUTS) thus learn nothing from labels. The fits ``pm.fit(method="sparse_ep" | "sparse_vi" |
     "gfitc")`` average over `f`, and :class:`EllipticalSlice` needs no gradients.
 
     Noise of the utilities belongs into the covariance, ``+ pm.gp.cov.WhiteNoise(1.0)``: with a unit variance the model

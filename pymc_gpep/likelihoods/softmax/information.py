@@ -1,4 +1,4 @@
-"""What the labels of a softmax would tell, with as few nodes as scores of candidates need."""
+"""Information of the labels of a softmax, with as few nodes as scores of candidates need."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -34,18 +34,18 @@ def softmax_probabilities(mean: Array, cov: Array, *, tolerance: float = 5e-5) -
     cov : (m, c, c) array
         Their posterior covariances, which may be singular.
     tolerance : float
-        Absolute error wanted of each probability with four classes or more: by randomised rules over factors that the
-        classes have in common, and where these do not reach it, or with four classes, by quasi-Monte Carlo integration.
-        Two classes are exact to rounding, three to about 1e-9. The random numbers are always the same ones, and the
-        work is bounded, so look at the errors returned.
+        Absolute error wanted of each probability with four classes or more. With five or more, randomised rules average
+        over factors that the classes have in common. Where these do not reach the tolerance, or with four classes,
+        quasi-Monte Carlo integration is used. Two classes are exact to rounding, three to about 1e-9. The random
+        numbers are always the same ones, and the work is bounded, so look at the errors returned.
 
     Returns
     -------
     probabilities : (m, c) array
         They sum to 1 at each point; NaN where mean or covariance are, or where a covariance has a negative variance.
     errors : (m,) array
-        Estimated error of the least certain probability of each point: half a confidence interval of 99 per cent with
-        four classes or more, and that of a quadrature with fewer.
+        Estimated error of the least certain probability of each point. With four classes or more it is half a
+        confidence interval of 99 per cent, with fewer the error of a quadrature.
 
     Raises
     ------

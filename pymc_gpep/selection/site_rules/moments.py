@@ -17,7 +17,7 @@ __all__ = ["OneFunctionMoments", "PointMoments", "coupled_told", "independent_in
 
 
 class _Derivatives(NamedTuple):
-    """Of log Ẑ, and log Ẑ (p,) itself."""
+    """Derivatives of log Ẑ, and log Ẑ (p,) itself."""
 
     log_z: Array
     rho: Array
@@ -27,7 +27,7 @@ class _Derivatives(NamedTuple):
 
 
 class _Moments(ABC):
-    """What both have in common."""
+    """The common part of both rules."""
 
     name: ClassVar[str] = "independent"
     form = SiteForm.INDEPENDENT
@@ -36,7 +36,7 @@ class _Moments(ABC):
 
     @abstractmethod
     def _derivatives(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> _Derivatives:
-        """Of p rows."""
+        """Return the derivatives of p rows."""
 
     def match(self, likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Matched:
         """See `SiteRule`."""
@@ -99,7 +99,7 @@ class OneFunctionMoments(_Moments):
 
 
 def coupled_told(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Told:
-    """Of a likelihood that has `SiteInformation`."""
+    """Return the information of labels under a likelihood that has `SiteInformation`."""
     found = Told(*np.empty((2, len(labels))))
     given = np.ascontiguousarray(mean), np.ascontiguousarray(cov), labels
     likelihood.computation(SiteInformation).terms(*given, *found)
@@ -107,14 +107,14 @@ def coupled_told(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array,
 
 
 def independent_information(sites: Matched, mean: Array, variance: Array) -> Array:
-    """Of sites, means and variances (c, p)."""
+    """Return the information of sites under means and variances (c, p)."""
     stretch = 1.0 + sites.precision * variance
     slope = (sites.location - sites.precision * mean) / stretch
     return np.asarray(0.5 * (np.log(stretch) + 1.0 / stretch - 1.0 + slope * slope * variance).sum(axis=0))
 
 
 def rough_normalisers(likelihood: Likelihood, labels: NDArray[np.int64], mean: Array, cov: Array) -> Array:
-    """Of a likelihood that has `RoughNormaliser`, under independent functions."""
+    """Return the log normalisers of a likelihood that has `RoughNormaliser`, under independent functions."""
     log_z = np.empty(len(labels))
     variance = np.ascontiguousarray(np.diagonal(cov, axis1=1, axis2=2))
     given = np.ascontiguousarray(mean.T), variance, labels, likelihood.parameters

@@ -1,4 +1,4 @@
-"""What a way of giving rows their sites is."""
+"""The contract of a rule that gives rows their sites."""
 
 from typing import NamedTuple, Protocol
 
@@ -22,7 +22,7 @@ class Matched(NamedTuple):
 
 
 class Told(NamedTuple):
-    """What labels of rows tell if each came next, to a few digits."""
+    """Information of the labels of rows if each came next, to a few digits."""
 
     log_z: Array
     """Their log probabilities (p,)."""
@@ -35,7 +35,7 @@ class RowSiteRule(Protocol):
 
     @property
     def name(self) -> str:
-        """What `sites=` calls it."""
+        """Return the name of the rule in `sites=`."""
 
     @property
     def method(self) -> str:
@@ -43,7 +43,7 @@ class RowSiteRule(Protocol):
 
     @property
     def form(self) -> SiteForm:
-        """Of the sites."""
+        """Return the form of the sites."""
 
     @property
     def shares(self) -> bool:

@@ -154,12 +154,12 @@ def rows_can_be_chosen(likelihood: Likelihood) -> bool:
 
 
 def selection_rule(name: str | None, likelihood: Likelihood) -> RowSiteRule:
-    """The rule of a name for a likelihood, the first that fits if there is no name.
+    """Return the rule of a name for a likelihood, the first that fits if there is no name.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no such rule.
     """
     fitting = [rule for rule in RULES if rule.fits(likelihood)]
     for rule in fitting:

@@ -19,20 +19,20 @@ __all__ = ["AveragesMemory", "BatchSites"]
 
 
 class BatchSites(NamedTuple):
-    """What comes of a batch."""
+    """Sites that a batch gets, and its part of the objective."""
 
     precision: TensorVariable
     """t, (B, d)."""
     location: TensorVariable
     """ν, (B, d)."""
     value: TensorVariable
-    """What each point adds to the objective, (B,)."""
+    """Part of the objective that each point adds, (B,)."""
     in_mean: TensorVariable
-    """Derivatives of that with w and s of the site: of the mean of x under the Gaussian, (B, d)."""
+    """Derivatives of `value`, as w and s of the site move, in the mean of x under the Gaussian, (B, d)."""
     in_variance: TensorVariable
-    """Of its variance, (B, d)."""
+    """Derivatives likewise in the variance of x, (B, d)."""
     in_rest: TensorVariable
-    """Of s, (B, d)."""
+    """Derivatives likewise in s, (B, d)."""
     floored: TensorVariable
     """Whether a site of a point was held back, (B,)."""
 
@@ -45,7 +45,7 @@ class AveragesMemory(Memory):
     schedule: ClassVar[type[Schedule]] = AveragingSchedule
 
     def share(self, counts: TensorVariable) -> TensorVariable:
-        """Which part of S and h is in the Gaussian that a batch is taken with, (c,), from the number of sites (c,)."""
+        """Return the part of S and h in the Gaussian that a batch is taken with, (c,), from numbers of sites (c,)."""
         return pt.ones_like(counts)
 
     @abstractmethod
@@ -60,7 +60,7 @@ class AveragesMemory(Memory):
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
     ) -> TensorVariable:
-        """What the objective is without any points, a number."""
+        """Return the objective without any points, a number."""
 
     def take(self, rule: Rule, state: State, batch: BatchGraph, counts: TensorVariable, beta: TensorVariable) -> Effect:
         features, location = batch.features, state.location

@@ -1,8 +1,8 @@
-"""What a fit remembers between batches: the q(v) of whitened inducing values, and what follows from it at a batch.
+"""The memory of a fit between batches: the q(v) of whitened inducing values, and its consequences at a batch.
 
 A memory says which sites a batch gets, what they do to q, and what the batch adds to the objective and its gradient.
-Sites and Gaussians are constants there, being natural parameters of v, whose prior has no hyperparameters: only the
-features w and the residual variances s of the batch, in the moments that its factors see, depend on these.
+Sites and Gaussians are constants there, being natural parameters of v, whose prior has no hyperparameters. Only the
+features w and the residual variances s of the batch, in the moments that its factors see, depend on hyperparameters.
 """
 
 from abc import ABC, abstractmethod
@@ -30,35 +30,35 @@ __all__ = [
 
 
 class Marginals(NamedTuple):
-    """What the sites of a batch see, (B, d)."""
+    """Moments that the sites of a batch see, (B, d)."""
 
     mean: TensorVariable
-    """Of x."""
+    """Mean of x."""
     variance: TensorVariable
-    """Of x."""
+    """Variance of x."""
     prior_mean: TensorVariable
-    """What is added to x in the latent value."""
+    """Prior mean that is added to x in the latent value."""
     rest: TensorVariable
     """Variance that is added."""
 
 
 class Effect(NamedTuple):
-    """What comes of a batch, before anything is changed."""
+    """Consequences of a batch, before anything is changed."""
 
     value: TensorVariable
     """Estimate of the objective over all rows."""
     surrogate: TensorVariable
     """A number with the derivatives of the objective in the features of the batch."""
     constants: list[TensorVariable]
-    """What is a constant in these."""
+    """Variables that are constants in these derivatives."""
     changes: list[tuple[SharedVariable, TensorVariable]]
-    """What is remembered, and what becomes of it."""
+    """Remembered variables, and their new values."""
     floored: TensorVariable
     """Whether a site of a point was held back, (B,)."""
     former: tuple[TensorVariable, ...] = ()
-    """What was kept of the rows of the batch: inputs of the step, as `StoredSites.of` returns them."""
+    """Stored values of the rows of the batch: inputs of the step, as `StoredSites.of` returns them."""
     latter: tuple[TensorVariable, ...] = ()
-    """What is to be kept in its place, as `StoredSites.put` takes it."""
+    """Values to be stored in their place, as `StoredSites.put` takes them."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ class Memory(ABC):
     """
 
     name: ClassVar[str]
-    """What `memory=` calls it."""
+    """Name of the memory in `memory=`."""
     functional: ClassVar[str]
-    """What it needs of a rule, see `Rule.functional`."""
+    """Functional that the memory needs of a rule, see `Rule.functional`."""
     objective: ClassVar[str]
-    """What the printed number is."""
+    """Title of the printed number."""
     decay: ClassVar[float]
-    """By what part steps shrink in the first epoch, and as fast from there, if nothing else is said."""
+    """Part by which steps shrink in the first epoch, and as fast from there, if nothing else is said."""
     schedule: ClassVar[type[Schedule]]
     """Its step sizes."""
 
@@ -97,9 +97,10 @@ class Memory(ABC):
 def site_of(
     rho: TensorVariable, gamma: TensorVariable, mean: TensorVariable, variance: TensorVariable
 ) -> tuple[TensorVariable, TensorVariable]:
-    """The site t, ν that makes a cavity N(mean, variance) have the moments of the tilted distribution.
+    """Return the site t, ν that makes a cavity N(mean, variance) have the moments of the tilted distribution.
 
-    Of one that is wider than its cavity, as of labels that may be noise, it matches the mean alone.
+    A tilted distribution may be wider than its cavity, as with labels that may be noise. The site then matches its mean
+    alone.
     """
     gamma = pt.maximum(gamma, 0.0)
     narrower = 1.0 - gamma * variance

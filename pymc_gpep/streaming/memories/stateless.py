@@ -76,7 +76,7 @@ class Stateless(AveragesMemory):
 def _terms(
     rule: Rule, marginals: Marginals, labels: TensorVariable, t: TensorVariable, nu: TensorVariable
 ) -> tuple[PointTerms, TensorVariable, TensorVariable]:
-    """Of the cavities without sites t, ν, and their means and variances."""
+    """Return the terms of the cavities without sites t, ν, and the means and variances of these cavities."""
     keep = 1.0 - t * marginals.variance
     cavity_mean, cavity_variance = (marginals.mean - nu * marginals.variance) / keep, marginals.variance / keep
     of_point = rule.terms(marginals.prior_mean + cavity_mean, marginals.rest + cavity_variance, labels)

@@ -19,8 +19,8 @@ __all__ = ["Stochastic"]
 class Stochastic(AveragesMemory):
     """Villacampa-Calvo and Hernández-Lobato (2017), sections 2.3.1 and 2.3.2; Li et al. (2015).
 
-    The objective takes each point's factor under a cavity that still holds almost all of its own site, and so is larger
-    than EP's log normaliser by an amount that does not shrink with the number of rows.
+    The objective takes each point's factor under a cavity that still holds almost all of its own site. It is therefore
+    larger than EP's log normaliser, by an amount that does not shrink with the number of rows.
     """
 
     name: ClassVar[str] = "stochastic"

@@ -20,8 +20,8 @@ __all__ = ["StoredMemory"]
 class StoredMemory(Memory):
     """Villacampa-Calvo and Hernández-Lobato (2017), section 2.3: EP with minibatches.
 
-    A site acts on x′ = w′ᵀv, with the features w′ that its row had when it came last; it is taken out of q there, and
-    the moments of the row's factors are those of x = wᵀv, with the features of today. Where hyperparameters and
+    A site acts on x′ = w′ᵀv, with the features w′ that its row had when it came last. The memory takes it out of q
+    there. The moments of the row's factors are those of x = wᵀv, with the features of today. Where hyperparameters and
     inducing inputs do not move both are the same, and the fixed point is that of EP without any noise of batches.
     """
 

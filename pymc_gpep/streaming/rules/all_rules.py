@@ -32,12 +32,12 @@ _TITLES = {"log normaliser": "expectation propagation", "expected log": "a varia
 
 
 def rule_for(functional: str, sites: str | None, likelihood: Likelihood) -> Rule:
-    """The rule for a functional, a name of factors and a likelihood; the first that there is where none is named.
+    """Return the rule for a functional, a name of factors and a likelihood; the first that fits without a name.
 
     Raises
     ------
     ValueError
-        If there is none.
+        If there is no such rule.
     """
     fitting = {
         _name(rule.expresses): rule

@@ -1,6 +1,7 @@
-"""Labels of which a part ε is drawn from all classes alike: the likelihood of a point as it is, (1 − ε) P + ε / c.
+"""Labels of which a part ε is drawn from all classes alike.
 
-P is the probability that of the utilities, latent values with the likelihood's noise, that of the label is the largest.
+The likelihood of a point is (1 − ε) P + ε / c, taken as it is. P is the probability that the utility of the label is
+the largest; utilities are latent values with the likelihood's noise.
 """
 
 from dataclasses import dataclass

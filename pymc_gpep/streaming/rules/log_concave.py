@@ -1,7 +1,7 @@
 """Integrals of log-concave functions by the trapezoid rule on a window that is found for each of them.
 
 The log integrand falls by at least half the squared distance from its mode, in the units that it is given in. Newton's
-method finds the mode, and from there both ends, where the integrand has fallen to nothing; between them a fixed number
+method finds the mode, and from there both ends, where the integrand has fallen to nothing. Between them a fixed number
 of nodes converges geometrically, as for any smooth function that is flat at both ends.
 """
 

@@ -1,4 +1,4 @@
-"""What a rule is: factors of a point's likelihood, and what sites need of them, as expressions."""
+"""The contract of a rule: factors of a point's likelihood, and the terms that sites need of them, as expressions."""
 
 from abc import ABC, abstractmethod
 from typing import ClassVar, NamedTuple, Self
@@ -15,14 +15,14 @@ __all__ = ["PointTerms", "Rule"]
 
 
 class PointTerms(NamedTuple):
-    """Of B points whose factors see d normal latent values each."""
+    """Terms of B points whose factors see d normal latent values each."""
 
     value: TensorVariable
     """Sum over factors of a functional of the factor and of means and variances, (B,)."""
     in_mean: TensorVariable
-    """Its derivatives in the means, (B, d)."""
+    """Derivatives of `value` in the means, (B, d)."""
     in_variance: TensorVariable
-    """And in the variances, (B, d)."""
+    """Derivatives of `value` in the variances, (B, d)."""
 
 
 class Rule(ABC):

@@ -1,7 +1,8 @@
 """Graphs with a number for each row: the proof that rows stay apart, and the parts that do not move.
 
-A graph is followed from its result to the arrays that move, such as a latent value and an observation for each row. All
-that does not depend on these is cut off, and stands for a number for each row in a graph that is otherwise the same.
+A graph is followed from its result to the arrays that move, such as a latent value and an observation for each row.
+Parts that do not depend on these are cut off. Each then stands for a number for each row in a graph that is otherwise
+the same.
 """
 
 from collections.abc import Callable, Iterable, Sequence

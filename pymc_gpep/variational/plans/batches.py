@@ -68,7 +68,7 @@ class ByBatches(Plan):
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        How many inducing inputs each function has, or these themselves. If not given 150, 50 of 500 rows or fewer, and
+        Number of inducing inputs of each function, or these themselves. If not given 150, 50 of 500 rows or fewer, and
         a tenth of the rows between. They begin at centres of the classes where all functions have the same ones, else
         at rows of the data (k-means++).
     learn_inducing : bool
@@ -82,16 +82,16 @@ class ByBatches(Plan):
         How the likelihood of a point is taken apart: "quadrature" (not at all) or "pairwise" (the paper's product), as
         for a fit of all rows at once. The first that the method has with the likelihood if not given.
     memory : str, optional
-        What is remembered of rows between batches. For `"sparse_ep"` nothing, "stateless", or their "sites", which
-        leaves no noise of batches and takes n (4 M + 18 d) bytes for n rows of d sites, with each function's own
-        covariance or inducing inputs 4 c M in place of 4 M.
+        The memory of rows between batches. `"sparse_ep"` remembers nothing of them ("stateless"), or their "sites".
+        Sites leave no noise of batches and take n (4 M + 18 d) bytes for n rows of d sites. With each function's own
+        covariance or inducing inputs they take 4 c M in place of 4 M.
     warmup : int, optional
         Epochs in which hyperparameters and inducing inputs stay, while q is found. One if not given, and no more than a
         tenth of all steps.
     decay : float, optional
         The step size of q after e epochs is 1 / (1 + decay e) of what it is in the first one.
     jitter : float
-        Added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
+        Jitter added to the diagonal of the covariance of the inducing values, relative to its mean. It is raised a
         hundredfold, and once more, where that has no Cholesky factor.
     """
 

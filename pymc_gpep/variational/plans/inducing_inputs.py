@@ -40,20 +40,22 @@ class InducingInputs(Plan):
     Parameters
     ----------
     inducing : int or array (M, d) or (c, M, d), optional
-        How many inducing inputs each function has, rows of the data (k-means++); or these themselves. 50 if not given,
+        Number of inducing inputs of each function, rows of the data (k-means++); or these themselves. 50 if not given,
         or as many as rows.
     learn_inducing : bool
-        Whether inducing inputs are learned with the hyperparameters, from there. If not given they stay: nothing keeps
-        those of EP from fitting the labels, so that its evidence comes out too high, and its predictions too sure.
+        Whether inducing inputs are learned with the hyperparameters, from there. If not given they stay. Nothing keeps
+        inducing inputs of EP from fitting the labels: its evidence then comes out too high, and its predictions too
+        sure.
     shared_inducing : bool
         Whether all functions have the same inducing inputs. With a covariance that they share too, time does not grow
         with the number of functions but for the algebra of the sites.
     update : {"outer", "inner"}
-        When hyperparameters and inducing inputs move: after EP has converged, by L-BFGS, or after each of its sweeps,
-        by `obj_optimizer` of `fit`, as in the paper; of `"sparse_vi"` after each step along the natural gradient.
+        When hyperparameters and inducing inputs move. With "outer" they move by L-BFGS after EP has converged. With
+        "inner" they move by `obj_optimizer` of `fit` after each of its sweeps, as in the paper. The inner sweeps of
+        `"sparse_vi"` are steps along the natural gradient.
     client : distributed.Client, optional
-        Of a Dask cluster whose workers share the rows out, read them themselves, and keep their sites. The result is
-        that of this process alone, up to the order of sums.
+        Client of a Dask cluster whose workers share the rows out, read them themselves, and keep their sites. The
+        result is that of this process alone, up to the order of sums.
     """
 
     inducing: Any = None

@@ -20,7 +20,7 @@ __all__ = ["FitTask", "Plan", "Search"]
 
 @dataclass(frozen=True)
 class FitTask:
-    """What every method is told.
+    """The task that every method gets.
 
     Attributes
     ----------
@@ -30,14 +30,14 @@ class FitTask:
         The approximation with its options.
     gps : tuple of pm.gp.Latent, or None
     rows : Rows or None
-        In place of those of the model.
+        Rows in place of those of the model.
     seed : int
     first : array
-        Where hyperparameters begin, unconstrained.
+        Unconstrained values where hyperparameters begin.
     left_off : LeftOff or None
-        Where steps over batches left off.
+        State in which steps over batches left off.
     starts : int
-        From how many points the maximum is searched.
+        Number of points from which the maximum is searched.
     """
 
     method: str
@@ -52,7 +52,7 @@ class FitTask:
 
     @property
     def classifier(self) -> GPClassifier:
-        """What was read from the model."""
+        """Return the classifier that was read from the model."""
         return self.space.classifier
 
 
@@ -99,11 +99,11 @@ class Plan(ABC):
     """The options of a kind of method, besides those of its approximation."""
 
     limit: ClassVar[str] = "the limit on iterations of the optimiser,"
-    """What `n` is."""
+    """Meaning of `n`, in words."""
     by_steps: ClassVar[bool] = False
     """Whether `n` counts steps over batches."""
     takes: ClassVar[tuple[str, ...]] = ()
-    """Of the options `gp`, `data`, `starts` and `obj_optimizer`, those that there are."""
+    """Options among `gp`, `data`, `starts` and `obj_optimizer` that the plan takes."""
     sums: ClassVar[bool] = False
     """Whether sums of effects are fitted, and means of processes integrated."""
     takes_no: ClassVar[Mapping[str, str]] = {}
