@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
+import pandas as pd
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import assert_all_finite, column_or_1d
@@ -133,6 +134,9 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
         labels = column_or_1d(y, warn=True)
         if labels.dtype.kind == "f":
             assert_all_finite(labels, input_name="y")
+        elif (missing := pd.isna(labels)).any():
+            (rows,) = np.nonzero(missing)
+            raise ValueError(f"Labels y have a missing value in row {rows[0]}. Leave out rows without a label.")
         check_classification_targets(labels)
         return labels
 

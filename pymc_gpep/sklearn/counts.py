@@ -13,6 +13,8 @@ from pymc_gpep.sklearn.response import COUNTS, Counts
 
 __all__ = ["GaussianProcessCounts"]
 
+_LARGEST = np.iinfo(np.int32).max
+
 
 class GaussianProcessCounts(GaussianProcessEstimator):
     """Predict counts whose rate is the exponential of a Gaussian process.
@@ -128,6 +130,8 @@ class GaussianProcessCounts(GaussianProcessEstimator):
         numbers = check_array(column_or_1d(y, warn=True), ensure_2d=False, dtype=np.float64, input_name="y")
         if (bad := (numbers < 0) | (numbers != np.floor(numbers))).any():
             raise ValueError(f"Counts must be whole numbers of at least 0, but one is {numbers[bad][0]}.")
+        if (numbers > _LARGEST).any():
+            raise ValueError(f"Counts must be at most {_LARGEST}, which PyMC can keep, but one is {numbers.max():.0f}.")
         counts: Observed = numbers.astype(np.int64)
         return counts
 

@@ -25,6 +25,7 @@ from pymc_gpep.variational.method_choice import AUTO, MethodChoice, choose_metho
 __all__ = ["GaussianProcessEstimator", "check_level", "quantile_levels"]
 
 _LARGEST_SEED = 2**31 - 1
+_FEWEST = 2  # rows
 _AGAIN = 300  # most rows for which the maximum is looked for from two starts: few rows leave several maxima
 
 
@@ -111,6 +112,8 @@ class GaussianProcessEstimator(BaseEstimator, ABC):
         table = self._table(X, reset=True)
         y = self._observations(y)
         check_consistent_length(X, y)
+        if len(y) < _FEWEST:
+            raise ValueError(f"A fit needs two rows or more, but there is {len(y)} sample.")
         return table, y
 
     @abstractmethod

@@ -84,9 +84,8 @@ class GaussianProcessRegressor(RegressorMixin, GaussianProcessEstimator):
             If rows or parameters cannot be used; the message names the column.
         """
         table, y = self._read(X, y)
-        if len(y) < 2:
-            raise ValueError("A fit needs two rows or more, but there is 1 sample.")
-        self._mean, self._deviation = float(y.mean()), float(y.std()) or 1.0
+        # Rounding gives a deviation even to numbers that are all the same.
+        self._mean, self._deviation = float(y.mean()), float(y.std()) if np.ptp(y) > 0.0 else 1.0
         return self._fit(X, (y - self._mean) / self._deviation, table, Numbers(), [])
 
     def _observations(self, y: Any) -> Observed:

@@ -118,7 +118,9 @@ class Categories(Column):
         labels = values.categories
         if labels is None:
             assert values.numbers is not None
-            if all(isinstance(level, str) for level in self.levels if level is not None):
+            # A column of missing values alone does not show that it has categories.
+            strings = all(isinstance(level, str) for level in self.levels if level is not None)
+            if strings and not np.isnan(values.numbers).all():
                 raise TypeError(f"Column {self.name!r} has numbers, and had categories in training.")
             labels = np.array([None if np.isnan(x) else x for x in values.numbers], dtype=object)
         if None not in self.levels:

@@ -189,6 +189,22 @@ def test_rows_that_do_not_fit_are_refused_by_name(two_classes):
         GaussianProcessClassifier().fit(X, np.ones(len(X)))
     with pytest.raises(ValueError, match=r"whole numbers of at least 0, but one is 1\.5"):
         GaussianProcessCounts().fit(X, np.full(len(X), 1.5))
+    with pytest.raises(ValueError, match="at most 2147483647, which PyMC can keep, but one is 4294967303"):
+        GaussianProcessCounts().fit(X, np.full(len(X), 2**32 + 7))
+    with pytest.raises(ValueError, match="Labels y have a missing value in row 2"):
+        GaussianProcessClassifier().fit(X, [None if k == 2 else "yes" for k in range(len(X))])
+    for estimator_of_rows in (GaussianProcessCounts(), GaussianProcessRegressor()):
+        with pytest.raises(ValueError, match="A fit needs two rows or more, but there is 1 sample"):
+            estimator_of_rows.fit(X.iloc[:1], [4])
+
+
+@pytest.mark.parametrize("value", [3.0, 0.1])
+def test_numbers_that_are_all_the_same_have_no_unit_of_rounding(value):
+    X = frame()[0][["age"]].iloc[:7]
+    intervals = [
+        GaussianProcessRegressor().fit(X, np.full(7, level)).predict_interval(X) - level for level in (0, value)
+    ]
+    np.testing.assert_allclose(*intervals, atol=1e-12)
 
 
 def test_numbers_beside_strings_in_a_list_stay_numbers():

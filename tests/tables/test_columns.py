@@ -158,6 +158,15 @@ def test_columns_of_other_types_are_refused_by_name(frame, message):
         gpep.columns(frame)
 
 
+@pytest.mark.parametrize("missing", [None, np.nan])
+def test_categories_may_be_missing_in_all_new_rows(missing):
+    cities = FRAME.assign(city=[None, *FRAME["city"][1:]])
+    table = gpep.columns(cities, missing="impute")
+    alone = table.encode(cities.iloc[[1]].assign(city=[missing]))
+    both = table.encode(cities.iloc[[1, 2]].assign(city=[missing, cities["city"].iloc[2]]))
+    np.testing.assert_array_equal(alone[0], both[0])
+
+
 def test_columns_that_changed_their_type_are_refused_by_name():
     table = gpep.columns(FRAME)
     with pytest.raises(TypeError, match="'age' has categories, and had numbers"):
