@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.latent_functions import LatentFunctions
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pymc_gpep.checks.left_out import CavityELPD
 
 __all__ = ["harmonic", "leave_one_out"]
+
+_SEED = 2016  # the same fit has the same answer
 
 
 def harmonic(log_weights: Array, log_densities: Array) -> Array:
@@ -41,6 +43,7 @@ def leave_one_out(
     named: bool,
     refit_above: float = np.inf,
     tolerance: float = 5e-5,
+    pit: bool = False,
     progressbar: bool = True,
 ) -> "CavityELPD":
     """Compute what `Fit.loo` returns.
@@ -63,17 +66,22 @@ def leave_one_out(
     refit_above : float
         Rows whose log density falls by more without their labels are left out by fitting again.
     tolerance : float
+    pit : bool
+        Whether to compute probability integral transforms.
     progressbar : bool
     """
     from pymc_gpep.checks.left_out import summed_up  # with it comes ArviZ
 
     within, without = np.empty((2, len(weights), n_points))  # log densities (node, row)
+    ends = np.empty((2, len(weights), n_points)) if pit else None
     with RowProgress("Leaving out", len(weights) * n_points, progressbar) as progress:
         for s, functions in enumerate(nodes()):
             left_out, y, likelihood = functions.left_out(), functions.labels, functions.likelihood
             for rows, mean, cov in left_out:
                 own = likelihood.at(rows)
                 without[s, rows] = log_predictive(own, mean, cov, y[rows], tolerance=tolerance)
+                if ends is not None:
+                    ends[:, s, rows] = own.ends(y[rows], mean, cov)
                 own_mean, own_cov = functions.at_rows(rows)
                 within[s, rows] = log_predictive(own, own_mean.T, own_cov, y[rows], tolerance=tolerance)
                 progress.advance(len(y[rows]))
@@ -88,6 +96,17 @@ def leave_one_out(
                 mean, cov, succeeded = functions.refitted(int(i))
                 likelihood, y = functions.likelihood.at([i]), functions.labels[[i]]
                 without[s, [i]] = log_predictive(likelihood, mean, cov, y, tolerance=tolerance)
+                if ends is not None:
+                    ends[:, s, [i]] = likelihood.ends(y, mean, cov)
                 converged = converged and succeeded
                 progress.advance(1)
-    return summed_up(classifier, method, lpd, harmonic(log_weights, without), converged, len(refitted), named)
+    transforms = (
+        None if ends is None else _drawn_between(*np.sum(softmax(log_weights - without, axis=0) * ends, axis=1))
+    )
+    elpd = harmonic(log_weights, without)
+    return summed_up(classifier, method, lpd, elpd, converged, len(refitted), named, transforms)
+
+
+def _drawn_between(below: Array, at: Array) -> Array:
+    """Uniform numbers (n,) between two ends, always the same ones."""
+    return below + np.random.default_rng(_SEED).random(len(at)) * (at - below)

@@ -29,6 +29,8 @@ class CavityELPD(ELPDDataLOO):
         Name of the groups that were left out, of which each is a point of the result.
     error_i : xarray.DataArray or None
         Monte Carlo standard error of `elpd_i`, where that is sampled.
+    pit_i : xarray.DataArray or None
+        Probability integral transforms, where they were asked for.
 
     Examples
     --------
@@ -40,6 +42,7 @@ class CavityELPD(ELPDDataLOO):
     n_refitted: int = 0
     groups: str | None = None
     error_i: xr.DataArray | None = None
+    pit_i: xr.DataArray | None = None
 
     def _header(self) -> str:
         if self.groups is not None:
@@ -91,6 +94,7 @@ def summed_up(
     converged: bool,
     n_refitted: int = 0,
     named: bool = True,
+    pit: Array | None = None,
 ) -> CavityELPD:
     """For log densities (n,) of labels under the whole posterior, and without themselves.
 
@@ -100,6 +104,10 @@ def summed_up(
     dim = classifier.point_dim or f"{name}_dim_0"
     labels = classifier.coords_of_points() if named else None
     coords = {dim: np.arange(len(elpd)) if labels is None else labels}
+
+    def by_point(values: Array) -> xr.DataArray:
+        return xr.DataArray(values, dims=[dim], coords=coords, name=name)
+
     return CavityELPD(
         elpd=float(elpd.sum()),
         se=float(np.sqrt(len(elpd) * elpd.var())),
@@ -109,8 +117,9 @@ def summed_up(
         scale="log",
         warning=not converged,
         good_k=None,
-        elpd_i=xr.DataArray(elpd, dims=[dim], coords=coords, name=name),
-        p_loo_i=xr.DataArray(lpd - elpd, dims=[dim], coords=coords, name=name),
+        elpd_i=by_point(elpd),
+        p_loo_i=by_point(lpd - elpd),
         method=method,
         n_refitted=n_refitted,
+        pit_i=None if pit is None else by_point(pit),
     )

@@ -15,7 +15,7 @@ from pymc.variational.approximations import SingleGroupApproximation
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import Convergence
-from pymc_gpep.argument_types import check_whole
+from pymc_gpep.argument_types import check_switches, check_whole
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.checks.corrected_evidence import CorrectedEvidence, corrected_evidence
 from pymc_gpep.checks.importance import ImportanceCheck, ResampledDraws, importance_check, resampled_draws
@@ -577,6 +577,7 @@ class Fit(SingleGroupApproximation):
         refit_above: float = np.inf,
         draws: int = 1000,
         tolerance: float = 5e-5,
+        pit: bool = False,
         progressbar: bool = True,
     ) -> "CavityELPD":
         """Leave-one-out cross-validation from this one fit (Vehtari, Mononen, Tolvanen, Sivula and Winther 2016).
@@ -616,6 +617,11 @@ class Fit(SingleGroupApproximation):
             Error to begin with in probabilities that have to be integrated by quasi-Monte Carlo. These are a
             multinomial probit with five classes or more and a softmax with four or more. Where the error would be more
             than a hundredth of a probability, the probability is computed to a higher precision.
+        pit : bool
+            Whether to return probability integral transforms as well: the probability, given all others, that an
+            observation is at most what was seen. These are uniform numbers where the model is right. For a count the
+            transform is drawn between the probabilities of less and of at most that (Czado, Gneiting and Held 2009).
+            For a censored time it is drawn beyond the bound. Classes have no order, and no transforms.
         progressbar : bool
             Whether to show how many rows are done and the time that is left, where that takes more than a second.
 
@@ -628,8 +634,12 @@ class Fit(SingleGroupApproximation):
             With `groups` they have a value for each group. Draws then have an `error_i`, and a `pareto_k`, which is
             above 0.7 where the density of a group is not known well.
 
+        With `pit` there is `pit_i`.
+
         Raises
         ------
+        TypeError
+            If `pit` is asked for, and observations are classes or left out by groups.
         NotImplementedError
             If sites leave several functions of a row independent. Without the site of a row its functions do not move
             as they would without its label. If there is a `refit_above`, and the fit has no joint posterior of all
@@ -643,7 +653,10 @@ class Fit(SingleGroupApproximation):
         >>> fit.loo(groups="where")
         >>> fit.loo(groups=school)
         """
+        check_switches(pit=pit)
         if groups is not None:
+            if pit:
+                raise TypeError("pit=True is for rows that are left out one by one: ask for it without groups.")
             return self._groups_left_out(groups, gp, refit_above, draws, tolerance, progressbar)
         if refit_above < np.inf:
             self.log_posterior.check_joint("loo(refit_above=...)")
@@ -657,6 +670,7 @@ class Fit(SingleGroupApproximation):
             named=self.rows is None,
             refit_above=refit_above,
             tolerance=tolerance,
+            pit=pit,
             progressbar=progressbar,
         )
 

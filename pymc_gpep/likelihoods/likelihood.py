@@ -284,6 +284,22 @@ class Likelihood(ABC):
         """
         raise TypeError(f"Observations of a {self.name} likelihood are classes, which have no order.")
 
+    def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
+        """Predictive probabilities (m,) that an observation is less than that which was seen, and at most that.
+
+        Both are the same where observations are numbers. A censored one is only known to be beyond its bound.
+
+        Raises
+        ------
+        TypeError
+            If observations are classes.
+        """
+        y = np.asarray(observed, np.float64)
+        at = self.cumulative(y, mean, cov)
+        if self.observed_dtype != "int64":
+            return at, at
+        return np.where(y > self.least, self.cumulative(np.maximum(y - 1.0, self.least), mean, cov), 0.0), at
+
     @abstractmethod
     def log_tail(self, mean: Array, cov: Array, observed: Observed) -> Array:
         """log ∫ p(y_i | f) N(f | mean_i, cov_i) df (m,) where it is so small that an absolute error says nothing."""

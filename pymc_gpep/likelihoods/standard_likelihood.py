@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.likelihoods.censoring import no_bounds
+from pymc_gpep.likelihoods.censoring import censored_side, no_bounds
 from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.observed_numbers import rows_text
 from pymc_gpep.likelihoods.one_function import OneFunction
@@ -61,6 +61,13 @@ class StandardLikelihood(OneFunction, ABC):
         """The squared error of the predictive mean."""
         assert moments is not None
         return {"squared_error": (observed - moments[0]) ** 2}
+
+    def ends(self, observed: NDArray[Any], mean: Array, cov: Array) -> tuple[Array, Array]:
+        below, at = super().ends(observed, mean, cov)
+        if "upper" not in self.rows:
+            return below, at
+        side = censored_side(observed, self.row("lower"), self.row("upper"))
+        return np.where(side < 0.0, 0.0, below), np.where(side > 0.0, 1.0, at)
 
     def row(self, name: str) -> Array:
         """A row of the parameters (n,), by its name."""
