@@ -1,4 +1,4 @@
-"""Probability integral transforms of rows that are left out, against closed forms and distribution functions of SciPy."""
+"""Probability integral transforms of rows that are left out, against closed forms and SciPy's distributions."""
 
 import numpy as np
 import pymc as pm
