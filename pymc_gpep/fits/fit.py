@@ -868,6 +868,8 @@ class Fit(SingleGroupApproximation):
         known = [str(rv.name) for rv in self.classifier.hyperparameters]
         given = [*names_of_effects(self.classifier), *known] if names is None else names
         given = [given] if isinstance(given, str) else list(given)
+        if not given:
+            raise ValueError("names has no name. Leave it out for all variables.")
         return [name for name in given if name not in known], [name for name in given if name in known]
 
     @one_blas_thread()
@@ -905,7 +907,15 @@ class Fit(SingleGroupApproximation):
         Raises
         ------
         ValueError
-            If the fit has one node, if there is no such hyperparameter, or if a prior has no density at any node.
+            If the fit has one node, if there is no such hyperparameter, or if a prior has no density at any node. The
+            same if a prior is discrete, has another shape than the hyperparameter, or is called "as fitted".
+        TypeError
+            If priors are no dict of distributions.
+
+        Warns
+        -----
+        UserWarning
+            If one node has nearly all of the weight under a prior.
 
         Examples
         --------

@@ -14,11 +14,14 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.fits.summary import summaries
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.structure.interpreted import graph_function
+from pymc_gpep.user_warnings import warn
 
 __all__ = ["FITTED", "sensitivity"]
 
 FITTED = "as fitted"
 """Name of the prior that the model has."""
+
+_FEW = 1.5  # nodes that count, of which one has most of the weight
 
 
 def sensitivity(
@@ -39,6 +42,7 @@ def sensitivity(
     rvs = {str(rv.name): rv for rv in space.classifier.hyperparameters}
     if name not in rvs:
         raise ValueError(f"{name!r} is no hyperparameter; there are {', '.join(map(repr, rvs))}.")
+    _check_priors(priors, rvs[name])
     logs = _log_ratios(hyper, rvs[name], list(priors.values()))
     weights = [hyper.weights]
     for prior, own in zip(priors, np.log(hyper.weights) + logs, strict=True):
@@ -46,12 +50,42 @@ def sensitivity(
         if not np.isfinite(total):
             raise ValueError(f"The prior {prior!r} has no density where the fit has its nodes.")
         weights.append(np.exp(own - total))
+        if (count := _effective(weights[-1])) < _FEW <= _effective(hyper.weights):
+            warn(
+                f"Too few nodes of the fit are where the prior {prior!r} has its mass: they count as {count:.1f}. Its "
+                "rows say little. Fit the model again with that prior."
+            )
     tables = summaries(hyper, weights, names, hyperparameters, ci_prob, seed=0)
     fitted = tables[0]
     for table, own in zip(tables, weights, strict=True):
         table["shift"] = (table["mean"] - fitted["mean"]) / fitted["sd"]
-        table["effective_nodes"] = 1.0 / float((own**2).sum())
+        table["effective_nodes"] = _effective(own)
     return pd.concat(dict(zip([FITTED, *priors], tables, strict=True)), names=["prior", "variable"])
+
+
+def _effective(weights: Array) -> float:
+    """Return the number of nodes that count."""
+    return 1.0 / float((weights**2).sum())
+
+
+def _check_priors(priors: Mapping[str, Any], rv: TensorVariable) -> None:
+    """Raise an error unless priors are distributions of one value of a random variable, by names of their own."""
+    such_as = 'such as {"wide": pm.HalfNormal.dist(5)}'
+    if not isinstance(priors, Mapping):
+        raise TypeError(f"priors is a {type(priors).__name__}. Give a dict of names to distributions, {such_as}.")
+    if FITTED in priors:
+        raise ValueError(f"{FITTED!r} is the name of the model's own prior. Give yours another name.")
+    for name, prior in priors.items():
+        if not isinstance(prior, TensorVariable) or prior.owner is None:
+            raise TypeError(
+                f"The prior {name!r} has the type {type(prior).__name__}. Give a distribution of PyMC, {such_as}."
+            )
+        if np.dtype(prior.dtype).kind != "f":
+            raise ValueError(f"The prior {name!r} is discrete, but {rv.name!r} is continuous. Give a continuous prior.")
+        own, shape = prior.type.shape, rv.type.shape
+        unlike = any(None not in pair and len(set(pair)) > 1 for pair in zip(own, shape, strict=False))
+        if own and (len(own) != len(shape) or unlike):
+            raise ValueError(f"The prior {name!r} has shape {own}, but {rv.name!r} has {shape}. Leave out its shape.")
 
 
 def _log_ratios(hyper: HyperPosterior, rv: TensorVariable, priors: Sequence[TensorVariable]) -> Array:

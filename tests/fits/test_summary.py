@@ -115,7 +115,34 @@ def test_priors_without_density_and_fits_with_one_node_are_refused(groups, fit):
         fit.sensitivity("s", {"wide": pm.HalfNormal.dist(5)})
 
 
+@pytest.mark.parametrize(
+    ("priors", "error", "message"),
+    [
+        ([pm.HalfNormal.dist(1)], TypeError, "priors is a list. Give a dict"),
+        ({"e": 1.5}, TypeError, "'e' has the type float. Give a distribution of PyMC"),
+        ({"e": stats.expon()}, TypeError, "'e' has the type rv_continuous_frozen"),
+        ({"as fitted": pm.HalfNormal.dist(1)}, ValueError, "Give yours another name"),
+        ({"p": pm.Poisson.dist(1.5)}, ValueError, "'p' is discrete, but 's' is continuous"),
+        ({"e": pm.Exponential.dist(1.5, shape=3)}, ValueError, r"'e' has shape \(3,\), but 's' has \(\)"),
+    ],
+)
+def test_priors_that_are_none_of_this_hyperparameter_are_refused(groups, priors, error, message):
+    with pytest.raises(error, match=message):
+        groups[0].sensitivity("s", priors)
+
+
+def test_a_prior_at_one_node_is_warned_of(groups):
+    hyper = groups[0].hyper_posterior
+    nodes = np.sort([float(np.exp(hyper.point(s)["s_log__"])) for s in range(len(hyper))])
+    own = pm.Uniform.dist(nodes[:2].mean(), nodes[1:3].mean())
+    with pytest.warns(UserWarning, match="Too few nodes of the fit are where the prior 'one'"):
+        found = groups[0].sensitivity("s", {"one": own}, names="s")
+    assert found.loc[("one", "s"), "effective_nodes"] == pytest.approx(1.0)
+
+
 def test_names_and_probabilities_are_checked(fit):
+    with pytest.raises(ValueError, match="names has no name"):
+        fit.summary([])
     assert fit.summary("b").columns[2] == f"eti{round(100 * az.rcParams['stats.ci_prob'])}_lb"
     with pytest.raises(ValueError, match="ci_prob is 95, but"):
         fit.summary(ci_prob=95)
