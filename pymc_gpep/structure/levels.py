@@ -1,6 +1,6 @@
 """Levels of groups: what data of a model select from, and rows of levels that it does not have."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,19 @@ from pytensor.compile.ops import ViewOp
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import ancestors
-from pytensor.scalar.basic import Cast
+from pytensor.scalar.basic import Cast, Second
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.op import RNGConsumerOp
+from pytensor.tensor.shape import Shape, Shape_i
 from pytensor.tensor.subtensor import AdvancedSubtensor
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.elementwise import is_elementwise
 
-__all__ = ["NOT_ALIKE", "levels_of", "own_normals"]
+__all__ = ["NOT_ALIKE", "levels_of", "normals_of_one_level", "of_each_level", "owners_of", "stand_ins"]
 
 NOT_ALIKE = (
     "has levels that the model does not have, and those it has differ a priori. A new level has a prior only where "
@@ -31,20 +33,57 @@ NOT_ALIKE = (
 """What is wrong with data that name a new level, after the name of the data."""
 
 _SAME = 1e-9
+_SEED = 1
 
 
 def levels_of(variable: Variable, outputs: Sequence[TensorVariable]) -> int | None:
     """Return the number of levels that data select from by their values; None where they are no index."""
-    counts = []
+    return min((_shape(source)[axis] for source, axis in _selected(variable, outputs)), default=None)
+
+
+def of_each_level(variable: Variable, outputs: Sequence[TensorVariable]) -> TensorVariable | None:
+    """Return one number for each level, made of all that data select by it; None where they do more than select.
+
+    The numbers are a random combination. Where these are alike, so is all that a level has.
+    """
+    if _read_otherwise(variable, outputs):
+        return None
+    levels, rng = levels_of(variable, outputs), np.random.default_rng(_SEED)
+    total: TensorVariable = pt.zeros((levels or 0,))
+    for source, axis in _selected(variable, outputs):
+        count, *rest = np.moveaxis(np.empty(_shape(source), bool), axis, 0).shape
+        entries = pt.moveaxis(source.astype("float64"), axis, 0).reshape((count, int(np.prod(rest))))[:levels]
+        total = total + entries @ pt.constant(rng.uniform(1.0, 2.0, size=int(np.prod(rest))))
+    return total
+
+
+def _selected(variable: Variable, outputs: Sequence[TensorVariable]) -> list[tuple[TensorVariable, int]]:
+    """Return arrays and axes that data select from by their values."""
+    found = []
     for each in ancestors(outputs):
         if each.owner is None or not isinstance(each.owner.op, AdvancedSubtensor):
             continue
         source, *indices = each.owner.inputs
         axes = [axis for axis, entry in enumerate(each.owner.op.idx_list) if isinstance(entry, int)]
-        for axis, index in zip(axes, indices, strict=False):
-            if _as_it_is(index) is variable:
-                counts.append(_shape(source)[axis])
-    return min(counts) if counts else None
+        found += [(source, a) for a, index in zip(axes, indices, strict=False) if _as_it_is(index) is variable]
+    return found
+
+
+def _read_otherwise(variable: Variable, outputs: Sequence[TensorVariable]) -> bool:
+    """Tell whether values of data count for more than what they select."""
+    pending: list[Variable] = list(outputs)
+    seen: set[Variable] = set()
+    while pending:
+        each = pending.pop()
+        if each is variable:
+            return True
+        if each in seen or each.owner is None or isinstance(each.owner.op, Shape | Shape_i):
+            continue
+        seen.add(each)
+        inputs = each.owner.inputs[is_elementwise(each, Second) :]
+        selects = isinstance(each.owner.op, AdvancedSubtensor)
+        pending += [v for v in inputs if not (selects and _as_it_is(v) is variable)]
+    return False
 
 
 def _shape(variable: TensorVariable) -> tuple[int, ...]:
@@ -67,36 +106,58 @@ def _as_it_is(index: Variable) -> Variable:
     return index
 
 
-def own_normals(name: str, first: tuple[Array, Array], second: tuple[Array, Array]) -> NDArray[np.bool_]:
-    """Return which standard normals belong to one level alone, given rows of it and rows of another level.
+def owners_of(name: str, mean: Array, rows: Entries) -> NDArray[np.int64]:
+    """Return the level that each standard normal belongs to alone, and -1 for those of none or of all levels.
 
     Parameters
     ----------
     name : str
         Name of the data that say the level.
-    first, second : tuple of arrays (c, m) and (c, m, q)
-        Means, and coefficients of standard normals, of the same rows with either level.
+    mean : array (L,)
+        Means of a number of each of two levels or more.
+    rows : Entries
+        Coefficients of q standard normals, (L, q).
 
     Returns
     -------
-    array (c, m, q)
+    array (q,)
 
     Raises
     ------
     ValueError
         If levels are not alike a priori, so that those of the model say nothing of another one.
     """
-    (mean, roots), (other_mean, others) = first, second
-    own, its = (roots != 0.0) & (others == 0.0), (others != 0.0) & (roots == 0.0)
-    size = _SAME * (1.0 + np.abs(roots).max(initial=0.0))
-    shared = ~(own | its)
-    alike = np.allclose(mean, other_mean, rtol=0.0, atol=size) and np.allclose(
-        np.where(shared, roots, 0.0), np.where(shared, others, 0.0), rtol=0.0, atol=size
-    )
-
-    def ordered(values: Any, mask: NDArray[np.bool_]) -> Array:
-        return np.sort(np.where(mask, values, 0.0), axis=-1)
-
-    if not alike or not np.allclose(ordered(roots, own), ordered(others, its), rtol=0.0, atol=size):
+    count = len(mean)
+    level, along = np.nonzero(rows.values)
+    place, value = rows.cells[level, along], rows.values[level, along]
+    times = np.bincount(place, minlength=rows.q)
+    alone, first = times == 1, np.zeros(rows.q)
+    first[place] = value
+    own = alone[place]
+    squares = np.bincount(level[own], value[own] ** 2, minlength=count)
+    same = all(np.ptp(each) <= _SAME * (1.0 + np.abs(each).max()) for each in (mean, squares))
+    size = _SAME * (1.0 + np.abs(value).max(initial=0.0))
+    if not same or not (own | ((times[place] == count) & (np.abs(value - first[place]) <= size))).all():
         raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
-    return own
+    owners = np.full(rows.q, -1)
+    owners[place[own]] = level[own]
+    return owners
+
+
+def normals_of_one_level(places: Mapping[TensorVariable, slice], number: TensorVariable, q: int) -> NDArray[np.int64]:
+    """Return 0 for normals of variables with an axis of one level behind a number of it, and -1 elsewhere, (q,)."""
+    owners = np.full(q, -1)
+    behind = set(ancestors([number]))
+    for variable, own in places.items():
+        if variable in behind and 1 in _shape(variable):
+            owners[own] = 0
+    return owners
+
+
+def stand_ins(strange: NDArray[np.bool_], levels: int, others: Sequence[NDArray[Any]]) -> NDArray[np.int64]:
+    """Return levels (m,) in place of strange ones, which no other data name in the same row where there are enough."""
+    found = np.zeros(len(strange), np.int64)
+    for _ in others:
+        taken = np.any([found == each for each in others], axis=0)
+        found = np.where(taken, (found + 1) % levels, found)
+    return found

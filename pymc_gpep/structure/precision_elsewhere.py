@@ -11,19 +11,18 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.coefficients import Entries, coefficients
+from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.structure.affine_variables import slopes_along
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import RowsOfNormals
-from pymc_gpep.structure.levels import NOT_ALIKE, own_normals
-from pymc_gpep.structure.sparse_slopes import Blocks, entries_of
+from pymc_gpep.structure.levels import NOT_ALIKE
+from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
 from pymc_gpep.structure.sum_elsewhere import NewData, OwnRows, RowSum, SumElsewhere
 
 __all__ = ["PrecisionElsewhere"]
 
 _DIRECTIONS = 3  # along which rows are compared
 _SEED = 1
-_ROWS = 100  # of strange levels that are looked at together
 
 
 class PrecisionElsewhere(SumElsewhere):
@@ -42,7 +41,8 @@ class PrecisionElsewhere(SumElsewhere):
 
     def __init__(self, prior: RowSum, blocks: Blocks, independent: Any, data: Mapping[Variable, Variable]) -> None:
         super().__init__(prior, None, data)
-        self._blocks, self._independent = blocks, independent
+        self._blocks: Blocks = blocks
+        self._independent = independent
         self._functions: dict[tuple[str, ...], Callable[..., Array]] = {}
 
     def _slopes(self, value: TensorVariable, z: TensorVariable) -> TensorVariable:
@@ -63,18 +63,12 @@ class PrecisionElsewhere(SumElsewhere):
         mean, rows = self._sparse_rows(point, names, [*x.by_row.values(), *x.others.values()], m)
         beside = np.zeros((1, m))
         for name, strange in x.strange.items():
-            other = [np.where(strange, 1, v) if k == name else v for k, v in x.by_row.items()]
-            moved = self._sparse_rows(point, names, [*other, *x.others.values()], m)
-            here = np.flatnonzero(strange)
-            for start in range(0, len(here), _ROWS):
-                some = here[start : start + _ROWS]
-                first = mean[:, some], rows.some(some)[None]
-                second = moved[0][:, some], moved[1].some(some)[None]
-                alone = own_normals(name, first, second)[0]
-                if (alone & ~self._independent).any():
-                    raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
-                beside[0, some] += (np.where(alone, first[1][0], 0.0) ** 2).sum(axis=1)
-                rows.values[some] *= ~np.take_along_axis(alone, rows.cells[some], axis=1)
+            owners = self._owners(point, name)
+            if (owners[~self._independent] >= 0).any():
+                raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
+            alone = strange[:, None] & (owners[rows.cells] == x.by_row[name][:, None])
+            beside += (np.where(alone, rows.values, 0.0) ** 2).sum(axis=1)
+            rows.values[alone] = 0.0
         return RowsOfNormals(rows, beside, mean)
 
     def __call__(self, point: PointType, x: NewData | OwnRows) -> NoReturn:
@@ -100,9 +94,4 @@ class PrecisionElsewhere(SumElsewhere):
             return self._by_function(np.asarray(function(*theta, numbers, *values)), m)
 
         still = argument(np.zeros(prior.n_normals))
-        rows = entries_of(lambda numbers: argument(numbers)[0] - still[0], self._blocks)
-        if rows is None:
-            units = np.eye(prior.n_normals)
-            every = coefficients(np.stack([argument(unit)[0] - still[0] for unit in units], axis=1))
-            rows = Entries(np.tile(np.arange(len(units)), (m, 1)), every.some(np.arange(m)), len(units))
-        return still, rows
+        return still, rows_of(lambda numbers: argument(numbers)[0] - still[0], self._blocks)

@@ -22,7 +22,7 @@ from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_alon
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
 from pymc_gpep.structure.process_term import cells_by_probes, probes
 
-__all__ = ["Blocks", "SparseSlopes", "entries_of"]
+__all__ = ["Blocks", "SparseSlopes", "entries_of", "rows_of"]
 
 _ONE_BY_ONE = 64  # numbers that are moved alone
 _SIDE_BY_SIDE = 8  # entries of a last axis, of which a value may take several
@@ -55,6 +55,15 @@ def entries_of(linear: Callable[[Array], Array], blocks: Blocks) -> Entries | No
                 found.append((here, np.full(here.size, place), values[here]))
     rows = len(linear(np.zeros(q)))
     return _padded(rows, q, found)
+
+
+def rows_of(linear: Callable[[Array], Array], blocks: Blocks) -> Entries:
+    """Return the coefficients of values that are linear in x, of which each number is moved alone where it must be."""
+    if (found := entries_of(linear, blocks)) is not None:
+        return found
+    q = sum(int(np.prod(shape)) for shape in blocks)
+    full = np.stack([linear(_unit(q, place)) for place in range(q)], axis=1)
+    return Entries(np.tile(np.arange(q), (len(full), 1)), full, q)
 
 
 def _tried(

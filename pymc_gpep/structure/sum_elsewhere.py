@@ -26,9 +26,10 @@ from pymc_gpep.structure.cross_covariance import new_inputs
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
-from pymc_gpep.structure.levels import levels_of, own_normals
+from pymc_gpep.structure.levels import NOT_ALIKE, levels_of, normals_of_one_level, of_each_level, owners_of, stand_ins
 from pymc_gpep.structure.row_parts import PartsElsewhere
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
+from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
 
 __all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data", "common_length"]
 
@@ -199,6 +200,8 @@ class SumElsewhere(Elsewhere):
             else "data={...} once what differs between rows is declared as pm.Data: here they depend on none."
         )
         self._made: dict[tuple[str, ...], tuple[_Rows, list[Elsewhere]]] = {}
+        self._blocks: Blocks = [(own.stop - own.start,) for own in prior.places.values()]
+        self._found: dict[str, NDArray[np.int64]] = {}  # owners of normals, by the data that say a level
         self._complete: set[tuple[str, ...]] = set()  # names of data that rows were computed from
 
     @property
@@ -257,6 +260,7 @@ class SumElsewhere(Elsewhere):
         m = common_length(lengths)
         spread = {name: np.repeat(value, m // max(len(value), 1), axis=0) for name, value in by_row.items()}
         strange: dict[str, NDArray[np.bool_]] = {}
+        counts: dict[str, int] = {}
         for name, values in spread.items():
             if name == _INPUTS:
                 continue
@@ -269,7 +273,10 @@ class SumElsewhere(Elsewhere):
                     f"data[{name!r}] has {values[outside][0]}, but its levels are 0 to {levels - 1}. Give "
                     "new_levels=True for the prior of a level that the model does not have."
                 )
-            spread[name], strange[name] = np.where(outside, 0, values), outside
+            strange[name], counts[name] = outside, levels
+        for name, outside in strange.items():
+            beside = [v for k, v in spread.items() if k != name and v.dtype.kind in "iu" and v.ndim == 1]
+            spread[name] = np.where(outside, stand_ins(outside, counts[name], beside), spread[name])
         return NewData(spread, others, m, strange)
 
     def _levels(self, name: str) -> int:
@@ -361,12 +368,29 @@ class SumElsewhere(Elsewhere):
             raise ValueError(self._refusal(names, m)) from error
         known = new.roots.copy()  # less what belongs to levels that the fit has no rows of
         for name, mask in x.strange.items():
-            wide = np.concatenate([mask, mask[-1:]]) if extra > m else mask
-            other = [np.where(wide, 1, v) if k == name else v for k, v in zip(x.by_row, values, strict=True)]
-            moved = function(point, [*other, *x.others.values()], extra)
-            alone = own_normals(name, (new.mean, new.roots), (moved.mean, moved.roots))
-            known[alone & wide[:, None]] = 0.0
+            alone = mask[:, None] & (self._owners(point, name) == x.by_row[name][:, None])
+            known[:, :m][:, alone] = 0.0
         return function, processes, new, known
+
+    def _owners(self, point: PointType, name: str) -> NDArray[np.int64]:
+        """Return the level of data that each standard normal belongs to alone, (q,); raises where levels differ."""
+        if name not in self._found:
+            prior, model = self._prior, self._prior.model
+            number = of_each_level(self._known[name], [self._argument])
+            if number is None:
+                raise ValueError(f"data[{name!r}] {NOT_ALIKE}")
+            if self._levels(name) == 1:
+                self._found[name] = normals_of_one_level(prior.places, number, prior.n_normals)
+                return self._found[name]
+            z = pt.vector("normals", shape=(prior.n_normals,), dtype="float64")
+            value_vars = [model.rvs_to_values[rv] for rv in prior.hyperparameters]
+            made = model.replace_rvs_by_values(prior.by_normals([number], z, seen=True))
+            function = graph_function(model, [*value_vars, z], graph_replace(made, self._data, strict=False)[0])
+            theta = [point[v.name] for v in value_vars]
+            mean = np.asarray(function(*theta, np.zeros(prior.n_normals)))
+            rows = rows_of(lambda normals: np.asarray(function(*theta, normals)) - mean, self._blocks)
+            self._found[name] = owners_of(name, mean, rows)
+        return self._found[name]
 
     def _compiled(self, names: tuple[str, ...]) -> tuple[_Rows, list[Elsewhere]]:
         """Return a function of a point and data, and the processes that are moved."""

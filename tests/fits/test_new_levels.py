@@ -6,7 +6,8 @@ import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.structure.levels import levels_of, own_normals
+from pymc_gpep.solvers.coefficients import Entries
+from pymc_gpep.structure.levels import levels_of, of_each_level, owners_of
 
 J, N, SD = 4, 12, 0.7
 GROUP = np.arange(N) % J
@@ -38,14 +39,61 @@ def test_a_level_that_is_not_there_is_refused(fit, value):
         fit.predict(data={"where": value, "x": 0.0}, progressbar=False)
 
 
-def test_a_new_level_of_levels_that_differ_is_refused():
+def walk():
+    return pm.GaussianRandomWalk("u", sigma=1.0, init_dist=pm.Normal.dist(0, 1), shape=J)
+
+
+def series():
+    return pm.AR("u", [0.6, 0.2], sigma=1.0, init_dist=pm.Normal.dist(0, 1), shape=J)
+
+
+def covariate():
+    return pm.Normal("u", pm.Normal("b", 0, 1) * (np.arange(J) > 1), SD, shape=J)
+
+
+def scales():
+    return pm.Normal("u", 0, np.repeat([1.0, 2.0], J // 2), shape=J)
+
+
+def in_districts():
+    return pm.Normal("u", pm.Normal("d", 0, 1, shape=2)[np.arange(J) // 2], SD, shape=J)
+
+
+@pytest.mark.parametrize("effects", [walk, series, covariate, scales, in_districts])
+def test_a_new_level_of_levels_that_differ_is_refused(effects):
     with pm.Model():
         where = pm.Data("where", GROUP)
-        walk = pm.GaussianRandomWalk("walk", sigma=1.0, init_dist=pm.Normal.dist(0, 1), shape=J)
-        pm.Bernoulli("y", logit_p=walk[where], observed=np.arange(N) % 3 == 0)
+        pm.Normal("y", effects()[where], 1.0, observed=np.arange(N) % 3)
         fit = pm.fit(method="ep", progressbar=False)
-    with pytest.raises(ValueError, match="differ a priori"):
-        fit.predict(data={"where": J}, new_levels=True, progressbar=False)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="differ a priori"):
+            fit.predict(data={"where": J}, new_levels=True, progressbar=False)
+
+
+def test_a_new_level_of_one_has_the_prior_given_the_others():
+    with pm.Model():
+        level = pm.Normal("level", 0, 1)
+        u = pm.Normal("u", level, SD, shape=1)
+        pm.Normal("y", u[pm.Data("where", np.zeros(N, int))], 1.0, observed=np.arange(N) % 3)
+        fit = pm.fit(method="ep", progressbar=False)
+    found = fit.predict(data={"where": [0, 5]}, new_levels=True, progressbar=False)
+    # The mean of N observations has variance SD² + 1/N, given the level, and averages 1.
+    kept = 1.0 / (1.0 + SD**2 + 1.0 / N)
+    assert_allclose(found["mean"], [(1.0 + SD**2) * kept, kept], atol=1e-8)
+    assert_allclose(found["variance"], [(1.0 + SD**2) * (1 - (1.0 + SD**2) * kept), 1.0 - kept + SD**2], atol=1e-8)
+
+
+def test_a_player_who_is_new_meets_any_other():
+    home, away = np.divmod(np.arange(J * J), J)
+    with pm.Model():
+        skill = pm.Normal("skill", 0.5, SD, shape=J)
+        mean = skill[pm.Data("home", home)] - skill[pm.Data("away", away)]
+        pm.Normal("y", mean, 1.0, observed=home - away)
+        fit = pm.fit(method="ep", progressbar=False)
+    found = fit.predict(data={"home": [9, 9, 1, 9], "away": [0, 1, 9, 8]}, new_levels=True, progressbar=False)
+    mean, sd = fit.effects("skill")["skill"].values
+    assert_allclose(found["mean"], [0.5 - mean[0], 0.5 - mean[1], mean[1] - 0.5, 0.0], atol=1e-8)
+    assert_allclose(found["variance"], SD**2 + np.array([*sd[[0, 1, 1]], SD]) ** 2, atol=1e-8)
 
 
 def test_levels_are_counted_where_data_select_by_their_values():
@@ -56,14 +104,32 @@ def test_levels_are_counted_where_data_select_by_their_values():
     assert levels_of(where, [u[where + 1]]) is None
 
 
+def entries(roots):
+    return Entries(np.tile(np.arange(roots.shape[1]), (len(roots), 1)), roots, roots.shape[1])
+
+
 def test_normals_of_one_level_alone():
-    roots = np.array([[[0.5, 2.0, 0.0, 0.3]]])
-    other = np.array([[[0.5, 0.0, 2.0, 0.3]]])
-    mean = np.zeros((1, 1))
-    assert own_normals("g", (mean, roots), (mean, other)).tolist() == [[[False, True, False, False]]]
-    for wrong in ((mean + 1, other), (mean, other * [1, 1, 2, 1]), (mean, other * [2, 1, 1, 1])):
-        with pytest.raises(ValueError, match="differ a priori"):
-            own_normals("g", (mean, roots), wrong)
+    roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
+    found = owners_of("g", np.ones(3), entries(roots))
+    assert found.tolist() == [-1, 0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("wrong", [(2, 4, 1.0), (2, 0, 0.1), (2, 1, 0.3)], ids=["own", "shared", "of two"])
+def test_a_last_level_that_differs_is_found(wrong):
+    roots = np.array([[0.5, 2.0, 0.0, 0.0, 0.0], [0.5, 0.0, 1.2, 1.6, 0.0], [0.5, 0.0, 0.0, 0.0, -2.0]])
+    roots[wrong[:2]] = wrong[2]
+    with pytest.raises(ValueError, match="differ a priori"):
+        owners_of("g", np.ones(3), entries(roots))
+    with pytest.raises(ValueError, match="differ a priori"):
+        owners_of("g", np.array([1.0, 1.0, 1.5]), entries(np.eye(3)))
+
+
+def test_data_that_do_more_than_select_have_no_numbers_of_levels():
+    where, u = pt.lvector("where"), pt.constant(np.zeros((5, 3)))
+    selected = u[where, 0] * u[where + pt.zeros_like(where)].shape[0]
+    assert of_each_level(where, [selected]).eval().shape == (5,)
+    assert of_each_level(where, [u[where, 0] + pt.zeros_like(where) + where.shape[0]]).eval().shape == (5,)
+    assert of_each_level(where, [u[where, 0] + where]) is None
 
 
 @pytest.mark.parametrize("mixed", [lambda x: x - x.mean(), lambda x: pt.cumsum(x), lambda x: x / x.std()])

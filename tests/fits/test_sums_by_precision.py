@@ -164,6 +164,22 @@ def test_predictions_of_a_level_that_is_new(case):
         assert_allclose(found[name], expected[name], rtol=1e-5, atol=1e-5, err_msg=name)
 
 
+def test_levels_of_several_groups_that_are_new_at_once(monkeypatch):
+    monkeypatch.setattr(precision_sum, "_MANY", 1)
+    monkeypatch.setattr(precision_sum, "_DEARER", 0.0)
+    with pm.Model():
+        u, v, w = pm.Normal("u", 0.5, 0.6, shape=J), pm.Normal("v", 0, 0.8, shape=T), pm.Normal("w", 1, 0.3, shape=1)
+        where, week, clinic = pm.Data("where", GROUP), pm.Data("week", WEEK), pm.Data("clinic", np.zeros(N, int))
+        pm.Normal("y", u[where] + v[week] + w[clinic], 1.0, observed=NUMBERS)
+        fit = pm.fit(method="ep", progressbar=False)
+    assert "By a sparse precision" in str(fit)
+    levels = {"where": [J, J, 0], "week": [T, 0, T], "clinic": [4, 4, 4]}
+    found = fit.predict(data=levels, new_levels=True, progressbar=False)
+    (first, sd), (other, other_sd) = (fit.effects(name)[name].values[:, 0] for name in ("u", "v"))
+    assert_allclose(found["mean"], [1.5, 1.5 + other, 1.0 + first], atol=1e-8)
+    assert_allclose(found["variance"] - 0.3**2, [1.0, 0.6**2 + other_sd**2, sd**2 + 0.8**2], atol=1e-8)
+
+
 @pytest.mark.parametrize("case", ["areas and noise, Laplace"], indirect=True)
 def test_areas_that_are_new_have_no_prior(case):
     with pytest.raises(ValueError, match="differ a priori"):
