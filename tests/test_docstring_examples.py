@@ -31,9 +31,10 @@ def names(shared):
     X, y = shared.X, shared.y
     county, x = np.arange(30) % 10, np.linspace(-1, 1, 30)
     with pm.Model(coords={"place": range(10)}):
-        effect, slope = pm.Normal("county", 0, 1, dims="place"), pm.Normal("slope", 0, 1)
+        effect = pm.Normal("county", 0, pm.HalfNormal("sigma", 1), dims="place")
+        slope = pm.Normal("slope", 0, 1)
         gpep.Probit("y", effect[county] + slope * x, observed=y == 2)
-        mixed = pm.fit(method="ep", progressbar=False)
+        mixed = pm.fit(method="ep", hyper="grid", progressbar=False)
     with pm.Model():
         f = pm.gp.Latent(cov_func=4.0 * pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X)
         gpep.Probit("y", f, observed=y == 2)

@@ -49,6 +49,10 @@ def plot_sensitivity(
     ------
     ValueError
         If a name is not in the table.
+
+    Examples
+    --------
+    >>> gpep.plots.plot_sensitivity(mixed.sensitivity("sigma", {"wide": pm.HalfNormal.dist(5)}), ["slope"])
     """
     priors = list(dict.fromkeys(table.index.get_level_values("prior")))
     fitted = table.loc[priors[0]]

@@ -132,7 +132,7 @@ def test_data_that_are_the_same_everywhere_need_not_be_given():
     [
         (None, r"'y' is given besides latent values differs .* data=\{'place': ...\}"),
         ({"place": 0.0}, r"differs between points.*data=\{'hours': ...\}"),
-        ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be numbers.*each of the 12 points"),
+        ({"place": 0.0, "hours": [1.0, 2.0]}, r"data\['hours'\] must be numbers.*each of the 12 rows"),
         ({"place": 0.0, "hours": ["a"] * 12}, r"data\['hours'\] must be numbers that fit"),
         ({"place": 0.0, "hours": np.nan}, r"data\['hours'\] must be numbers that fit"),
         ({"place": 0.0, "hours": -1.0}, "'y' at new points must be numbers of at least 0"),
