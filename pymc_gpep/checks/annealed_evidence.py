@@ -51,8 +51,8 @@ class AnnealedEvidence:
     ----------
     log_evidence : float
         Estimate by annealed importance sampling.
-        standard_error : float
-            Standard error of `log_evidence`, on the log scale, by the delta method.
+    standard_error : float
+        Standard error of `log_evidence`, on the log scale, by the delta method.
     thermodynamic : float
         Estimate by thermodynamic integration; NaN if the likelihood was zero somewhere on the way.
     thermodynamic_error : float
