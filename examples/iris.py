@@ -33,7 +33,7 @@ with pm.Model(coords={"species": iris.target_names, "flower": X.index}) as model
     f = gp.prior("f", X=X.to_numpy(), n_outputs=3, dims=("species", "flower"))
     gpep.MultinomialProbit("y", f.T, observed=y, dims="flower")
 
-    print("fitting; the first time, compiling takes some minutes", flush=True)
+    print("fitting; the first time, compiling takes up to a minute", flush=True)
     began = time.perf_counter()
     methods = {"nested EP": "nested_ep", "independent EP": "iep", "variational Bayes": "vb"}
     fits = {name: pm.fit(method=method, progressbar=False) for name, method in methods.items()}
