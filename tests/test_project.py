@@ -126,6 +126,19 @@ def test_kernels_are_called_where_arrays_are_worked_on():
     assert calls == []
 
 
+def test_forms_of_priors_are_known_where_they_are_made_alone():
+    """Rows of effects and sparse precisions are asked for what they say, and not for which of them they are."""
+    forms = {f"{kind}_{what}" for kind in ("row", "precision") for what in ("form", "prior", "posterior")}
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in MODULES
+        if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) not in {"solvers", "gaussians", "structure"}
+        for name, line in imports(ast.parse(path.read_text()))
+        if name.startswith("pymc_gpep.") and name.split(".")[-1] in forms
+    ]
+    assert found == []
+
+
 def brings(name: str) -> set[str]:
     """Libraries that importing a module brings: itself, or what a module of ours imports in turn."""
     path = (ROOT / name.replace(".", "/")).with_suffix(".py")

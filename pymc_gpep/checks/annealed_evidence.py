@@ -290,7 +290,7 @@ def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: st
     classifier = latent_model.processes
     labels, likelihood = observed(classifier, latent_model.values.data)(point)
     method = approximator(start, likelihood, {})
-    array, prior_type = prior.for_solver(method.by_rows)
+    array, prior_type = prior.for_solver(method.takes)
     solution = method.solve(array, prior.function_mean, labels, likelihood=likelihood, prior_type=prior_type)
     base = posterior_base(solution.posterior, prior) if np.isfinite(solution.mean).all() else None
     if base is None or not np.isfinite(base.log_normaliser):

@@ -18,8 +18,6 @@ except ImportError:  # not on Windows
 
 __all__ = ["available_memory", "check_memory"]
 
-_HELD = 2  # matrices of each function, and of all together, at the least: a covariance, and a factor of it
-_LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 _GIGABYTE = 1e9
 
 
@@ -38,14 +36,10 @@ def check_memory(
     learned : bool
         Whether derivatives in hyperparameters are wanted.
     prior_type : type, optional
-        The type of prior, which says how many columns a matrix has.
+        The type of prior, which says how many matrices there are, and how many columns each has.
     """
-    if prior_type.form.sparse:  # has no such matrix
-        return
     n, c = prior.n_points, prior.n_functions
-    columns, matrices = prior.n_normals, 1  # rows that stand apart from priors take no more
-    if prior_type.form.square:
-        columns, matrices = n, (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
+    matrices, columns = prior_type.matrices(c, n, prior.n_normals, learned and bool(prior.hyperparameters))
     needed, there = 8.0 * matrices * n * columns, available_memory()
     if needed <= there:
         return

@@ -63,7 +63,7 @@ def prior_array_of(
     Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
     """
     prior_type = prior_type_of(classifier, approximator)
-    bound = classifier.bound(data) if interpreted and not prior_type.form.square else None
+    bound = classifier.bound(prior_type, data) if interpreted else None
     return (prior_type, classifier.arrays[prior_type]()) if bound is None else bound
 
 
@@ -113,7 +113,7 @@ def prior_roots(
 
     None for Cholesky factors, and where a prior of the type is made of such factors.
     """
-    model, roots = classifier.model, classifier.roots() if prior_type.form.square else None
+    model, roots = classifier.model, None if prior_type.by_normals else classifier.roots()
     if roots is None:
         return None
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
