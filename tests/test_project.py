@@ -29,7 +29,6 @@ ROOMS = (
     "solvers",
     "gaussians",
     "likelihoods",
-    "selection",
     "approximations",
     "structure",
     "graph",
@@ -109,6 +108,19 @@ def test_imports_go_one_way():
             if name.split(".")[0] == "pymc_gpep" and ROOMS.index(room(name)) > ROOMS.index(own)
         ]
     assert upwards == []
+
+
+def test_rooms_stand_on_at_most_ten_floors():
+    """Each room stands one floor above the highest one that it imports from."""
+    below = {name: set() for name in ROOMS}
+    for path in MODULES:
+        own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        names = [name for name, _ in imports(ast.parse(path.read_text())) if name.split(".")[0] == "pymc_gpep"]
+        below[own] |= {room(name) for name in names} - {own, "__init__"}
+    floors = {}
+    for name in ROOMS[:-1]:  # the package itself names what all rooms offer
+        floors[name] = 1 + max((floors[other] for other in below[name]), default=0)
+    assert max(floors.values()) <= 10, floors
 
 
 def test_kernels_are_called_where_arrays_are_worked_on():

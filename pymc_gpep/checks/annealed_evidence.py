@@ -26,8 +26,8 @@ from pymc_gpep.checks.annealing import (
 )
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.hyper.weights import importance_estimate
-from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["Algebra", "BoundForm", "PriorForm"]
+__all__ = ["Algebra", "BoundForm", "PriorForm", "TakesForms"]
 
 
 class Algebra(Enum):
@@ -117,3 +117,11 @@ class BoundForm:
         """Return the form of an array."""
         made: PriorForm = self.kind(array, self.known)
         return made
+
+
+class TakesForms(Protocol):
+    """An approximation, as far as priors know it."""
+
+    def takes(self, form: Any, /) -> bool:
+        """Whether its solver takes a prior that is given in this form."""
+        ...

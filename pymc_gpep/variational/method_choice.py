@@ -8,9 +8,9 @@ import numpy as np
 import pymc as pm
 
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.graph.memory import available_memory
 from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.memory import available_memory
 
 __all__ = ["AUTO", "MethodChoice", "choose_method", "chosen"]
 
