@@ -25,6 +25,44 @@ class Algebra(Enum):
     FUNCTIONS = "sites that couple the functions of a point"
 
 
+@dataclass(frozen=True, eq=False)
+class BoundForm:
+    """Makes forms of arrays that have something in common, which data of a model fix.
+
+    Parameters
+    ----------
+    kind : type of PriorForm
+        Takes an array, and what is `known`.
+    known : object
+    """
+
+    kind: Any
+    known: Any
+
+    @property
+    def square(self) -> bool:
+        """See `PriorForm`."""
+        return bool(self.kind.square)
+
+    @property
+    def algebras(self) -> frozenset[Algebra]:
+        """See `PriorForm`."""
+        return frozenset(self.kind.algebras)
+
+    def __call__(self, array: Array) -> "PriorForm":
+        """Return the form of an array."""
+        made: PriorForm = self.kind(array, self.known)
+        return made
+
+
+class TakesForms(Protocol):
+    """An approximation, as far as priors know it."""
+
+    def takes(self, form: Any, /) -> bool:
+        """Whether its solver takes a prior that is given in this form."""
+        ...
+
+
 class PriorForm(ABC):
     """A prior covariance of c latent functions at n points.
 
@@ -87,41 +125,3 @@ class PriorForm(ABC):
     @abstractmethod
     def blocks(self, n_functions: int) -> SiteAlgebra:
         """The algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero."""
-
-
-@dataclass(frozen=True, eq=False)
-class BoundForm:
-    """Makes forms of arrays that have something in common, which data of a model fix.
-
-    Parameters
-    ----------
-    kind : type of PriorForm
-        Takes an array, and what is `known`.
-    known : object
-    """
-
-    kind: Any
-    known: Any
-
-    @property
-    def square(self) -> bool:
-        """See `PriorForm`."""
-        return bool(self.kind.square)
-
-    @property
-    def algebras(self) -> frozenset[Algebra]:
-        """See `PriorForm`."""
-        return frozenset(self.kind.algebras)
-
-    def __call__(self, array: Array) -> PriorForm:
-        """Return the form of an array."""
-        made: PriorForm = self.kind(array, self.known)
-        return made
-
-
-class TakesForms(Protocol):
-    """An approximation, as far as priors know it."""
-
-    def takes(self, form: Any, /) -> bool:
-        """Whether its solver takes a prior that is given in this form."""
-        ...
