@@ -16,9 +16,15 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["available_memory", "check_memory"]
+__all__ = ["available_memory", "check_memory", "least_memory"]
 
 _GIGABYTE = 1e9
+
+
+def least_memory(prior_type: type[DensePrior], c: int, n: int, q: int, learned: bool) -> float:
+    """Bytes that the matrices of a fit take at the least; see `DensePrior.matrices`."""
+    matrices, columns = prior_type.matrices(c, n, q, learned)
+    return 8.0 * matrices * n * columns
 
 
 def check_memory(
@@ -39,8 +45,9 @@ def check_memory(
         The type of prior, which says how many matrices there are, and how many columns each has.
     """
     n, c = prior.n_points, prior.n_functions
-    matrices, columns = prior_type.matrices(c, n, prior.n_normals, learned and bool(prior.hyperparameters))
-    needed, there = 8.0 * matrices * n * columns, available_memory()
+    size = c, n, prior.n_normals, learned and bool(prior.hyperparameters)
+    matrices, columns = prior_type.matrices(*size)
+    needed, there = least_memory(prior_type, *size), available_memory()
     if needed <= there:
         return
     names = []
