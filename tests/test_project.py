@@ -46,6 +46,7 @@ ROOMS = (
     "__init__",
 )
 SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
+LONGER = {"fits/fit.py", "structure/classifier.py"}  # what a fit is asked for; all that is read of a model
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 
@@ -77,6 +78,11 @@ def test_modules_say_what_they_are_and_what_they_export():
         if not ast.get_docstring(module) or (module.body[1:] and not exports):
             silent.append(str(path.relative_to(ROOT)))
     assert silent == []
+
+
+def test_files_are_short_enough_to_be_read_at_once():
+    longer = {str(path.relative_to(ROOT / "pymc_gpep")) for path in MODULES if path.read_text().count("\n") > 450}
+    assert longer <= LONGER
 
 
 def room(module: str) -> str:

@@ -37,7 +37,8 @@ from pymc_gpep.structure.processes import GPModel, with_functions
 from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.row_parts import PartsElsewhere, RowParts, row_parts
-from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
+from pymc_gpep.structure.row_sum import MovedProcess
+from pymc_gpep.structure.sum_elsewhere import SumElsewhere
 from pymc_gpep.structure.sum_values import SumValues
 
 __all__ = ["LatentSum"]
