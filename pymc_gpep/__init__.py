@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         SparseVI,
         VariationalBayes,
     )
+    from pymc_gpep.approximations.selection.selection import DenseRows
     from pymc_gpep.checks.annealed_evidence import AnnealedEvidence, annealed_evidence
     from pymc_gpep.checks.corrected_evidence import CorrectedEvidence
     from pymc_gpep.checks.importance import ImportanceCheck
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.pseudo_marginal import PseudoMarginal
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
-    from pymc_gpep.selection.selection import DenseRows
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.tables.columns import Columns, columns
     from pymc_gpep.variational.class_centres import class_centres
@@ -74,7 +74,7 @@ _HOME = {
     "Checkpoint": "fits.checkpoint",
     "Columns": "tables.columns",
     "CorrectedEvidence": "checks.corrected_evidence",
-    "DenseRows": "selection.selection",
+    "DenseRows": "approximations.selection.selection",
     "EP": "approximations",
     "EllipticalSlice": "sampling.elliptical_slice",
     "FactorialVariational": "approximations",

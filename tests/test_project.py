@@ -29,7 +29,6 @@ ROOMS = (
     "solvers",
     "gaussians",
     "likelihoods",
-    "selection",
     "approximations",
     "structure",
     "graph",
@@ -47,6 +46,7 @@ ROOMS = (
     "__init__",
 )
 SLOW_TO_IMPORT = {"arviz", "distributed", "jax", "matplotlib", "pyarrow", "sklearn"}
+LONGER = {"fits/fit.py", "structure/classifier.py"}  # what a fit is asked for; all that is read of a model
 TOP_LEVEL = ["pymc_gpep", "tests", "docs", "examples", "benchmarks", ".ci", ".github"]
 BUILT = {"__pycache__", "_build", "generated", "PKG-INFO", ".git"}  # the last is a file in a worktree of git
 
@@ -80,6 +80,11 @@ def test_modules_say_what_they_are_and_what_they_export():
     assert silent == []
 
 
+def test_files_are_short_enough_to_be_read_at_once():
+    longer = {str(path.relative_to(ROOT / "pymc_gpep")) for path in MODULES if path.read_text().count("\n") > 450}
+    assert longer <= LONGER
+
+
 def room(module: str) -> str:
     """The room of a module by its dotted name, `__init__` for the package itself."""
     _, *inside = module.split(".")
@@ -111,6 +116,19 @@ def test_imports_go_one_way():
     assert upwards == []
 
 
+def test_rooms_stand_on_at_most_ten_floors():
+    """Each room stands one floor above the highest one that it imports from."""
+    below = {name: set() for name in ROOMS}
+    for path in MODULES:
+        own = room(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        names = [name for name, _ in imports(ast.parse(path.read_text())) if name.split(".")[0] == "pymc_gpep"]
+        below[own] |= {room(name) for name in names} - {own, "__init__"}
+    floors = {}
+    for name in ROOMS[:-1]:  # the package itself names what all rooms offer
+        floors[name] = 1 + max((floors[other] for other in below[name]), default=0)
+    assert max(floors.values()) <= 10, floors
+
+
 def test_kernels_are_called_where_arrays_are_worked_on():
     """Above the approximations a status is all that is known of them, but for a sampler with kernels of its own."""
     upper = ROOMS[ROOMS.index("approximations") + 1 :]
@@ -124,6 +142,19 @@ def test_kernels_are_called_where_arrays_are_worked_on():
         if ".".join(name.split(".")[1:3]) not in own.get(str(path.relative_to(ROOT / "pymc_gpep")), ())
     ]
     assert calls == []
+
+
+def test_forms_of_priors_are_known_where_they_are_made_alone():
+    """Rows of effects and sparse precisions are asked for what they say, and not for which of them they are."""
+    forms = {f"{kind}_{what}" for kind in ("row", "precision") for what in ("form", "prior", "posterior")}
+    found = [
+        f"{path.relative_to(ROOT)}:{line} imports {name}"
+        for path in MODULES
+        if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) not in {"solvers", "gaussians", "structure"}
+        for name, line in imports(ast.parse(path.read_text()))
+        if name.startswith("pymc_gpep.") and name.split(".")[-1] in forms
+    ]
+    assert found == []
 
 
 def brings(name: str) -> set[str]:

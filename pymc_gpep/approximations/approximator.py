@@ -20,7 +20,7 @@ from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, PriorForm
 from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, Problem
 from pymc_gpep.solvers.run import Outcome, from_start_or_cold, run
 
@@ -74,10 +74,8 @@ class Approximator(ABC):
     """Whether what it has for an evidence is a lower bound, which may be far below."""
     matches_moments: ClassVar[bool] = False
     """Whether its posterior has mean and variance of the tilted distribution of each latent value."""
-    by_rows: ClassVar[bool] = False
-    """Whether its solver takes a prior by rows of coefficients (`RowForm`), too."""
-    by_precision: ClassVar[bool] = False
-    """Whether its solver takes a prior by a sparse precision (`PrecisionForm`), too."""
+    algebra: ClassVar[Algebra] = Algebra.MATRIX
+    """The ability of a prior that its solver asks for."""
     inverts_prior: ClassVar[bool] = False
     """Whether it needs the inverse of the prior covariance, which must then have one."""
     corrections: ClassVar[Mapping[str, Correction]] = {}
@@ -95,7 +93,7 @@ class Approximator(ABC):
     @classmethod
     def takes(cls, form: type[PriorForm]) -> bool:
         """Whether its solver takes a prior that is given in this form."""
-        return form.square or (cls.by_precision if form.sparse else cls.by_rows)
+        return cls.algebra in form.algebras
 
     @classmethod
     def first_likelihood(cls) -> Likelihood:
@@ -181,7 +179,7 @@ class Approximator(ABC):
         parameters : array (p, n), optional
             Parameters that the likelihood takes besides latent values at each point, where it is not bound to them.
         prior_type : type, optional
-            `DensePrior`, or `RowPrior` by coefficients (c, n, q), where `by_rows` says so.
+            `DensePrior`, or another of a form that `takes` says it takes, as `RowPrior` by coefficients (c, n, q).
 
         Returns
         -------

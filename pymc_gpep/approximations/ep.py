@@ -15,6 +15,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.ep_ladder import SCHEMES
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.scalar_ep import scalar_ep
 
@@ -52,8 +53,7 @@ class EP(AcceleratedEP):
     name: ClassVar[str] = "ep"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
     matches_moments: ClassVar[bool] = True
-    by_rows: ClassVar[bool] = True
-    by_precision: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTION
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 50.0
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP with site precisions of at least 0")
@@ -89,7 +89,7 @@ class EP(AcceleratedEP):
         """One for each point, of its latent value."""
         posterior = solution.posterior
         size = solution.mean.size
-        covariance = posterior.joint_covariance(posterior.prior.k, posterior.prior.k).reshape(size, size)
+        covariance = posterior.covariance_among(np.arange(size)).reshape(size, size)
         mean, variance = posterior.cavities(solution.mean, solution.cov)
         cavities = ScalarCavities(covariance, mean.reshape(size), variance.reshape(size))
         average = solution.likelihood.computation(GaussianAverage).terms

@@ -8,6 +8,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.approximations.limits import at_least, check_limits, fraction, one_of
 from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.approximations.selection.bound import ActiveBound
+from pymc_gpep.approximations.selection.greedy import choose_rows, include_rows
+from pymc_gpep.approximations.selection.scores import RANDOM, SCORE_NAMES
+from pymc_gpep.approximations.selection.selection import Places, RowPrior, Selection
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule
+from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import DensePosterior
@@ -16,12 +22,6 @@ from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.selection.bound import ActiveBound
-from pymc_gpep.selection.greedy import choose_rows, include_rows
-from pymc_gpep.selection.scores import RANDOM, SCORE_NAMES
-from pymc_gpep.selection.selection import Places, RowPrior, Selection
-from pymc_gpep.selection.site_rules.row_site_rule import RowSiteRule
-from pymc_gpep.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.team import one_blas_thread
 

@@ -11,6 +11,7 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 
@@ -41,8 +42,7 @@ class KL(AcceleratedBound):
 
     name: ClassVar[str] = "kl"
     needs: ClassVar[tuple[type, ...]] = (AverageLogDensity,)
-    by_rows: ClassVar[bool] = True
-    by_precision: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTION
     follows_parameters: ClassVar[bool] = True
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:

@@ -16,6 +16,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledCurvature
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import laplace_coupled
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["Laplace"]
@@ -45,7 +46,7 @@ class Laplace(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (CoupledCurvature,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
     corrections: ClassVar[Mapping[str, Correction]] = {
         "tk": Correction(

@@ -11,6 +11,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import BlockCurvature
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_block import laplace_block
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["LaplaceProbit"]
@@ -46,7 +47,7 @@ class LaplaceProbit(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (BlockCurvature,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @property

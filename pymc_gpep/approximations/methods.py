@@ -20,6 +20,7 @@ from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
 from pymc_gpep.approximations.quadratic_vb import QuadraticVB
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
+from pymc_gpep.approximations.selection.site_rules.row_site_rules import rows_can_be_chosen
 from pymc_gpep.approximations.sparse import SparseApproximation
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.approximations.sparse_vi import SparseVI
@@ -28,7 +29,6 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.selection.site_rules.row_site_rules import rows_can_be_chosen
 
 if TYPE_CHECKING:
     from pymc_gpep.approximations.ivm import IVM

@@ -13,6 +13,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["NaiveTAP"]
@@ -46,7 +47,7 @@ class NaiveTAP(Approximator):
 
     name: ClassVar[str] = "tap_naive"
     needs: ClassVar[tuple[type, ...]] = (GaussianAverage,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.VARIANCES
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)
 
     @classmethod

@@ -15,6 +15,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["NestedEP", "nested_factors"]
@@ -53,7 +54,7 @@ class NestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceFactors,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     schemes: ClassVar[tuple[str, ...]] = SCHEMES
     looseness: ClassVar[float] = 50.0
 

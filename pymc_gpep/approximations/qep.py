@@ -15,6 +15,7 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
 
@@ -88,7 +89,7 @@ class QEP(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (DifferenceQuadrature,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
 
     @property
     def site_form(self) -> SiteForm:

@@ -13,6 +13,7 @@ from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.softmax_qep import softmax_qep
 
@@ -58,7 +59,7 @@ class QEPSoftmax(AcceleratedEP):
 
     name: ClassVar[str] = "qep"
     needs: ClassVar[tuple[type, ...]] = (CoupledQuadrature,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
 
     @property
     def site_form(self) -> SiteForm:

@@ -11,6 +11,7 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import QuadraticBound
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.scalar_bound import bound_target, scalar_bound
 
@@ -44,8 +45,7 @@ class QuadraticVB(AcceleratedBound):
 
     name: ClassVar[str] = "vb"
     needs: ClassVar[tuple[type, ...]] = (QuadraticBound,)
-    by_rows: ClassVar[bool] = True
-    by_precision: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTION
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         terms = likelihood.computation(QuadraticBound).terms

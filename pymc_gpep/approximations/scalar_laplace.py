@@ -12,6 +12,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes, ScalarDensity
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
 from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 from pymc_gpep.solvers.smoothed_mode import smoothed_mode
 
@@ -46,8 +47,7 @@ class ScalarLaplace(Approximator):
 
     name: ClassVar[str] = "laplace"
     needs: ClassVar[tuple[type, ...]] = (ScalarDensity,)
-    by_rows: ClassVar[bool] = True
-    by_precision: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTION
     follows_parameters: ClassVar[bool] = True
     looseness: ClassVar[float] = 1e4
     schemes: ClassVar[tuple[str, ...]] = ("Newton's method",)

@@ -98,7 +98,7 @@ def difference_cavities(solution: Solution, alpha: Array, beta: Array) -> Scalar
     # What takes the differences f_y − f_j of a point to the means of its g.
     reaction = np.eye(c - 1) - (alpha / total[:, None])[:, None, :]
 
-    cov = posterior.joint_covariance(posterior.prior.k, posterior.prior.k)
+    cov = posterior.covariance_among(points)
     cov = cov[y, points][:, None] - cov[others, points[:, None]]
     cov = cov[:, :, y, points][..., None] - cov[:, :, others, points[:, None]]
     cov = np.einsum("iab,ibjd->iajd", reaction, cov)

@@ -26,8 +26,8 @@ from pymc_gpep.checks.annealing import (
 )
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.hyper.weights import importance_estimate
-from pymc_gpep.sampling.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
@@ -290,7 +290,7 @@ def _base(latent_model: LatentModel, point: PointType, prior: Sampled, start: st
     classifier = latent_model.processes
     labels, likelihood = observed(classifier, latent_model.values.data)(point)
     method = approximator(start, likelihood, {})
-    array, prior_type = prior.for_solver(method.by_rows)
+    array, prior_type = prior.for_solver(method.takes)
     solution = method.solve(array, prior.function_mean, labels, likelihood=likelihood, prior_type=prior_type)
     base = posterior_base(solution.posterior, prior) if np.isfinite(solution.mean).all() else None
     if base is None or not np.isfinite(base.log_normaliser):

@@ -20,12 +20,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.ellipse import elliptical_slice
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled
 from pymc_gpep.hyper.weights import Estimate
-from pymc_gpep.sampling.ellipse import elliptical_slice
 
 __all__ = [
     "Base",

@@ -21,13 +21,13 @@ from pymc_gpep.fits.prediction import (
 )
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import GPClassifier, read_classifier
 from pymc_gpep.structure.cross_covariance import CrossCovariance, as_gps, new_inputs
 from pymc_gpep.structure.drawn_sums import DrawnSum
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.natural_scale import unconstrain
 from pymc_gpep.structure.prior_functions import prior_moments
 

@@ -7,12 +7,12 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.selection.selection import Selection
 from pymc_gpep.array_types import Array
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.latent_functions import without_common
 from pymc_gpep.hyper.trace import Trace
-from pymc_gpep.selection.selection import Selection
 from pymc_gpep.structure import GPClassifier
 
 __all__ = [

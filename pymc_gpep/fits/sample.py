@@ -18,11 +18,11 @@ from pymc_gpep.fits import datasets
 from pymc_gpep.fits.conditional import Conditional
 from pymc_gpep.fits.labels import plain_dims
 from pymc_gpep.fits.recorder import Recorder
+from pymc_gpep.graph.memory import available_memory
 from pymc_gpep.hyper import HyperPosterior
 from pymc_gpep.hyper.block_functions import BlockFunctions
 from pymc_gpep.hyper.log_posterior import Gps
 from pymc_gpep.structure import GPClassifier
-from pymc_gpep.structure.memory import available_memory
 
 __all__ = [
     "draw_functions", "draw_variables", "recorded", "sampled_functions", "sampled_variables", "standard_normals",

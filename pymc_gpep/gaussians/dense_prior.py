@@ -1,22 +1,24 @@
 """A Gaussian prior of latent values by its mean and dense covariance, factorised once for all."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_solve, solve_triangular
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
 from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.prior_form import BoundForm, PriorForm
 
-__all__ = ["DensePrior", "check_finite"]
-
+__all__ = ["BoundPrior", "DensePrior", "check_finite"]
 
 _SYMMETRY = 1e-8  # relative: covariance functions are symmetric to rounding
+_HELD = 2  # matrices of each function, and of all together, at the least: a covariance, and a factor of it
+_LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 
 
 def check_finite(arrays: Mapping[str, Array]) -> None:
@@ -42,6 +44,10 @@ class DensePrior(Prior):
 
     form: ClassVar[type[PriorForm]] = DenseForm
     """How solvers are given it."""
+    by_normals: ClassVar[bool] = False
+    """Whether its whitened values are the numbers that a model's latent functions are made of."""
+    takes_signs: ClassVar[bool] = False
+    """Whether its posteriors take sites with negative precisions."""
 
     def __init__(self, k: Array, mean: Array) -> None:
         # Kernels are compiled for arrays that are contiguous and writeable.
@@ -93,9 +99,37 @@ class DensePrior(Prior):
         """The array that solvers are given, which is the covariance."""
         return self.k
 
-    def for_solver(self, by_rows: bool) -> "tuple[Array, type[DensePrior]]":
+    def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> "tuple[Array, type[DensePrior]]":
         """The array that a solver takes, and the prior that is made of it; see `NormalsPrior`."""
         return self.array, DensePrior
+
+    @property
+    def maker(self) -> Any:
+        """The maker of priors of the same form, from an array and a mean."""
+        return type(self)
+
+    @classmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        """How many matrices with n rows a fit holds at the least, and how many columns each has.
+
+        Parameters
+        ----------
+        c, n, q : int
+            Numbers of functions, of points, and of standard normals.
+        learned : bool
+            Whether derivatives in hyperparameters are wanted.
+        """
+        return (_LEARNED if learned else _HELD) * (1 + c), n
+
+    @classmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        """How many numbers the matrices of a solution hold; `known` is what data fix of the prior."""
+        return (c * n) ** 2
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        """A sentence that says what matrices are made of, empty where that is usual."""
+        return ""
 
     @property
     def function_mean(self) -> Array:
@@ -106,6 +140,37 @@ class DensePrior(Prior):
     def variances(self) -> Array:
         """Prior variances, (1 or c, n)."""
         return self.k.diagonal(axis1=1, axis2=2)
+
+    @property
+    def n_normals(self) -> int:
+        """How many numbers each function is known by, which are its values here."""
+        return self.shape[1]
+
+    @property
+    def own(self) -> Array:
+        """Prior variances of what functions are known by, (1 or c, n)."""
+        return self.variances
+
+    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
+        """Prior covariances (1 or c, n, s) of some points with what functions are known by, and variances.
+
+        Covariances of a point with itself are NaN.
+        """
+        cross = self.among(some, np.arange(self.shape[1]))
+        cross[:, np.arange(some.size), some] = np.nan
+        return cross, self.variances[:, some]
+
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        """Prior covariances (1 or c, s, t) of some points (s,) with others (t,)."""
+        return self.k[:, points][..., others]
+
+    def some(self, points: NDArray[np.int64]) -> "DensePrior":
+        """Return the prior at some points (s,)."""
+        return DensePrior(self.k[:, points][:, :, points], self.mean[:, points])
+
+    def combined(self, matrix: Array) -> Array:
+        """L S (n, p) of S (n, p), for one function."""
+        return np.asarray(self.roots[0] @ matrix)
 
     @cached_property
     def roots(self) -> Array:
@@ -213,3 +278,46 @@ class DensePrior(Prior):
             spread = solve_triangular(root, between.T, lower=True)
             variances[own] = np.maximum(k_new[i % len(k_new)] - (spread**2).sum(axis=0), 0.0)
         return means, variances
+
+
+@dataclass(frozen=True, eq=False)
+class BoundPrior:
+    """Makes priors that have something in common, which data of a model fix, as a type of priors makes them.
+
+    Parameters
+    ----------
+    kind : type of DensePrior
+        Takes an array, a mean, and what is `known`.
+    known : object
+    """
+
+    kind: Any
+    known: Any
+
+    @cached_property
+    def form(self) -> BoundForm:
+        """See `DensePrior`."""
+        return BoundForm(self.kind.form, self.known)
+
+    @property
+    def by_normals(self) -> bool:
+        """See `DensePrior`."""
+        return bool(self.kind.by_normals)
+
+    def __call__(self, array: Array, mean: Array) -> DensePrior:
+        """Return the prior of an array."""
+        made: DensePrior = self.kind(array, mean, self.known)
+        return made
+
+    def checked(self, array: ArrayLike, mean: ArrayLike) -> DensePrior:
+        """Return the prior of arrays that may be anything; see the type of priors."""
+        made: DensePrior = self.kind.checked(array, mean, self.known)
+        return made
+
+    def entries(self, c: int, n: int, q: int) -> int:
+        """See `DensePrior`."""
+        return int(self.kind.entries(c, n, q, self.known))
+
+    def algebra(self, n: int, q: int) -> str:
+        """See `DensePrior`."""
+        return str(self.kind.algebra(n, q, self.known))

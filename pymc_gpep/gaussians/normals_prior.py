@@ -1,6 +1,6 @@
 """The prior of independent standard normals that latent functions are made of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -11,6 +11,7 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.prior_form import PriorForm
 
 __all__ = ["NormalsPrior"]
 
@@ -31,6 +32,8 @@ class NormalsPrior(Prior):
     supported : bool
         Whether hyperparameters are where the model has a density.
     """
+
+    of_values = False
 
     def __init__(
         self, function_mean: Array, rows: Coefficients, roots: Sequence[Array] = (), supported: bool = True
@@ -75,16 +78,16 @@ class NormalsPrior(Prior):
         total[np.diag_indices(len(total))] += 1.0
         return total
 
-    def for_solver(self, by_rows: bool) -> tuple[Array, type[DensePrior]]:
+    def for_solver(self, takes: Callable[[type[PriorForm]], bool]) -> tuple[Array, type[DensePrior]]:
         """The array that a solver takes, and the prior that is made of it: by rows if that can be had and is smaller.
 
         Parameters
         ----------
-        by_rows : bool
-            Whether the solver takes rows.
+        takes : callable
+            Whether the solver takes a form.
         """
         _, n, q = self.full.shape
-        if by_rows and q < n:
+        if takes(RowPrior.form) and q < n:
             return self.full, RowPrior
         return np.matmul(self.full, self.full.swapaxes(1, 2)), DensePrior
 

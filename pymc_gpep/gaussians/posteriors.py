@@ -18,10 +18,10 @@ from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 
-__all__ = ["make_posterior", "posterior_class", "posterior_of", "whitening_of", "whitens"]
+__all__ = ["POSTERIORS", "make_posterior", "posterior_class", "posterior_of", "whitening_of", "whitens"]
 
 
-_POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
+POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.COUPLED): CoupledPosterior,
     (DensePrior, SiteForm.BLOCK): BlockPosterior,
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
@@ -32,6 +32,7 @@ _POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
     (PrecisionPrior, SiteForm.INDEPENDENT): PrecisionPosterior,
 }
+"""Posteriors by the types of their priors, and the forms of their sites."""
 
 
 _SCALAR = (SiteForm.COUPLED, SiteForm.INDEPENDENT)
@@ -46,10 +47,10 @@ def posterior_class(prior: type[Prior], form: SiteForm) -> type[DensePosterior]:
     ValueError
         If there is no such posterior.
     """
-    if (prior, form) not in _POSTERIORS:
-        known = ", ".join(f"{own.__name__} with {sites} sites" for own, sites in _POSTERIORS)
+    if (prior, form) not in POSTERIORS:
+        known = ", ".join(f"{own.__name__} with {sites} sites" for own, sites in POSTERIORS)
         raise ValueError(f"There is no posterior of {prior.__name__} with {form} sites; there are those of {known}.")
-    return _POSTERIORS[prior, form]
+    return POSTERIORS[prior, form]
 
 
 def make_posterior(
@@ -74,7 +75,7 @@ def posterior_of(prior: DensePrior, sites: Sites) -> DensePosterior:
 
 def _with_signs(prior: DensePrior, form: SiteForm, precision: Array) -> DensePrior:
     """The same prior in a form that takes negative precisions, where there are any."""
-    if form is not SiteForm.INDEPENDENT or isinstance(prior, RowPrior) or not (precision < 0.0).any():
+    if form is not SiteForm.INDEPENDENT or prior.takes_signs or not (precision < 0.0).any():
         return prior
     return RootedPrior(prior)
 

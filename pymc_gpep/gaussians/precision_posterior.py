@@ -4,6 +4,7 @@ from functools import cached_property
 from typing import Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE
@@ -11,7 +12,7 @@ from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.gaussians.sites import Sites
-from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.coefficients import Coefficients, Entries
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 
 __all__ = ["PrecisionPosterior"]
@@ -69,6 +70,19 @@ class PrecisionPosterior(RowPosterior):
     def at_coefficients(self, rows: Coefficients, beside: Array, prior_mean: Array) -> tuple[Array, Array]:
         variance = self.variances_of(rows) + beside[0]
         return prior_mean + rows.products(self.centre)[None], variance[:, None, None]
+
+    def root_among(self, points: NDArray[np.intp]) -> Array:
+        return self.covariance.halved(self.prior.at(points)[0])[None]
+
+    def whitened(self) -> tuple[Array, Array]:
+        """Mean and variance (1, q) of x."""
+        q = self.prior.n_normals
+        one_each = Entries(np.arange(q)[:, None], np.ones((q, 1)), q)
+        return self.centre[None], self.variances_of(one_each)[None]
+
+    def whitened_covariance(self) -> Array:
+        """Covariance (1, q, 1, q) of x."""
+        return self.covariance.solve(np.eye(self.prior.n_normals))[None, :, None]
 
     def _halved(self, vectors: Array) -> Array:
         return np.stack([self.covariance.halved(own.T).T for own in vectors])

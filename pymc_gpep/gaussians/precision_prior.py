@@ -1,6 +1,5 @@
 """A Gaussian prior of one latent function by rows of few coefficients, and a sparse precision of what they multiply."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,14 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior, check_finite
+from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior, check_finite
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.solvers.coefficients import Coefficients
-from pymc_gpep.solvers.precision_form import BoundPrecision, PrecisionForm
+from pymc_gpep.solvers.coefficients import Coefficients, Entries
+from pymc_gpep.solvers.precision_form import PrecisionForm
 from pymc_gpep.solvers.precision_structure import PrecisionStructure
+from pymc_gpep.solvers.prior_form import BoundForm
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 
-__all__ = ["BoundPrecisionPrior", "PrecisionPrior"]
+__all__ = ["PrecisionPrior"]
 
 
 class PrecisionPrior(DensePrior):
@@ -32,11 +32,52 @@ class PrecisionPrior(DensePrior):
     """
 
     form: ClassVar[Any] = PrecisionForm
+    by_normals = True
+    takes_signs = True
 
     def __init__(self, array: Array, mean: Array, structure: PrecisionStructure) -> None:
         self.mean = np.require(mean, np.float64, ["C", "W"])
         self.as_form = PrecisionForm(array, structure)
-        self.form = BoundPrecision(structure)  # type: ignore[misc]  # solvers are given it with this structure
+        self.form = BoundForm(PrecisionForm, structure)  # type: ignore[misc]  # solvers are given it with this structure
+
+    @classmethod
+    def checked(  # type: ignore[override]  # entries are nowhere without a structure
+        cls, array: ArrayLike, mean: ArrayLike, structure: PrecisionStructure
+    ) -> "PrecisionPrior":
+        """Make a prior of arrays that may be anything.
+
+        Raises
+        ------
+        ValueError
+            Naming the argument, if a shape does not fit or a value is not finite.
+        """
+        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
+        numbers = np.asarray(array, dtype=np.float64)
+        n, size = len(structure.cells), structure.cells.size + len(structure.first)
+        if means.shape != (1, n) or numbers.shape != (1, 1, size):
+            raise ValueError(
+                f"mean must be (1, {n}) and coefficients with a precision (1, 1, {size}), but they have the shapes "
+                f"{means.shape} and {numbers.shape}."
+            )
+        check_finite({"mean": means, "coefficients": numbers})
+        return cls(numbers, means, structure)
+
+    @property
+    def maker(self) -> BoundPrior:
+        return BoundPrior(PrecisionPrior, self.structure)
+
+    @classmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        return 0, q
+
+    @classmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        return int(known.posterior.entries)
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        entries = known.posterior.entries
+        return f"By a sparse precision: {n} rows of {q} numbers, with {entries} entries in its factor."
 
     @property
     def array(self) -> Array:
@@ -79,9 +120,31 @@ class PrecisionPrior(DensePrior):
     def check(self) -> None:
         _ = self.precision
 
+    @property
+    def own(self) -> Array:
+        """Ones (1, 1): what is known of a row is one number, of variance 1."""
+        return np.ones((1, 1))
+
+    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
+        return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
+
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        return self.at(points) @ self.as_form.covariances_of_rows(self.at(others)[0]).T
+
+    def combined(self, matrix: Array) -> Array:
+        return self.rows.combined(matrix)
+
     def at(self, points: NDArray[np.int64]) -> Array:
         """Return A (1, s, q) at some points (s,)."""
         return self.rows.some(points)[None]
+
+    def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
+        """Return A (s, q) at some points (s,), as `rows`."""
+        return Entries(self.structure.cells[points], self.as_form.values[points], self.n_normals)
+
+    def known_variances(self, rows: Coefficients) -> Array:
+        """Return the prior variances (m,) of T x, of rows T (m, q)."""
+        return self.precision.variances(rows)
 
     def some(self, points: NDArray[np.int64]) -> "PrecisionPrior":
         """Return the prior at some points (s,)."""
@@ -110,38 +173,3 @@ class PrecisionPrior(DensePrior):
     def whitened_slope(self, slope: Array) -> Array:
         """Q⁻¹ Aᵀ s (1, q) of s (1, n): the posterior mean of x, where s are its weights b."""
         return self.precision.solve(self.rows.sums(slope[0]))[None]
-
-
-@dataclass(frozen=True, eq=False)
-class BoundPrecisionPrior:
-    """Makes priors with the same structure, as the type `RowPrior` makes them of an array."""
-
-    structure: PrecisionStructure
-
-    @cached_property
-    def form(self) -> BoundPrecision:
-        """See `PrecisionPrior`."""
-        return BoundPrecision(self.structure)
-
-    def __call__(self, array: Array, mean: Array) -> PrecisionPrior:
-        """Return the prior of an array."""
-        return PrecisionPrior(array, mean, self.structure)
-
-    def checked(self, array: ArrayLike, mean: ArrayLike) -> PrecisionPrior:
-        """Make a prior of arrays that may be anything.
-
-        Raises
-        ------
-        ValueError
-            Naming the argument, if a shape does not fit or a value is not finite.
-        """
-        means = np.atleast_2d(np.asarray(mean, dtype=np.float64))
-        numbers = np.asarray(array, dtype=np.float64)
-        size = self.structure.cells.size + len(self.structure.first)
-        if means.shape != (1, len(self.structure.cells)) or numbers.shape != (1, 1, size):
-            raise ValueError(
-                f"mean must be (1, {len(self.structure.cells)}) and coefficients with a precision (1, 1, {size}), but "
-                f"they have the shapes {means.shape} and {numbers.shape}."
-            )
-        check_finite({"mean": means, "coefficients": numbers})
-        return PrecisionPrior(numbers, means, self.structure)

@@ -1,6 +1,7 @@
 """Gaussian priors of latent functions: what those who sample and check ask of one, whatever its form."""
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 
@@ -32,6 +33,8 @@ class Prior(ABC):
     """
 
     mean: Array
+    of_values: ClassVar[bool] = True
+    """Whether what is sampled is latent values."""
 
     def check(self) -> None:  # noqa: B027  there may be nothing to check
         """Raise a NotPositiveDefiniteError where there is no such Gaussian."""

@@ -4,15 +4,17 @@ from functools import cached_property
 from typing import ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
+from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, PointsElsewhere
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, Sites
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
+from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.row_factor import precision_factor
 from pymc_gpep.solvers.site_precisions import (
     BlockPrecisions,
@@ -112,6 +114,37 @@ class RowPosterior(DensePosterior):
         every = np.arange(len(prior_mean))
         cov[:, every, every] += beside.T
         return prior_mean + rows.products(self.normals.mean[0]).reshape(prior_mean.shape), cov
+
+    def at(self, points: PointsElsewhere) -> tuple[Array, Array, Block]:
+        rows, beside, prior_mean = points.by_normals()
+        known = self.prior.known_variances(rows).reshape(beside.shape)
+        mean, cov = self.at_coefficients(rows, beside, prior_mean)
+        return mean, cov, Block(np.sqrt(known)[:, None], beside + known, prior_mean)
+
+    def draw_at(self, rng: np.random.Generator, f: Array, z: Array, points: PointsElsewhere) -> Array:
+        rows, beside, prior_mean = points.by_normals()
+        values = prior_mean + np.stack([rows.products(each).reshape(prior_mean.shape) for each in z[:, 0]])
+        return np.asarray(values + np.sqrt(beside) * rng.standard_normal(values.shape))
+
+    def at_left_out(self, whole: RowPrior, i: int) -> tuple[Array, Array]:  # type: ignore[override]
+        beside = np.zeros((len(whole.mean), 1))
+        return self.at_coefficients(whole.rows_at(np.array([i])), beside, whole.mean[:, [i]])
+
+    def covariance_among(self, points: NDArray[np.intp]) -> Array:
+        half = self.root_among(points)
+        return np.asarray(np.einsum("kiq,ljq->kilj", half, half, optimize=True))
+
+    def root_among(self, points: NDArray[np.intp]) -> Array:
+        return self.prior.at(points) @ self._root.T
+
+    def whitened(self) -> tuple[Array, Array]:
+        """Mean and variance (1, q) of z."""
+        root = self._root
+        return self.normals.mean, np.einsum("ij,ij->j", root, root)[None]
+
+    def whitened_covariance(self) -> Array:
+        """Covariance (1, q, 1, q) of z."""
+        return np.asarray(self._root.T @ self._root)[None, :, None]
 
     def predict(self, k_cross: Array, k_new: Array, prior_mean: Array) -> tuple[Array, Array]:
         cross = np.broadcast_to(k_cross, (*prior_mean.shape, self.prior.shape[1]))

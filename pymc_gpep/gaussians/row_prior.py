@@ -1,6 +1,5 @@
 """A Gaussian prior of latent functions by rows of coefficients of independent standard normals."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -8,13 +7,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior, check_finite
+from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior, check_finite
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.solvers.coefficients import Coefficients
-from pymc_gpep.solvers.row_form import BoundRows, RowForm
+from pymc_gpep.solvers.function_rows import rows_of_functions
+from pymc_gpep.solvers.prior_form import BoundForm
+from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.solvers.signed_posterior import covariance_root
 
-__all__ = ["BoundRowPrior", "RootedPrior", "RowPrior"]
+__all__ = ["RootedPrior", "RowPrior"]
 
 
 class RowPrior(DensePrior):
@@ -32,12 +33,14 @@ class RowPrior(DensePrior):
     """
 
     form: ClassVar[Any] = RowForm
+    by_normals = True
+    takes_signs = True
 
     def __init__(self, array: Array, mean: Array, base: Coefficients | None = None) -> None:
         self.mean = np.require(mean, np.float64, ["C", "W"])
-        self._form = RowForm(array, base)
+        self._form, self._base = RowForm(array, base), base
         if base is not None:
-            self.form = BoundRows(base)  # type: ignore[misc]  # solvers are given it with these rows
+            self.form = BoundForm(RowForm, base)  # type: ignore[misc]  # solvers are given it with these rows
 
     @classmethod
     def checked(cls, array: ArrayLike, mean: ArrayLike, base: Coefficients | None = None) -> "RowPrior":
@@ -80,9 +83,53 @@ class RowPrior(DensePrior):
         """Prior variances, (c, n)."""
         return self._form.variances
 
+    def check(self) -> None:
+        """J Jᵀ always is a covariance."""
+
+    @property
+    def maker(self) -> Any:
+        return RowPrior if self._base is None else BoundPrior(RowPrior, self._base)
+
+    @classmethod
+    def matrices(cls, c: int, n: int, q: int, learned: bool) -> tuple[int, int]:
+        return 1, q  # rows that stand apart from priors take no more
+
+    @classmethod
+    def entries(cls, c: int, n: int, q: int, known: Any = None) -> int:
+        return n * q
+
+    @classmethod
+    def algebra(cls, n: int, q: int, known: Any = None) -> str:
+        return f"By rows: {n} rows of {q} standard normals."
+
+    @property
+    def own(self) -> Array:
+        """Ones (c, 1): what is known of a row is one number, of variance 1."""
+        return np.ones((len(self.mean), 1))
+
+    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
+        return np.sqrt(self.variances[:, some, None]), self.variances[:, some]
+
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        return self.at(points) @ self.at(others).swapaxes(1, 2)
+
+    def some(self, points: NDArray[np.int64]) -> "RowPrior":
+        return RowPrior(self.at(points), self.mean[:, points])
+
+    def combined(self, matrix: Array) -> Array:
+        return self.rows.combined(matrix)
+
     def at(self, points: NDArray[np.int64]) -> Array:
         """Return J (c, s, q) at some points (s,)."""
         return self._form.coefficients_at(points)
+
+    def rows_at(self, points: NDArray[np.int64]) -> Coefficients:
+        """Return J (cs, q) at some points (s,), as `rows`."""
+        return rows_of_functions(self.at(points))
+
+    def known_variances(self, rows: Coefficients) -> Array:
+        """Return the prior variances (m,) of T z, of rows T (m, q)."""
+        return rows.variances(np.eye(self.n_normals))
 
     @cached_property
     def roots(self) -> Array:
@@ -134,23 +181,3 @@ class RootedPrior(RowPrior):
     def k(self) -> Array:  # type: ignore[override]
         """The covariances (1 or c, n, n)."""
         return self._given.k
-
-
-@dataclass(frozen=True, eq=False)
-class BoundRowPrior:
-    """Makes priors of B (1, r, q) with the same rows A, as the type `RowPrior` makes them of J."""
-
-    base: Coefficients
-
-    @cached_property
-    def form(self) -> BoundRows:
-        """See `RowPrior`."""
-        return BoundRows(self.base)
-
-    def __call__(self, array: Array, mean: Array) -> RowPrior:
-        """Return the prior of J = A B."""
-        return RowPrior(array, mean, self.base)
-
-    def checked(self, array: ArrayLike, mean: ArrayLike) -> RowPrior:
-        """See `RowPrior`."""
-        return RowPrior.checked(array, mean, self.base)

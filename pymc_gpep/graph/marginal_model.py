@@ -10,9 +10,9 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations import Approximator, approximator
 from pymc_gpep.graph.evidence import Evidence
+from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.graph.other_variables import add_others
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.prior_functions import check_moments, prior_moments, prior_type_of
 
 __all__ = ["MarginalModel", "marginalize"]

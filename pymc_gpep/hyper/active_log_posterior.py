@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from pymc.blocking import PointType
 
 from pymc_gpep.approximations.ivm import IVM, ActiveSolution, RowSample, active_prior, sites_of
+from pymc_gpep.approximations.selection.bound import ActiveBound
+from pymc_gpep.approximations.selection.selection import Selection
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.active_posterior import ActivePosterior
@@ -28,8 +30,6 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINIT
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.selection.bound import ActiveBound
-from pymc_gpep.selection.selection import Selection
 from pymc_gpep.solvers.inducing import Block, row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.inducing_blocks import InducingBlocks

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.block_functions import AnchoredPosterior, BlockFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
@@ -19,7 +20,6 @@ from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.sparse_contract import LeftOut
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
-from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.prior_functions import prior_moments
 
 __all__ = ["FEW", "OVER_FITTED", "BlockLogPosterior"]

@@ -1,6 +1,6 @@
 """Latent functions whose posterior is that of all rows together."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,9 +16,9 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
-from pymc_gpep.solvers.inducing import Block, row_blocks
+from pymc_gpep.solvers.inducing import row_blocks
 from pymc_gpep.solvers.sparse_contract import LeftOut
-from pymc_gpep.structure.latent_prior import Elsewhere
+from pymc_gpep.structure.latent_prior import Elsewhere, There
 
 __all__ = ["DenseFunctions", "leave_one_out_moments"]
 
@@ -42,7 +42,14 @@ class DenseFunctions(LatentFunctions):
     roots : callable, optional
         Function that computes factors (c, n, q) of the prior covariance that the model's variables belong to, where
         these are not its Cholesky factors.
+
+    Attributes
+    ----------
+    posterior : DensePosterior
+        The posterior of the solution, which is asked for all that depends on the form of the prior.
     """
+
+    posterior: DensePosterior
 
     def __init__(
         self,
@@ -53,10 +60,10 @@ class DenseFunctions(LatentFunctions):
         names: str,
         roots: Callable[[], Array] | None = None,
     ) -> None:
-        self.solution, self._roots = solution, roots
+        self.solution, self.posterior, self._roots = solution, solution.posterior, roots
         self._approximator, self._point, self._make, self._names = approximator, point, elsewhere, names
-        self.n_functions, self.n_points = solution.posterior.prior.shape
-        self.size = self.n_points
+        self.n_functions, self.n_points = self.posterior.prior.shape
+        self.size = self.posterior.prior.n_normals
 
     @cached_property
     def _elsewhere(self) -> Elsewhere:
@@ -88,8 +95,7 @@ class DenseFunctions(LatentFunctions):
     @property
     def own(self) -> Array:
         """See `LatentFunctions`."""
-        variances: Array = self.solution.posterior.prior.variances
-        return variances
+        return self.posterior.prior.own
 
     def prior_at(self, inputs: Any) -> tuple[Array, Array, Array]:
         """See `LatentFunctions`."""
@@ -97,9 +103,7 @@ class DenseFunctions(LatentFunctions):
 
     def at(self, inputs: Any) -> NewRows:
         """See `LatentFunctions`."""
-        cross, variance, prior_mean = self.prior_at(inputs)
-        mean, cov = self.solution.posterior.predict(cross, variance, prior_mean)
-        return NewRows(mean, cov, Block(cross.swapaxes(1, 2), variance, prior_mean))
+        return NewRows(*self.posterior.at(There(self._elsewhere, self._point, inputs)))
 
     def at_rows(self, rows: slice) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
@@ -125,44 +129,32 @@ class DenseFunctions(LatentFunctions):
                 f"Sites of {self._approximator.name!r} are not of rows, so that none can be left out."
             )
         sites = posterior.sites.at(rows)
-        return GroupOfRows(self.solution.mean[:, rows], self._root(rows), sites, posterior.weights[:, rows])
-
-    def _root(self, rows: NDArray[np.intp]) -> Array:
-        """R (c, m, p), with the covariance R Rᵀ of latent values at some rows."""
-        k = self._response.prior.k
-        joint = self._response.joint_covariance(k[:, :, rows], k[:, rows][:, :, rows])
-        c, m = joint.shape[:2]
-        values, vectors = np.linalg.eigh(joint.reshape(c * m, c * m))
-        return np.asarray((vectors * np.sqrt(np.maximum(values, 0.0))).reshape(c, m, c * m))
+        return GroupOfRows(self.solution.mean[:, rows], posterior.root_among(rows), sites, posterior.weights[:, rows])
 
     def refitted(self, i: int) -> tuple[Array, Array, bool]:
         """See `LatentFunctions`."""
-        solution = self.solution
-        k, prior_mean = solution.posterior.prior.k, solution.posterior.prior.mean
+        solution, prior = self.solution, self.posterior.prior
         others = np.delete(np.arange(self.n_points), i)
+        rest = prior.some(others)
         again = self._approximator.solve(
-            k[:, others][:, :, others], prior_mean[:, others], solution.labels[others],
-            likelihood=solution.likelihood.at(others),
+            rest.array, rest.mean, solution.labels[others],
+            likelihood=solution.likelihood.at(others), prior_type=rest.maker,
         )  # fmt: skip
-        mean, cov = again.posterior.predict(k[:, [i]][:, :, others], k[:, [i], [i]], prior_mean[:, [i]])
+        mean, cov = again.posterior.at_left_out(prior, i)
         return mean.T, cov, again.convergence.converged
 
     def among_fitted(self) -> Reach:
         """See `LatentFunctions`."""
-        k = self.solution.posterior.prior.k
         some = np.arange(0, self.n_points, -(-self.n_points // _SOME))
-        cross = k[:, some].copy()
-        cross[:, np.arange(some.size), some] = np.nan
-        return Reach(cross, self.own[:, some], self.own)
+        return Reach(*self.posterior.prior.reach(some), self.own)
 
     @cached_property
     def _factorised(self) -> DensePosterior:
         """The posterior, with factors of the prior covariance."""
-        posterior: DensePosterior = self.solution.posterior
         if self._roots is not None:
-            return posterior.rooted(self._roots())
+            return self.posterior.rooted(self._roots())
         try:
-            _ = posterior.prior.roots
+            self.posterior.prior.check()
         except NotPositiveDefiniteError:
             # An approximation needs no such factor; the model's own latent values, mean + factor × noise, need it.
             at = {name: np.asarray(value).tolist() for name, value in self._point.items()}
@@ -170,7 +162,7 @@ class DenseFunctions(LatentFunctions):
                 f"The prior covariance of the latent values {self._names}",
                 f" at the hyperparameters {at} (unconstrained)",
             ) from None
-        return posterior
+        return self.posterior
 
     @cached_property
     def _normals(self) -> CoupledWhitened | None:
@@ -181,11 +173,7 @@ class DenseFunctions(LatentFunctions):
         """See `LatentFunctions`."""
         if (normals := self._normals) is not None:
             return normals.mean, np.einsum("ij,ij->j", normals.root, normals.root).reshape(normals.mean.shape)
-        posterior = self._factorised
-        prior = posterior.prior
-        mean = prior.whitened_slope(posterior.weights)
-        unit = np.eye(prior.roots.shape[-1])
-        return mean, np.maximum(posterior.marginal_variance(prior.roots, unit), 0.0)
+        return self._factorised.whitened()
 
     def marginals(self) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
@@ -196,20 +184,22 @@ class DenseFunctions(LatentFunctions):
         if rotated.all() and self._normals is not None:
             shape = self._normals.mean.shape
             return np.asarray(self._normals.root.T @ self._normals.root).reshape(*shape, *shape)
-        which = rotated[:, None, None]
-        posterior = self._factorised if rotated.any() else self.solution.posterior
-        k = posterior.prior.k
-        if not rotated.any():
-            return posterior.joint_covariance(k, k)
         if rotated.all():
-            return posterior.joint_covariance(posterior.prior.roots, np.eye(posterior.prior.roots.shape[-1]))
+            return self._factorised.whitened_covariance()
+        if not rotated.any():
+            return self.posterior.covariance_among(np.arange(self.n_points))
+        which, posterior, k = rotated[:, None, None], self._factorised, self.posterior.prior.k
         return posterior.joint_covariance(
             np.where(which, posterior.prior.roots, k), np.where(which, np.eye(self.n_points), k)
         )
 
+    def joint_covariance_among(self, points: Sequence[int]) -> Array:
+        """See `LatentFunctions`."""
+        return self.posterior.covariance_among(np.asarray(points))
+
     def of_normals(self, matrix: Array) -> Array:
         """See `LatentFunctions`."""
-        return np.asarray(self._factorised.prior.roots[0] @ matrix)
+        return self._factorised.prior.combined(matrix)
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
         """See `LatentFunctions`."""
@@ -219,17 +209,13 @@ class DenseFunctions(LatentFunctions):
 
     def draw_at(self, rng: np.random.Generator, count: int, inputs: Array | None) -> Iterator[tuple[slice, Array]]:
         """See `LatentFunctions`."""
-        f, _ = self.draw(rng, count)
+        f, z = self.draw(rng, count)
         if inputs is None:
             yield slice(0, self.n_points), f
             return
-        for rows in row_blocks(len(inputs), self.n_functions * max(self.n_points, count)):
-            moments = self._elsewhere(self._point, inputs[rows])
-            found = np.empty((count, self.n_functions, len(inputs[rows])))
-            for s, values in enumerate(f):
-                mean, variance = self.solution.posterior.prior.conditional(values, *moments)
-                found[s] = mean + np.sqrt(variance) * rng.standard_normal(mean.shape)
-            yield rows, found
+        for rows in row_blocks(len(inputs), self.n_functions * max(self.size, count)):
+            there = There(self._elsewhere, self._point, inputs[rows])
+            yield rows, self.posterior.draw_at(rng, f, z, there)
 
 
 def leave_one_out_moments(approximator: Approximator, solution: Solution) -> tuple[Array, Array]:

@@ -26,8 +26,6 @@ from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.log_posterior import Gps, LogPosterior
-from pymc_gpep.hyper.precision_functions import PrecisionFunctions
-from pymc_gpep.hyper.row_functions import RowFunctions
 from pymc_gpep.hyper.trace import Trace
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.run import from_start_or_cold
@@ -102,9 +100,8 @@ class DenseLogPosterior(LogPosterior):
     @property
     def entries(self) -> int:
         """See `LogPosterior`."""
-        c, n, q = self.classifier.n_functions, self.classifier.n_points, self.classifier.n_normals
-        form = self._prior_type.form
-        return (c * n) ** 2 if form.square else form.structure.posterior.entries if form.sparse else n * q
+        classifier = self.classifier
+        return int(self._prior_type.entries(classifier.n_functions, classifier.n_points, classifier.n_normals))
 
     def _prior_elsewhere(self, gps: Gps) -> Elsewhere:
         if gps not in self._elsewhere:
@@ -116,9 +113,7 @@ class DenseLogPosterior(LogPosterior):
         names = ", ".join(repr(rv.name) for rv in self.classifier.held or self.classifier.integrated)
         point = self.point(x)
         roots = None if self._roots is None else partial(self._roots, point)
-        form = self._prior_type.form
-        functions = DenseFunctions if form.square else PrecisionFunctions if form.sparse else RowFunctions
-        return functions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
+        return DenseFunctions(self.approximator, solution, point, lambda: self._prior_elsewhere(gps), names, roots)
 
     @cached_property
     def _roots(self) -> Callable[[PointType], Array] | None:
@@ -141,11 +136,7 @@ class DenseLogPosterior(LogPosterior):
     @property
     def algebra(self) -> str:
         """See `LogPosterior`."""
-        n, q, form = self.classifier.n_points, self.classifier.n_normals, self._prior_type.form
-        if form.sparse:
-            entries = form.structure.posterior.entries
-            return f"By a sparse precision: {n} rows of {q} numbers, with {entries} entries in its factor."
-        return "" if form.square else f"By rows: {n} rows of {q} standard normals."
+        return str(self._prior_type.algebra(self.classifier.n_points, self.classifier.n_normals))
 
     def heading(self, trace: Trace, solution: Solution, converged: bool) -> str:
         """See `LogPosterior`."""

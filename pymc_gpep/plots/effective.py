@@ -110,7 +110,7 @@ def _gaussian(solution: Solution, at: list[int]) -> tuple[Array, Array]:
 def _draw_exact(ax: Axes, solution: Solution, at: list[int], levels: Sequence[float]) -> None:
     """Contours of the likelihood and the ellipse of the prior, which says what is shown."""
     prior = solution.posterior.prior
-    mean, cov = prior.mean[0, at], prior.k[0][np.ix_(at, at)]
+    mean, cov = prior.mean[0, at], prior.among(np.array(at), np.array(at))[0]
     reach = _REACH * np.sqrt(np.diagonal(cov).max())
     x, y = np.linspace(mean - reach, mean + reach, _SIDE).T
     log_p = [

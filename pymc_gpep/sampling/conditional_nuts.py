@@ -24,7 +24,7 @@ from pytensor.tensor.linalg import cho_solve, cholesky, solve_triangular
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.graph.latent_model import LatentModel
 
 __all__ = ["ConditionalDensity", "centred", "collapsed", "conditional_nuts", "move_hyperparameters", "whitened"]
 

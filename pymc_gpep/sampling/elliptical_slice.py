@@ -7,8 +7,8 @@ from pymc.blocking import PointType
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
+from pymc_gpep.gaussians.ellipse import elliptical_slice
 from pymc_gpep.gaussians.whitening import Whitening
-from pymc_gpep.sampling.ellipse import elliptical_slice
 from pymc_gpep.sampling.guided import GuidedStep
 
 __all__ = ["EllipticalSlice"]

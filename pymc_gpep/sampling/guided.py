@@ -25,12 +25,12 @@ from pymc_gpep.gaussians.posteriors import whitening_of, whitens
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
+from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
 from pymc_gpep.sampling.step import LatentStep
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.processes import processes_or
 
 __all__ = ["GuidedStep", "GuidedStepState", "guided"]

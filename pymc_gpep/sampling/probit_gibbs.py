@@ -15,7 +15,6 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.given_utilities import GivenUtilities, given_utilities
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
@@ -126,7 +125,7 @@ class ProbitGibbs(LatentStep):
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
             )
-        if hyper == "centred" and classifier.sampled_type is not DensePrior:
+        if hyper == "centred" and not classifier.sampled_type.of_values:
             raise ValueError(
                 "hyper='centred' holds latent values, which have no density where they are sums of effects. Use "
                 "'whitened' or 'collapsed'."

@@ -196,7 +196,7 @@ class PseudoMarginal(EllipticalSlice):
 
     def _solved(self, prior: Sampled, point: PointType, start: Array | None) -> Solution:
         labels, likelihood = self._observed(point)
-        array, prior_type = prior.for_solver(self.approximator.by_rows)
+        array, prior_type = prior.for_solver(self.approximator.takes)
         return self.approximator.solve(
             array, prior.function_mean, labels, start, likelihood=likelihood, prior_type=prior_type
         )

@@ -16,7 +16,7 @@ from rich.table import Column
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.structure.latent_prior import LatentPrior
 

@@ -22,7 +22,7 @@ from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.solvers.dense_blocks import DenseBlocks
 from pymc_gpep.solvers.dense_coupled import DenseCoupled
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, PriorForm
 from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
 from pymc_gpep.solvers.team import Team
 
@@ -95,6 +95,7 @@ class DenseForm(PriorForm):
     """Covariances (1 or c, n, n), one that all functions share or one for each."""
 
     square = True
+    algebras = frozenset(Algebra)
 
     def among(self, points: NDArray[np.int64]) -> Array:
         """See `PriorForm`."""

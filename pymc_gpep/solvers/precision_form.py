@@ -12,9 +12,8 @@ posterior mean of x, the derivatives of the log normaliser at fixed sites are
 The difference 1 − π var f loses digits where a row all but decides on its latent value alone.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,12 @@ from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.factor_pattern import FactorPattern
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.precision_structure import PrecisionStructure
-from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, PriorForm
 from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["BoundPrecision", "PrecisionForm"]
+__all__ = ["PrecisionForm"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
@@ -46,7 +45,7 @@ class PrecisionForm(PriorForm):
     """
 
     square = False
-    sparse = True
+    algebras = frozenset({Algebra.FUNCTION})
 
     def __init__(self, array: Array, structure: PrecisionStructure) -> None:
         super().__init__(array)
@@ -207,19 +206,6 @@ class PrecisionFunctionPosterior(FunctionPosterior):
         if of_variance is not None:
             raise TypeError("Derivatives in prior variances are not known by a sparse precision.")
         return self._form.gradient(self._decomposed, self.precision, self.weights, moved)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundPrecision:
-    """Makes forms of arrays with the same structure."""
-
-    structure: PrecisionStructure
-    square: ClassVar[bool] = False
-    sparse: ClassVar[bool] = True
-
-    def __call__(self, array: Array) -> PrecisionForm:
-        """Return the form of an array."""
-        return PrecisionForm(array, self.structure)
 
 
 def _one_function() -> NoReturn:

@@ -1,7 +1,9 @@
 """The contract of a prior covariance as solvers see it."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,54 @@ from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["PriorForm"]
+__all__ = ["Algebra", "BoundForm", "PriorForm", "TakesForms"]
+
+
+class Algebra(Enum):
+    """An ability of a prior that a solver asks for."""
+
+    MATRIX = "the covariance as an array"
+    FUNCTION = "the posterior of one function"
+    VARIANCES = "the same, with derivatives in prior variances"
+    FUNCTIONS = "sites that couple the functions of a point"
+
+
+@dataclass(frozen=True, eq=False)
+class BoundForm:
+    """Makes forms of arrays that have something in common, which data of a model fix.
+
+    Parameters
+    ----------
+    kind : type of PriorForm
+        Takes an array, and what is `known`.
+    known : object
+    """
+
+    kind: Any
+    known: Any
+
+    @property
+    def square(self) -> bool:
+        """See `PriorForm`."""
+        return bool(self.kind.square)
+
+    @property
+    def algebras(self) -> frozenset[Algebra]:
+        """See `PriorForm`."""
+        return frozenset(self.kind.algebras)
+
+    def __call__(self, array: Array) -> "PriorForm":
+        """Return the form of an array."""
+        made: PriorForm = self.kind(array, self.known)
+        return made
+
+
+class TakesForms(Protocol):
+    """An approximation, as far as priors know it."""
+
+    def takes(self, form: Any, /) -> bool:
+        """Whether its solver takes a prior that is given in this form."""
+        ...
 
 
 class PriorForm(ABC):
@@ -28,9 +77,9 @@ class PriorForm(ABC):
         self.array: Array = np.require(array, np.float64, ["C", "W"])
 
     square: ClassVar[bool]
-    """Whether `array` has a column for each point."""
-    sparse: ClassVar[bool] = False
-    """Whether it is made of rows of few coefficients and a sparse precision."""
+    """Whether `array` has a row and a column for each point, and the algebra matrices of that size."""
+    algebras: ClassVar[frozenset[Algebra]]
+    """What it offers to solvers."""
 
     @abstractmethod
     def among(self, points: NDArray[np.int64]) -> Array:

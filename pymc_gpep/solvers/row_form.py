@@ -12,9 +12,7 @@ have k entries. The difference 1 − π var f of one function loses digits where
 alone.
 """
 
-from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,13 +23,13 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import Coefficients, Composed
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.function_rows import rows_of_functions
-from pymc_gpep.solvers.prior_form import PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, PriorForm
 from pymc_gpep.solvers.row_algebra import CoupledRowAlgebra, RowAlgebra
 from pymc_gpep.solvers.row_factor import precision_factor
 from pymc_gpep.solvers.site_precisions import BlockPrecisions, IndependentPrecisions
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["BoundRows", "RowForm", "RowFunctionPosterior"]
+__all__ = ["RowForm", "RowFunctionPosterior"]
 
 _EPS = float(np.finfo(np.float64).eps)
 _AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
@@ -116,6 +114,7 @@ class RowForm(PriorForm):
     """
 
     square = False
+    algebras = frozenset({Algebra.FUNCTION, Algebra.VARIANCES, Algebra.FUNCTIONS})
 
     def __init__(self, array: Array, base: Coefficients | None = None) -> None:
         super().__init__(array)
@@ -172,16 +171,3 @@ class RowForm(PriorForm):
     def blocks(self, n_functions: int) -> RowAlgebra:
         """See `PriorForm`."""
         return RowAlgebra(self.rows, self.array.shape, BlockPrecisions)
-
-
-@dataclass(frozen=True, eq=False)
-class BoundRows:
-    """Makes forms of B (1, r, q) with the same rows A."""
-
-    base: Coefficients
-    square: ClassVar[bool] = False
-    sparse: ClassVar[bool] = False
-
-    def __call__(self, array: Array) -> RowForm:
-        """Return the form of J = A B."""
-        return RowForm(array, self.base)

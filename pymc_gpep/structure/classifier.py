@@ -190,9 +190,11 @@ class GPClassifier(LatentPrior):
         """See `LatentPrior`."""
         return self.prior.arrays
 
-    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
+    def bound(
+        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
+    ) -> tuple[Any, TensorVariable] | None:
         """See `LatentPrior`."""
-        return self.prior.bound(data)
+        return self.prior.bound(prior_type, data)
 
     @property
     def n_normals(self) -> int:

@@ -15,7 +15,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.errors import StructureError, listing
 from pymc_gpep.structure.interpreted import INTERPRETED, GraphFunction, without_c_compiler
 from pymc_gpep.structure.latent_sum import LatentSum
-from pymc_gpep.structure.sum_elsewhere import NewData
+from pymc_gpep.structure.new_data import NewData
 
 __all__ = ["DrawnSum"]
 

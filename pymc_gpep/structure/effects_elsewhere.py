@@ -24,9 +24,10 @@ from pymc_gpep.structure.errors import listing
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.levels import levels_of
+from pymc_gpep.structure.new_data import as_data, common_length
 from pymc_gpep.structure.process_term import cells_by_probes, probes
+from pymc_gpep.structure.row_sum import MovedProcess, RowSum
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
-from pymc_gpep.structure.sum_elsewhere import MovedProcess, RowSum, as_data, common_length
 
 __all__ = ["EffectsElsewhere"]
 

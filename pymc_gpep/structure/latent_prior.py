@@ -21,7 +21,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals"]
+__all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals", "There"]
 
 
 class RowsOfNormals(NamedTuple):
@@ -91,6 +91,24 @@ class Elsewhere(ABC):
             If latent functions are not made of few standard normals.
         """
         raise TypeError(f"{type(self).__name__} knows no coefficients of standard normals.")
+
+
+class There(NamedTuple):
+    """New rows at given hyperparameters, as posteriors ask for them."""
+
+    elsewhere: Elsewhere
+    point: PointType
+    """Values of the value variables."""
+    x: Any
+    """The rows, as `Elsewhere.rows` returns them."""
+
+    def moments(self) -> tuple[Array, Array, Array]:
+        """Return prior moments, see `Elsewhere`."""
+        return self.elsewhere(self.point, self.x)
+
+    def by_normals(self) -> RowsOfNormals:
+        """Return coefficients of standard normals, see `Elsewhere`."""
+        return self.elsewhere.by_normals(self.point, self.x)
 
 
 class LatentPrior(ABC):
@@ -167,8 +185,10 @@ class LatentPrior(ABC):
         """Types of priors and what makes their arrays, the one that suits the size of the problem first."""
         return {DensePrior: self.covariances}
 
-    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
-        """Return what makes the first of `arrays`' priors, with what data fix of it, and the array that this takes.
+    def bound(
+        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
+    ) -> tuple[Any, TensorVariable] | None:
+        """Return what makes priors of one of `arrays`' types, with what data fix of it, and the array that this takes.
 
         None where data fix nothing of it.
         """

@@ -20,9 +20,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
-from pymc_gpep.gaussians.row_prior import BoundRowPrior, RowPrior
+from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of
 from pymc_gpep.structure.assembly import Dims
@@ -37,7 +37,8 @@ from pymc_gpep.structure.processes import GPModel, with_functions
 from pymc_gpep.structure.random_variables import kept_random
 from pymc_gpep.structure.recipes import Recipe
 from pymc_gpep.structure.row_parts import PartsElsewhere, RowParts, row_parts
-from pymc_gpep.structure.sum_elsewhere import MovedProcess, SumElsewhere
+from pymc_gpep.structure.row_sum import MovedProcess
+from pymc_gpep.structure.sum_elsewhere import SumElsewhere
 from pymc_gpep.structure.sum_values import SumValues
 
 __all__ = ["LatentSum"]
@@ -324,10 +325,12 @@ class LatentSum(LatentPrior):
         """Other things that were made of it, by name; each is made once."""
         return {}
 
-    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable] | None:
+    def bound(
+        self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]
+    ) -> tuple[Any, TensorVariable] | None:
         """See `LatentPrior`."""
-        parts = self.row_parts(data)
-        return None if parts is None else (BoundRowPrior(parts.rows), parts.root[None])
+        parts = self.row_parts(data) if prior_type is RowPrior else None
+        return None if parts is None else (BoundPrior(RowPrior, parts.rows), parts.root[None])
 
     def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
         """Return the coefficients of rows apart from those of parts, with data of the model as given.

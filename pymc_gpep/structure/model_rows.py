@@ -45,7 +45,7 @@ class RowInputs(NamedTuple):
 
 
 class ModelRows:
-    """The prior at fixed hyperparameters; a `pymc_gpep.selection.selection.RowPrior`.
+    """The prior at fixed hyperparameters; a `pymc_gpep.approximations.selection.selection.RowPrior`.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class ModelRows:
         self.n_covariances = self._blocks.n_covariances
 
     def block(self, columns: NDArray[np.int64], rows: NDArray[np.int64]) -> Block:
-        """See `pymc_gpep.selection.selection.RowPrior`."""
+        """See `pymc_gpep.approximations.selection.selection.RowPrior`."""
         some = columns if columns.size else rows[:1]
         found = self._blocks.block(self._point, self._inputs[some][None], self._inputs[rows])
         cross, variance = found.cross[:, : columns.size], found.variance + self._jitter

@@ -16,8 +16,10 @@ from pymc_gpep.structure.affine_variables import slopes_along
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import RowsOfNormals
 from pymc_gpep.structure.levels import NOT_ALIKE
+from pymc_gpep.structure.new_data import NewData, OwnRows
+from pymc_gpep.structure.row_sum import RowSum
 from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
-from pymc_gpep.structure.sum_elsewhere import NewData, OwnRows, RowSum, SumElsewhere
+from pymc_gpep.structure.sum_elsewhere import SumElsewhere
 
 __all__ = ["PrecisionElsewhere"]
 

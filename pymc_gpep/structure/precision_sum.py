@@ -15,11 +15,11 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.approximator import Approximator
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.precision_prior import BoundPrecisionPrior, PrecisionPrior
+from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.solvers.factor_pattern import pairs_of_rows
 from pymc_gpep.solvers.precision_structure import PrecisionStructure
+from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.latent_prior import Elsewhere
 from pymc_gpep.structure.latent_sum import LatentSum
@@ -122,10 +122,10 @@ class PrecisionSum(LatentSum):
         """See `LatentPrior`."""
         return {PrecisionPrior: self.array}
 
-    def bound(self, data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
+    def bound(self, prior_type: type[DensePrior], data: Mapping[Variable, Variable]) -> tuple[Any, TensorVariable]:
         """See `LatentPrior`."""
         assert self.structure is not None
-        return BoundPrecisionPrior(self.structure), self.array()
+        return BoundPrior(PrecisionPrior, self.structure), self.array()
 
     def covariances(self) -> TensorVariable:
         """See `LatentPrior`."""
@@ -149,7 +149,7 @@ class PrecisionSum(LatentSum):
         return PrecisionElsewhere(self, self.blocks, np.array(independent), data)
 
 
-def suited(classifier: GPClassifier, approximator: Approximator) -> GPClassifier:
+def suited(classifier: GPClassifier, approximator: TakesForms) -> GPClassifier:
     """Return a classifier whose prior suits an approximation and the size of the model best.
 
     Sums of many effects are given by a sparse precision to approximations that take one.
@@ -158,7 +158,7 @@ def suited(classifier: GPClassifier, approximator: Approximator) -> GPClassifier
     plain = prior.plain if isinstance(prior, PrecisionSum) else prior
     if not isinstance(plain, LatentSum):
         return classifier
-    if not approximator.by_precision:
+    if not approximator.takes(PrecisionPrior.form):
         return classifier if plain is prior else replace(classifier, prior=plain)
     if plain is not prior:
         return classifier

@@ -177,5 +177,5 @@ def _in_full(slopes: Array) -> Entries:
 
 
 def _numbers(functions: PosteriorFunctions) -> Numbers:
-    found: Numbers = functions.numbers  # type: ignore[attr-defined]  # latent functions by a sparse precision have it
+    found: Numbers = functions.posterior  # type: ignore[attr-defined]  # those of all rows together have it
     return found

@@ -12,10 +12,10 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
+from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 
@@ -50,20 +50,20 @@ class Moments(NamedTuple):
     """The likelihood with its parameters at the point."""
 
 
-def prior_type_of(classifier: GPClassifier, approximator: Approximator) -> type[DensePrior]:
+def prior_type_of(classifier: GPClassifier, approximator: TakesForms) -> type[DensePrior]:
     """Return the type of prior that suits the size of a problem best, of those that an approximation takes."""
     return next(kind for kind in classifier.arrays if approximator.takes(kind.form))
 
 
 def prior_array_of(
-    classifier: GPClassifier, approximator: Approximator, data: Mapping[Variable, Variable], interpreted: bool
+    classifier: GPClassifier, approximator: TakesForms, data: Mapping[Variable, Variable], interpreted: bool
 ) -> tuple[Any, TensorVariable]:
     """Return what makes the prior of an approximation, with data of the model as given, and the array that it takes.
 
     Rows stand apart only where a graph is `interpreted`: compiled code would know them by nothing but a name.
     """
     prior_type = prior_type_of(classifier, approximator)
-    bound = classifier.bound(data) if interpreted and not prior_type.form.square else None
+    bound = classifier.bound(prior_type, data) if interpreted else None
     return (prior_type, classifier.arrays[prior_type]()) if bound is None else bound
 
 
@@ -113,7 +113,7 @@ def prior_roots(
 
     None for Cholesky factors, and where a prior of the type is made of such factors.
     """
-    model, roots = classifier.model, classifier.roots() if prior_type.form.square else None
+    model, roots = classifier.model, None if prior_type.by_normals else classifier.roots()
     if roots is None:
         return None
     value_vars = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]

@@ -1,10 +1,9 @@
 """Sums of effects at new rows: the model's own argument with other data."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -19,7 +18,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.function_rows import rows_of_functions
-from pymc_gpep.structure.affine_variables import InNormals, at_zero, slopes_of
+from pymc_gpep.structure.affine_variables import at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.constant_inputs import MovedSum
 from pymc_gpep.structure.cross_covariance import new_inputs
@@ -27,113 +26,17 @@ from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.latent_prior import Elsewhere, RowsOfNormals
 from pymc_gpep.structure.levels import NOT_ALIKE, levels_of, normals_of_one_level, of_each_level, owners_of, stand_ins
+from pymc_gpep.structure.new_data import NewData, OwnRows, as_data, common_length
 from pymc_gpep.structure.row_parts import PartsElsewhere
+from pymc_gpep.structure.row_sum import MovedProcess, RowSum
 from pymc_gpep.structure.rows_of_graphs import CannotSplitError
 from pymc_gpep.structure.sparse_slopes import Blocks, rows_of
 
-__all__ = ["MovedProcess", "NewData", "OwnRows", "RowSum", "SumElsewhere", "as_data", "common_length"]
+__all__ = ["SumElsewhere"]
 
 _INPUTS = "Xnew"
 _CHECKED = 1000  # fitted rows that are looked at for all
 _SAME = 1e-8  # relative, of coefficients at the same rows
-
-
-@dataclass(frozen=True)
-class NewData:
-    """Data at new rows, which can be cut to some of them.
-
-    Attributes
-    ----------
-    by_row : dict of str to array
-        Data with an entry for each row, and inputs of processes where these are no data of the model.
-    others : dict of str to array
-        Data that all rows share.
-    n_rows : int
-    strange : dict of str to array (n_rows,)
-        Which rows have a level that the model does not have, by the data that say the level.
-    """
-
-    by_row: Mapping[str, NDArray[Any]]
-    others: Mapping[str, NDArray[Any]]
-    n_rows: int
-    strange: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
-
-    def __len__(self) -> int:
-        return self.n_rows
-
-    def __getitem__(self, rows: slice) -> "NewData":
-        cut = {name: values[rows] for name, values in self.by_row.items()}
-        strange = {name: mask[rows] for name, mask in self.strange.items()}
-        return NewData(cut, self.others, len(range(*rows.indices(self.n_rows))), strange)
-
-
-@dataclass(frozen=True)
-class OwnRows:
-    """Some of the rows that the model has, by their positions."""
-
-    positions: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    def __getitem__(self, rows: slice) -> "OwnRows":
-        return OwnRows(self.positions[rows])
-
-
-class MovedProcess(NamedTuple):
-    """A Gaussian process at other inputs than its own."""
-
-    inputs: TensorVariable
-    """Its inputs (n, d) in the model."""
-    moments: Elsewhere
-
-
-class RowSum(InNormals, Protocol):
-    """A prior of latent functions that are sums, at rows."""
-
-    @property
-    def n_points(self) -> int:
-        """Number of rows, n."""
-
-    @property
-    def argument(self) -> TensorVariable:
-        """The argument of the likelihood: (n, c), (n,) of one function, or what broadcasts to it."""
-
-    @property
-    def everywhere(self) -> TensorVariable | None:
-        """The argument at all rows of the data, where the responses of some are missing."""
-
-    @property
-    def fitted(self) -> NDArray[np.int64] | None:
-        """Positions among these of the rows that have a response."""
-
-    @property
-    def n_rows(self) -> int:
-        """How many rows the data have; 0 where all have a response."""
-
-    @property
-    def by_class(self) -> bool:
-        """Whether the argument has an axis for functions."""
-
-    @property
-    def processes(self) -> tuple[LatentGP, ...]:
-        """Gaussian processes among the terms."""
-
-    @property
-    def places(self) -> dict[TensorVariable, slice]:
-        """Places of the normals of each integrated variable, or of the values of a process, among all."""
-
-    @property
-    def recipe_means(self) -> list[TensorVariable]:
-        """Means of all other variables that are integrated."""
-
-    def parts_elsewhere(self, data: Mapping[Variable, Variable]) -> PartsElsewhere | None:
-        """Return coefficients of rows apart from those of parts, at other data; None where they are not apart."""
-
-    def process(
-        self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
-    ) -> MovedProcess:
-        """Return a process without its mean at other inputs."""
 
 
 class _AtRows(NamedTuple):
@@ -531,41 +434,3 @@ class SumElsewhere(Elsewhere):
             f"entry for each of the {self._rows} rows of the model, or an index is out of range. Put what differs "
             "between rows into the model as pm.Data."
         )
-
-
-def as_data(
-    variable: SharedVariable, given: NDArray[Any], wide: NDArray[Any], shape: Sequence[int | str]
-) -> NDArray[Any]:
-    """Return values in the type of data of the model.
-
-    Parameters
-    ----------
-    variable : SharedVariable
-    given : array
-        The array that a user gave, for messages.
-    wide : array
-        The same with all axes.
-    shape : sequence of int or str
-        Length of each axis; a name stands for any length.
-    """
-    fits = wide.ndim == len(shape) and all(
-        isinstance(wanted, str) or size == wanted for size, wanted in zip(wide.shape, shape, strict=True)
-    )
-    if wide.dtype.kind not in "biuf" or not fits:
-        raise ValueError(
-            f"data[{variable.name!r}] must be numbers of shape ({', '.join(map(str, shape))}), but has type "
-            f"{given.dtype} and shape {given.shape}."
-        )
-    converted = wide.astype(variable.type.dtype)
-    if not np.isfinite(converted).all() or not np.allclose(converted, wide, rtol=1e-6):
-        whole = "whole " * (np.dtype(variable.type.dtype).kind in "iub")
-        raise ValueError(f"data[{variable.name!r}] must be finite {whole}numbers, as the model has them there.")
-    return converted
-
-
-def common_length(lengths: Mapping[str, int]) -> int:
-    """Return the number of rows that data have which say them, of lengths by name; one row stands for all."""
-    m = max(lengths.values(), default=1)
-    if wrong := [name for name, length in lengths.items() if length not in (1, m)]:
-        raise ValueError(f"data must have as many rows each, but have {lengths}: look at {wrong[0]!r}.")
-    return m

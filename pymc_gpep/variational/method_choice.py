@@ -8,9 +8,10 @@ import numpy as np
 import pymc as pm
 
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.graph.memory import available_memory, least_memory
 from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.structure import GPClassifier, read_classifier
-from pymc_gpep.structure.memory import available_memory
 
 __all__ = ["AUTO", "MethodChoice", "choose_method", "chosen"]
 
@@ -20,7 +21,7 @@ AUTO = "auto"
 """The name that stands for a choice."""
 
 _DENSE = 1e10  # c n³ of a fit of a minute or so
-_MATRICES = 6  # of n × n numbers, for each function and for all together, that a search with derivatives holds
+_SPARE = 1.5  # times the least memory of a search with derivatives, that it may take
 _INDUCING = 100
 _SWEPT = 2e8  # c n M² of a minute or so, for the sweeps of a search
 _BATCH = 200
@@ -79,7 +80,7 @@ def choose_method(
         what = "a sum of effects" if classifier.effects else f"a {classifier.kind} likelihood"
         return MethodChoice(dense or SparseEP.name, {}, None, f"no method with inducing inputs fits {what}.")
     asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
-    held, there = 8.0 * _MATRICES * (c + 1) * n * n, available_memory()
+    held, there = _SPARE * least_memory(DensePrior, c, n, n, learned=True), available_memory()
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
     if dense and not asked and few and held <= there:
         return MethodChoice(dense, {}, None, f"{told} are few enough for matrices of all rows.")

@@ -8,15 +8,17 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.gaussians.precision_prior import BoundPrecisionPrior
+from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
+from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.coefficients import coefficients as coefficients_of
+from pymc_gpep.solvers.precision_form import PrecisionForm
 from pymc_gpep.solvers.precision_structure import PrecisionStructure
 from tests.likelihoods.with_parameters import EVERY as WITH
 
@@ -27,7 +29,7 @@ PAIRS = [
     (method, likelihood)
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
-    if method.by_precision and method.approximates(likelihood)
+    if method.takes(PrecisionForm) and method.approximates(likelihood)
 ]
 HELD = {"free": (), "sums to zero": (0.0,), "one taken away": (0.3, -0.05)}
 CASES = [
@@ -103,7 +105,7 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, widths):
     mean = 0.3 * rng.normal(size=(1, N))
     y = WITH[likelihood.name].y[AGAIN] if likelihood.has_parameters else rng.integers(0, 2, size=N)
     likelihood, cold = bound(likelihood), np.zeros(method.start_size(1, N))
-    make = BoundPrecisionPrior(case.structure)
+    make = BoundPrior(PrecisionPrior, case.structure)
     found = method.run(case.array(), mean, y, cold, True, likelihood=likelihood, form=make.form)
     dense = method.run(case.k()[None], mean, y, cold, True, likelihood=likelihood)
     assert found.status == dense.status == 0
@@ -121,7 +123,7 @@ def test_a_solution_is_that_of_the_covariance(method, likelihood, widths):
 @pytest.mark.parametrize("widths", HELD.values(), ids=HELD)
 def test_a_posterior_is_that_of_the_covariance(widths):
     case, rng = Case(widths), np.random.default_rng(3)
-    prior = BoundPrecisionPrior(case.structure).checked(case.array(), rng.normal(size=N))
+    prior = BoundPrior(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
     sites = IndependentSites(rng.gamma(1.0, size=(1, N)), rng.normal(size=(1, N)))
     k, root = case.k(), prior.precision.spread(np.eye(Q)).T
     assert_allclose(prior.k[0], k, atol=1e-11)
@@ -163,10 +165,23 @@ def test_a_posterior_is_that_of_the_covariance(widths):
     assert_allclose(some.k[0], k[np.ix_([4, 1], [4, 1])], atol=1e-11)
 
 
+def test_sites_may_have_negative_precisions():
+    case, rng = Case(()), np.random.default_rng(5)
+    prior = BoundPrior(PrecisionPrior, case.structure).checked(case.array(), rng.normal(size=N))
+    sites = IndependentSites(rng.gamma(1.0, size=(1, N)) - 0.02, rng.normal(size=(1, N)))
+    assert (sites.precision < 0).any()
+    found, k = posterior_of(prior, sites), case.k()
+    assert isinstance(found, PrecisionPosterior)
+    smoothed = np.linalg.inv(np.eye(N) + k * sites.precision)
+    assert_allclose(found.mean[0], smoothed @ (prior.mean[0] + k @ sites.location[0]), atol=1e-9)
+    assert_allclose(found.covariance_among(np.arange(N))[0, :, 0], smoothed @ k, atol=1e-9)
+    assert_allclose(prior.among(np.array([3, 1]), np.arange(N))[0], k[[3, 1]], atol=1e-9)
+
+
 def test_a_precision_that_is_none_is_found_out():
     case = Case(())
     case.entries[8] = -1.0
-    make = BoundPrecisionPrior(case.structure)
+    make = BoundPrior(PrecisionPrior, case.structure)
     prior = make.checked(case.array(), np.zeros(N))
     with pytest.raises(NotPositiveDefiniteError):
         prior.check()

@@ -23,7 +23,7 @@ CASES = [
     pytest.param(replace(method(), tolerance=1e-10), likelihood, id=f"{method.name}-{likelihood.name}")
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
-    if method.by_rows and method.approximates(likelihood) and likelihood.sees_common
+    if method.takes(RowForm) and method.approximates(likelihood) and likelihood.sees_common
 ]
 shapes = pytest.mark.parametrize(
     ("q", "rank"), [(5, 5), (30, 30), (6, 3), (13, 0)], ids=["tall", "wide", "of low rank", "with few entries"]

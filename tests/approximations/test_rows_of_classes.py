@@ -22,7 +22,7 @@ METHODS = [
     (method(), likelihood)
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
-    if method.by_rows and method.approximates(likelihood) and not likelihood.sees_common
+    if method.takes(RowForm) and method.approximates(likelihood) and not likelihood.sees_common
 ]
 METHODS.append((QEP(full=True), next(likelihood for method, likelihood in METHODS if isinstance(method, QEP))))
 CASES = [

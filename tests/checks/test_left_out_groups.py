@@ -11,7 +11,6 @@ from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.checks.left_out_groups import left_out_group
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.hyper.dense_functions import DenseFunctions
-from pymc_gpep.hyper.row_functions import RowFunctions
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from tests.reference.data import random_problem
 from tests.reference.exact import log_likelihood
@@ -53,7 +52,7 @@ def test_two_rows_by_quadrature(method):
     solution = method.solve(k, mean, y, likelihood=PROBIT)
     functions = DenseFunctions(method, solution, {}, lambda: None, "f")
     by_rows = method.solve(j[None], mean, y, likelihood=PROBIT, prior_type=RowPrior)
-    rows = RowFunctions(method, by_rows, {}, lambda: None, "f")
+    rows = DenseFunctions(method, by_rows, {}, lambda: None, "f")
     expected = by_quadrature(*without_sites(k, mean, solution.posterior.sites, PAIR), y[PAIR])
     whole = solution.posterior.joint_covariance(k[None][:, :, PAIR], k[None][:, PAIR][:, :, PAIR])[0, :, 0]
     for each in (functions, rows):

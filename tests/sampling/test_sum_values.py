@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.sampling.latent_model import LatentModel
+from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.structure import read_classifier
 from tests.sums import MODELS
 

@@ -20,22 +20,23 @@ import math
 import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
-from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors, from_eigenvectors
-from pymc_gpep.kernels.moments.weighted_moments import centre as centre_sums
+from pymc_gpep.kernels.moments.centred_nodes import (
+    CLOSE,
+    HALVINGS,
+    NEWTON,
+    PASSES,
+    RANK,
+    move_nodes,
+    newton_step,
+    rises,
+    small_or_large,
+)
 from pymc_gpep.kernels.moments.weighted_moments import rescale
 from pymc_gpep.kernels.special.log_logistic_mixture import log_logistic_mixture
 from pymc_gpep.kernels.special.logistic_mixture import mixture_scales
 
-__all__ = ["small_or_large", "softmax_moments"]
-
-_RANK = 1e-14  # eigenvalues of Var q less than this part of the variance of g are rounding
-_NEWTON = 100
-_HALVINGS = 40
-_CLOSE = 1e-12  # of the mode, in standard deviations: nodes need no more
-_PASSES = 2
-_SMALL = 0.3  # trace of Ω
-_SMALLEST = 1e-300
+__all__ = ["softmax_moments"]
 
 
 @inlined_kernel
@@ -60,7 +61,7 @@ def _separate(mu, c, root, centre, slope, work, vectors, values):
     eigenvectors(work, vectors)
     rest = total
     for k in range(d):
-        values[k] = work[k, k] if work[k, k] > _RANK * scale else 0.0
+        values[k] = work[k, k] if work[k, k] > RANK * scale else 0.0
         along = 0.0  # covariance of u with the eigenvector's part of q
         if values[k] > 0.0:
             for j in range(d):
@@ -114,7 +115,7 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
     z[:] = 0.0
     m = _place(z, u, centre, slope, root, q, w)
     value, first, second = log_logistic_mixture(m, v, scales)
-    for _ in range(_NEWTON):
+    for _ in range(NEWTON):
         for j in range(d):
             step[j] = slope[j]
             for k in range(d):
@@ -128,36 +129,28 @@ def _mode(u, v, scales, centre, slope, root, z, hessian):
                 total -= second * step[j] * step[k]
                 hessian[j, k] = total
                 hessian[k, j] = total
-        lower = lower_factor(hessian)
         for j in range(d):
             side[j, 0] = first * step[j] - z[j]
-            step[j] = side[j, 0]
-        solve_lower(lower, side)
-        gain = 0.0
-        for j in range(d - 1, -1, -1):
-            gain += side[j, 0] * side[j, 0]
-            for k in range(j + 1, d):
-                side[j, 0] -= lower[k, j] * side[k, 0]
-            side[j, 0] /= lower[j, j]
+        gain = newton_step(hessian, side)
         old = value
         norm = 0.0
         for j in range(d):
             old -= 0.5 * z[j] * z[j]
         length = 1.0
-        for _ in range(_HALVINGS):
+        for _ in range(HALVINGS):
             new = 0.0
             for j in range(d):
                 trial[j] = z[j] + length * side[j, 0]
                 new -= 0.5 * trial[j] * trial[j]
             m = _place(trial, u, centre, slope, root, q, w)
             value, first, second = log_logistic_mixture(m, v, scales)
-            if new + value >= old + 1e-4 * length * gain - 1e-14 * abs(old):
+            if rises(old, new + value, length, gain):
                 break
             length *= 0.5
         for j in range(d):
             norm = max(norm, abs(trial[j] - z[j]))
             z[j] = trial[j]
-        if not norm > _CLOSE:
+        if not norm > CLOSE:
             break
 
 
@@ -194,7 +187,7 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
     mean, t = np.empty((2, d + 1))
     log_z = np.nan
     total = np.nan
-    for number in range(_PASSES):
+    for number in range(PASSES):
         from_eigenvectors(values, vectors, scale)
         log_det = 0.0
         for k in range(d):
@@ -241,53 +234,11 @@ def softmax_moments(mu, c, nodes, log_weights, factor, gradient, loss):
                 for k in range(j + 1):
                     loss[j, k] += weight * t[j] * t[k]
         log_z = top + math.log(total) + log_det
-        centre_sums(mean, loss, total)
-        # Along 1 there is nothing to integrate: with 1/d everywhere z has the variance 1 there.
-        for j in range(d):
-            at[j] += mean[j]
-            for k in range(d):
-                loss[j, k] += 1.0 / d
-                work[j, k] = loss[j, k]
+        move_nodes(mean, loss, total, at, work, vectors, values)
         loss[d, d] += 1.0 + v * bend / total
-        eigenvectors(work, vectors)
-        for k in range(d):
-            values[k] = math.sqrt(max(work[k, k], _SMALLEST))
     for j in range(d):
-        gradient[j] /= total
         factor[j, d] = sd
         for k in range(d):
             factor[j, k] = slope[k] - root[j, k]
-    for j in range(d):
-        for k in range(j + 1):
-            curvature[j, k] = curvature[j, k] / total + gradient[j] * gradient[k]
-            curvature[k, j] = curvature[j, k]
-    small_or_large(factor, curvature, loss)
+    small_or_large(factor, gradient, curvature, total, loss)
     return log_z
-
-
-@kernel
-def small_or_large(factor, curvature, loss):
-    """Ω into `loss`, in which Cov t is, from that and `curvature`, −∇∇ log Z: as Fᵀ (−∇∇ log Z) F where it is small.
-
-    Where it is large I − Cov t is the more accurate: a rule's covariance is positive definite whatever its error.
-    """
-    d, size = factor.shape
-    half = np.empty((d, size))
-    small = np.empty((size, size))
-    trace = 0.0
-    for j in range(d):
-        for k in range(size):
-            half[j, k] = 0.0
-            for e in range(d):
-                half[j, k] += curvature[j, e] * factor[e, k]
-    for j in range(size):
-        for k in range(size):
-            small[j, k] = 0.0
-            for e in range(d):
-                small[j, k] += factor[e, j] * half[e, k]
-        trace += small[j, j]
-    part = trace**4 / (trace**4 + _SMALL**4)
-    for j in range(size):
-        for k in range(size):
-            large = (1.0 if j == k else 0.0) - loss[j, k]
-            loss[j, k] = small[j, k] + part * (large - small[j, k])

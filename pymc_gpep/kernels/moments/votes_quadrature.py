@@ -14,20 +14,21 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.likelihoods.votes import log_ways, point_log_density
-from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 from pymc_gpep.kernels.linalg.symmetric_root import eigenvectors, from_eigenvectors
-from pymc_gpep.kernels.moments.softmax_quadrature import small_or_large
-from pymc_gpep.kernels.moments.weighted_moments import centre as centre_sums
+from pymc_gpep.kernels.moments.centred_nodes import (
+    CLOSE,
+    HALVINGS,
+    NEWTON,
+    PASSES,
+    RANK,
+    move_nodes,
+    newton_step,
+    rises,
+    small_or_large,
+)
 from pymc_gpep.kernels.moments.weighted_moments import rescale
 
 __all__ = ["votes_log_normalisers", "votes_moments"]
-
-_RANK = 1e-14  # eigenvalues less than this part of the largest are rounding
-_NEWTON = 100
-_HALVINGS = 40
-_CLOSE = 1e-12  # of the mode, in standard deviations: nodes need no more
-_PASSES = 2
-_SMALLEST = 1e-300
 
 
 @inlined_kernel
@@ -48,7 +49,7 @@ def _difference_root(cov, root, work, vectors, values):
     for a in range(c):
         top = max(top, work[a, a])
     for a in range(c):
-        values[a] = math.sqrt(work[a, a]) if work[a, a] > _RANK * top else 0.0
+        values[a] = math.sqrt(work[a, a]) if work[a, a] > RANK * top else 0.0
     from_eigenvectors(values, vectors, root)
 
 
@@ -72,7 +73,7 @@ def _mode(centre, root, y, votes, z, hessian):
     side = np.empty((c, 1))
     z[:] = 0.0
     value = _place(z, centre, root, y, f, pi, gradient)
-    for _ in range(_NEWTON):
+    for _ in range(NEWTON):
         # −∇∇ = I + N R (diag π − ππᵀ) R
         for a in range(c):
             average = 0.0
@@ -90,32 +91,25 @@ def _mode(centre, root, y, votes, z, hessian):
                     total += votes * pi[k] * half[a, k] * half[e, k]
                 hessian[a, e] = total
                 hessian[e, a] = total
-        lower = lower_factor(hessian)
-        solve_lower(lower, side)
-        gain = 0.0
-        for a in range(c - 1, -1, -1):
-            gain += side[a, 0] * side[a, 0]
-            for e in range(a + 1, c):
-                side[a, 0] -= lower[e, a] * side[e, 0]
-            side[a, 0] /= lower[a, a]
+        gain = newton_step(hessian, side)
         old = value
         for a in range(c):
             old -= 0.5 * z[a] * z[a]
         length = 1.0
-        for _ in range(_HALVINGS):
+        for _ in range(HALVINGS):
             new = 0.0
             for a in range(c):
                 trial[a] = z[a] + length * side[a, 0]
                 new -= 0.5 * trial[a] * trial[a]
             value = _place(trial, centre, root, y, f, pi, gradient)
-            if new + value >= old + 1e-4 * length * gain - 1e-14 * abs(old):
+            if rises(old, new + value, length, gain):
                 break
             length *= 0.5
         norm = 0.0
         for a in range(c):
             norm = max(norm, abs(trial[a] - z[a]))
             z[a] = trial[a]
-        if not norm > _CLOSE:
+        if not norm > CLOSE:
             break
 
 
@@ -157,7 +151,7 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
         values[a] = 1.0 / math.sqrt(work[a, a])
     log_z = np.nan
     total = np.nan
-    for _ in range(_PASSES):
+    for _ in range(PASSES):
         from_eigenvectors(values, vectors, scale)
         log_det = 0.0
         for a in range(c):
@@ -196,23 +190,8 @@ def votes_moments(mu, cov, y, nodes, log_weights, root, gradient, loss):
                     curvature[a, e] -= weight * (votes * pi[a] * pi[e] + slope[a] * slope[e])
                     loss[a, e] += weight * shift[a] * shift[e]
         log_z = top + math.log(total) + log_det + log_ways(y)
-        centre_sums(mean, loss, total)
-        # Along 1 there is nothing to integrate: with 1/c everywhere z has the variance 1 there.
-        for a in range(c):
-            at[a] += mean[a]
-            for e in range(c):
-                loss[a, e] += 1.0 / c
-                work[a, e] = loss[a, e]
-        eigenvectors(work, vectors)
-        for a in range(c):
-            values[a] = math.sqrt(max(work[a, a], _SMALLEST))
-    for a in range(c):
-        gradient[a] /= total
-    for a in range(c):
-        for e in range(a + 1):
-            curvature[a, e] = curvature[a, e] / total + gradient[a] * gradient[e]
-            curvature[e, a] = curvature[a, e]
-    small_or_large(root, curvature, loss)
+        move_nodes(mean, loss, total, at, work, vectors, values)
+    small_or_large(root, gradient, curvature, total, loss)
     return log_z
 
 

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.selection.site_rules.row_site_rule import RowSiteRule
 
 __all__ = ["RANDOM", "SCORES", "SCORE_NAMES", "expected_information", "information", "surprise"]
 

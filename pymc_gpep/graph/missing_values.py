@@ -16,7 +16,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.whitening import Sampled
-from pymc_gpep.sampling.at_point import AtPoint
+from pymc_gpep.graph.at_point import AtPoint
 from pymc_gpep.structure.missing_responses import MissingResponses
 from pymc_gpep.structure.sampled_values import SampledValues
 

@@ -6,11 +6,11 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import IVM, approximator
 from pymc_gpep.approximations.ivm import sites_of
+from pymc_gpep.approximations.selection.greedy import Candidates, include_rows
+from pymc_gpep.approximations.selection.selection import DenseRows
 from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.selection.greedy import Candidates, include_rows
-from pymc_gpep.selection.selection import DenseRows
+from tests.approximations.selection.cases import CASES
 from tests.reference.data import random_problem
-from tests.selection.cases import CASES
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.sampling.ellipse import elliptical_slice
+from pymc_gpep.gaussians.ellipse import elliptical_slice
 
 ROOT = np.array([[1.5, 0.0], [0.9, 0.4]])
 """Cholesky factor of the covariance of the Gaussian."""

@@ -20,18 +20,18 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.gaussians.whitening import Sampled
+from pymc_gpep.graph.at_point import AtPoint
+from pymc_gpep.graph.memory import check_memory
+from pymc_gpep.graph.missing_values import MissingValues, drawn_value
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.censoring import censored_log_probability
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
-from pymc_gpep.sampling.at_point import AtPoint
-from pymc_gpep.sampling.missing_values import MissingValues, drawn_value
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent_prior import LatentPrior
-from pymc_gpep.structure.memory import check_memory
 from pymc_gpep.structure.missing_responses import missing_responses
 from pymc_gpep.structure.prior_functions import frozen_data, observed
 from pymc_gpep.structure.sampled_values import SampledValues

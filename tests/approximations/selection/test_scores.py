@@ -5,12 +5,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from pymc_gpep.approximations import IVM
-from pymc_gpep.selection.greedy import Candidates
-from pymc_gpep.selection.scores import SCORES
-from pymc_gpep.selection.selection import DenseRows
+from pymc_gpep.approximations.selection.greedy import Candidates
+from pymc_gpep.approximations.selection.scores import SCORES
+from pymc_gpep.approximations.selection.selection import DenseRows
+from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf, divergence, label_probability
 from tests.reference.data import random_problem
-from tests.selection.cases import CASES
 
 ORDER = [3, 1, 8]
 

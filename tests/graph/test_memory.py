@@ -11,7 +11,7 @@ import pytest
 
 import pymc_gpep as gpep
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.structure import memory
+from pymc_gpep.graph import memory
 
 ROWS = 20_000
 
@@ -86,7 +86,7 @@ def test_memory_that_is_free_is_no_more_than_the_machine_has():
 
 def test_a_limit_on_addresses_counts():
     code = (
-        "import resource\nfrom pymc_gpep.structure import memory\n"
+        "import resource\nfrom pymc_gpep.graph import memory\n"
         "size = 1024 * memory._numbers('/proc/self/status')['VmSize']\n"
         "resource.setrlimit(resource.RLIMIT_AS, (int(size + 1e9), -1))\n"
         "print(memory.available_memory())"

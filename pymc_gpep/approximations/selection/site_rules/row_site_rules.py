@@ -3,6 +3,15 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.selection.average_log_density import has_averages
+from pymc_gpep.approximations.selection.site_rules.moments import (
+    OneFunctionMoments,
+    PointMoments,
+    coupled_told,
+    independent_information,
+    rough_normalisers,
+)
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched, RowSiteRule, Told
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.moments.coupled_sites import site_parameters
@@ -16,15 +25,6 @@ from pymc_gpep.likelihoods.local_computations import (
     SiteInformation,
     UtilityBound,
 )
-from pymc_gpep.selection.average_log_density import has_averages
-from pymc_gpep.selection.site_rules.moments import (
-    OneFunctionMoments,
-    PointMoments,
-    coupled_told,
-    independent_information,
-    rough_normalisers,
-)
-from pymc_gpep.selection.site_rules.row_site_rule import Matched, RowSiteRule, Told
 
 __all__ = [
     "RULES",

@@ -16,11 +16,15 @@ try:
 except ImportError:  # not on Windows
     resource = None  # type: ignore[assignment]
 
-__all__ = ["available_memory", "check_memory"]
+__all__ = ["available_memory", "check_memory", "least_memory"]
 
-_HELD = 2  # matrices of each function, and of all together, at the least: a covariance, and a factor of it
-_LEARNED = 4  # the same where the evidence has derivatives in hyperparameters
 _GIGABYTE = 1e9
+
+
+def least_memory(prior_type: type[DensePrior], c: int, n: int, q: int, learned: bool) -> float:
+    """Bytes that the matrices of a fit take at the least; see `DensePrior.matrices`."""
+    matrices, columns = prior_type.matrices(c, n, q, learned)
+    return 8.0 * matrices * n * columns
 
 
 def check_memory(
@@ -38,15 +42,12 @@ def check_memory(
     learned : bool
         Whether derivatives in hyperparameters are wanted.
     prior_type : type, optional
-        The type of prior, which says how many columns a matrix has.
+        The type of prior, which says how many matrices there are, and how many columns each has.
     """
-    if prior_type.form.sparse:  # has no such matrix
-        return
     n, c = prior.n_points, prior.n_functions
-    columns, matrices = prior.n_normals, 1  # rows that stand apart from priors take no more
-    if prior_type.form.square:
-        columns, matrices = n, (_LEARNED if learned and prior.hyperparameters else _HELD) * (1 + c)
-    needed, there = 8.0 * matrices * n * columns, available_memory()
+    size = c, n, prior.n_normals, learned and bool(prior.hyperparameters)
+    matrices, columns = prior_type.matrices(*size)
+    needed, there = least_memory(prior_type, *size), available_memory()
     if needed <= there:
         return
     names = []

@@ -11,10 +11,10 @@ from typing import ClassVar
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_gpep.approximations.selection.selection import Places
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, IndependentSites
 from pymc_gpep.kernels.gaussians.coupled_growth import append_coupled
-from pymc_gpep.selection.selection import Places
 
 __all__ = ["CoupledGrowth", "Growth", "IndependentGrowth"]
 

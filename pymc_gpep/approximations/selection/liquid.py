@@ -14,10 +14,10 @@ from collections.abc import Callable
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_gpep.approximations.selection.growth import Growth
+from pymc_gpep.approximations.selection.selection import Places
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched
 from pymc_gpep.array_types import Array
-from pymc_gpep.selection.growth import Growth
-from pymc_gpep.selection.selection import Places
-from pymc_gpep.selection.site_rules.row_site_rule import Matched
 
 __all__ = ["LiquidGrowth"]
 

@@ -5,14 +5,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.selection.growth import CoupledGrowth, Growth, IndependentGrowth
+from pymc_gpep.approximations.selection.liquid import LiquidGrowth
+from pymc_gpep.approximations.selection.scores import SCORES
+from pymc_gpep.approximations.selection.selection import DenseRows, Places, RowPrior, Selection
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched, RowSiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.selection.growth import CoupledGrowth, Growth, IndependentGrowth
-from pymc_gpep.selection.liquid import LiquidGrowth
-from pymc_gpep.selection.scores import SCORES
-from pymc_gpep.selection.selection import DenseRows, Places, RowPrior, Selection
-from pymc_gpep.selection.site_rules.row_site_rule import Matched, RowSiteRule
 
 __all__ = ["Candidates", "choose_rows", "include_rows"]
 

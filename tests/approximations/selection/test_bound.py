@@ -5,14 +5,14 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import row_sample, sites_of
+from pymc_gpep.approximations.selection.bound import ActiveBound
+from pymc_gpep.approximations.selection.greedy import include_rows
 from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.selection.bound import ActiveBound
-from pymc_gpep.selection.greedy import include_rows
 from pymc_gpep.solvers.inducing import Block
+from tests.approximations.selection.cases import CASES, Case
 from tests.reference import active_rows
 from tests.reference.data import random_problem
 from tests.reference.exact import orthant_evidence
-from tests.selection.cases import CASES, Case
 
 ROWS = np.array([3, 1, 4, 5])
 

@@ -6,11 +6,11 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pymc_gpep.approximations.selection.site_rules.row_site_rule import Matched, Told
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, PointFactor, RoughNormaliser, SiteInformation
-from pymc_gpep.selection.site_rules.row_site_rule import Matched, Told
 from pymc_gpep.solvers.sparse_ep import site_of
 
 __all__ = ["OneFunctionMoments", "PointMoments", "coupled_told", "independent_information", "rough_normalisers"]

@@ -5,10 +5,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations.ivm import sites_of
+from pymc_gpep.approximations.selection.greedy import Candidates, include_rows
 from pymc_gpep.gaussians.posteriors import posterior_of
-from pymc_gpep.selection.greedy import Candidates, include_rows
+from tests.approximations.selection.cases import CASES
 from tests.reference.active_rows import MATCHES, adf
-from tests.selection.cases import CASES
 
 ORDER = np.array([3, 1, 8, 10, 5, 0])
 
