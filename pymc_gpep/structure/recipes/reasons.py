@@ -87,8 +87,8 @@ def _of_areas(variable: TensorVariable) -> str:
     name = variable.name
     if is_random(parameters(variable)[1]):
         return (
-            f"{describe(variable)} has a sigma that is not constant, of which PyMC's density lacks a power: write "
-            f"sigma * pm.ICAR({name!r}, W)."
+            f"{describe(variable)} has a sigma that is not constant, of which PyMC's density lacks a power, for any "
+            f"sampler as well: write sigma * pm.ICAR({name!r}, W)."
         )
     if not is_connected(neighbours(variable)):
         return (
