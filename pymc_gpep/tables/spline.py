@@ -15,6 +15,7 @@ from pymc_gpep.array_types import Array
 __all__ = ["spline"]
 
 _FEWEST = 3  # knots: with two there is a line alone
+_SAME = 1e-6  # of the range: values nearer to each other than this are one, as 0.1 + 0.2 and 0.3 are
 
 
 def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
@@ -72,6 +73,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     check_whole("k", k, _FEWEST)
     values = _values(x)
     distinct = np.unique(values)
+    distinct = distinct[np.append(True, np.diff(distinct) > _SAME * np.ptp(distinct))]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
         raise ValueError(f"x has {distinct.size} distinct values, which is too few for {k} knots: {mend}.")
@@ -84,7 +86,7 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     along, scaled = (given.astype("float64") - begin) / length, (values - begin) / length
     straight = np.column_stack([np.ones(scaled.size), scaled])
     raw = abs(scaled[:, None] - knots) ** 3 @ weights
-    lines = np.linalg.lstsq(straight, raw)[0]
+    lines = np.linalg.lstsq(straight, raw, rcond=None)[0]
     size = np.sqrt(((raw - straight @ lines) ** 2).sum(axis=1).mean())
     bends = abs(along[:, None] - knots) ** 3 @ (weights / size) - along[:, None] * (lines[1] / size) - lines[0] / size
     return (along - scaled.mean()) / scaled.std(), bends
@@ -98,8 +100,8 @@ def _values(x: Any) -> Array:
         found = x.eval(mode=Mode("py", None))
     else:
         found = np.asarray(x)
-    if found.ndim != 1:
-        raise ValueError(f"x must be one column, (n,), but has shape {found.shape}; take one at a time, as X[:, 0].")
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"x must be one column with rows, (n,), but has shape {found.shape}: take X[:, 0].")
     if not np.issubdtype(found.dtype, np.number) and found.dtype != bool:
         raise TypeError(f"x must have numbers, but has values of the type {found.dtype}.")
     values = found.astype(np.float64)

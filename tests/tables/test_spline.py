@@ -68,12 +68,15 @@ def test_equal_values_count_once_among_knots():
     years = np.repeat([2000, 2001, 2002, 2005], [50, 1, 1, 1])
     _, bends = gpep.spline(years, 4)
     assert np.linalg.matrix_rank(np.column_stack([np.ones(53), years, bends])) == 4
+    with pytest.raises(ValueError, match="x has 4 distinct values"):
+        gpep.spline(years + 1e-9 * np.arange(53), 5)
 
 
 @pytest.mark.parametrize(
     ("x", "k", "error", "message"),
     [
-        (X, 5, ValueError, r"x must be one column, \(n,\), but has shape \(40, 2\)"),
+        (X, 5, ValueError, r"x must be one column with rows, \(n,\), but has shape \(40, 2\)"),
+        ([], 3, ValueError, r"with rows, \(n,\), but has shape \(0,\)"),
         ([1.0, np.nan, 2.0], 3, ValueError, "x must be finite, but has 1 values"),
         ([1, 2, 3, 4, 4], 5, ValueError, "x has 4 distinct values, .* take k=4 at most"),
         ([0, 1, 1, 0], 3, ValueError, "x has 2 distinct values, .* take the line"),
