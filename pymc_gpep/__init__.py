@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.tables.columns import Columns, columns
+    from pymc_gpep.tables.spline import spline
     from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
 
@@ -129,6 +130,7 @@ _HOME = {
     "recover": "fits.recover",
     "rows_of": "rows.open_rows",
     "sparsify": "sampling.sparse_model",
+    "spline": "tables.spline",
 }
 """Public name → the module that defines it, or that it is."""
 
@@ -193,6 +195,7 @@ __all__ = [
     "recover",
     "rows_of",
     "sparsify",
+    "spline",
 ]
 
 __version__ = version("pymc_gpep")

@@ -16,7 +16,7 @@ from pymc_gpep.structure.alternatives import as_it_is
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
 from pymc_gpep.structure.missing_responses import unobserved_responses
-from pymc_gpep.structure.recipes import Recipe, recipe, why_no_recipes
+from pymc_gpep.structure.recipes import Recipe, recipe, refuse_false_densities, why_no_recipes
 
 __all__ = ["Gaussians", "gaussians_of"]
 
@@ -215,8 +215,9 @@ def gaussians_of(model: pm.Model, hyperparameters: Sequence[str] = ()) -> Gaussi
     Raises
     ------
     StructureError
-        If there is no free variable of such a name.
+        If there is no free variable of such a name, or if PyMC has a false density of a variable.
     """
+    refuse_false_densities(model)
     latents = [
         each
         for each in latents_among([*model.free_RVs, *model.deterministics], model)

@@ -337,6 +337,10 @@ REFUSED = {
         lambda: counts(pm.ICAR("u", W=sums._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
         ["'u' (ICAR) has a sigma that is not constant", "sigma * pm.ICAR('u', W)"],
     ),
+    "areas with a learned scale beside a level": (
+        lambda: counts(normal("a") + pm.ICAR("u", W=sums._lattice(), sigma=pm.HalfNormal("s"))[GROUP]),
+        ["'u' (ICAR) has a sigma that is not constant", "sigma * pm.ICAR('u', W)"],
+    ),
     "classes with a common level": (
         lambda: pm.Categorical("y", logit_p=XY @ pm.Normal("b", shape=(2, 3)) + normal("a"), observed=KINDS),
         ["must be independent a priori", "'a' (Normal)", "effects of its own"],

@@ -2,7 +2,7 @@
 
 from pymc_gpep.structure.recipes import areas, kronecker, normals, series  # noqa: F401  # each registers its readers
 from pymc_gpep.structure.recipes.normals import unprojected
-from pymc_gpep.structure.recipes.reasons import why_no_recipe, why_no_recipes
+from pymc_gpep.structure.recipes.reasons import refuse_false_densities, why_no_recipe, why_no_recipes
 from pymc_gpep.structure.recipes.recipe import Recipe, recipe
 
-__all__ = ["Recipe", "recipe", "unprojected", "why_no_recipe", "why_no_recipes"]
+__all__ = ["Recipe", "recipe", "refuse_false_densities", "unprojected", "why_no_recipe", "why_no_recipes"]

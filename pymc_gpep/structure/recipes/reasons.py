@@ -9,11 +9,11 @@ from pymc.distributions.timeseries import AutoRegressiveRV, RandomWalkRV
 from pytensor.tensor.random.basic import CauchyRV, LaplaceRV, StudentTRV
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.structure.errors import describe, distribution
+from pymc_gpep.structure.errors import StructureError, describe, distribution
 from pymc_gpep.structure.recipes.areas import is_connected, neighbours
 from pymc_gpep.structure.recipes.recipe import is_random, is_read, keeps_gaussian, parameters, recipe
 
-__all__ = ["why_no_recipe", "why_no_recipes"]
+__all__ = ["refuse_false_densities", "why_no_recipe", "why_no_recipes"]
 
 _MIXTURES = {
     StudentTRV: "pm.Normal(..., sigma=sigma * pt.sqrt(w)) with w = pm.InverseGamma('w', nu / 2, nu / 2)",
@@ -73,6 +73,25 @@ def why_no_recipes(variables: Iterable[TensorVariable], model: pm.Model) -> str:
     return " ".join(whys.values())
 
 
+def refuse_false_densities(model: pm.Model) -> None:
+    """Refuse variables whose density in PyMC is not that of their distribution.
+
+    Beside other Gaussian variables such a one would stay a hyperparameter, with this density.
+
+    Parameters
+    ----------
+    model : pm.Model
+
+    Raises
+    ------
+    StructureError
+        If there is such a variable; the message says what to write instead.
+    """
+    for variable in model.free_RVs:
+        if isinstance(variable.owner.op, ICARRV) and is_random(parameters(variable)[1]):
+            raise StructureError(_of_areas(variable))
+
+
 def _of_transform(variable: TensorVariable, model: pm.Model) -> str:
     transform = model.rvs_to_transforms.get(variable)
     if isinstance(variable.owner.op, ZeroSumNormalRV):
@@ -87,8 +106,8 @@ def _of_areas(variable: TensorVariable) -> str:
     name = variable.name
     if is_random(parameters(variable)[1]):
         return (
-            f"{describe(variable)} has a sigma that is not constant, of which PyMC's density lacks a power: write "
-            f"sigma * pm.ICAR({name!r}, W)."
+            f"{describe(variable)} has a sigma that is not constant, of which PyMC's density lacks a power, for any "
+            f"sampler as well: write sigma * pm.ICAR({name!r}, W)."
         )
     if not is_connected(neighbours(variable)):
         return (

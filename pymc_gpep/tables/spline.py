@@ -1,0 +1,123 @@
+"""A column of numbers as a smooth term: a straight line, and bends about it with a penalty that is learned."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from pymc.pytensorf import rvs_in_graph
+from pytensor.compile.mode import Mode
+from pytensor.tensor.variable import TensorVariable
+from scipy.linalg import cholesky, solve_triangular
+
+from pymc_gpep.argument_types import check_whole
+from pymc_gpep.array_types import Array
+
+__all__ = ["spline"]
+
+_FEWEST = 3  # knots: with two there is a line alone
+_SAME = 1e-6  # of the range: values nearer to each other than this are one, as 0.1 + 0.2 and 0.3 are
+
+
+def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
+    """Make the columns of a penalised cubic regression spline, as those of mgcv's `s(x, bs="cr")`.
+
+    A smooth term is `line * slope + bends @ bend`, with `bend = pm.Normal("bend", 0, s, shape=k - 2)`. As s goes to 0
+    the curve becomes a straight line, so that s says how smooth it is. The penalty ∫ f''(x)² dx of a natural cubic
+    spline f is the sum of squares of its coefficients `bend`, times a constant.
+
+    Columns sum to zero over the rows of `x`, which leaves the level of the curve to an intercept. The bends are
+    orthogonal to the line there. Their scale makes s the standard deviation of the curve about its line, as the root
+    of the mean square over these rows.
+
+    Parameters
+    ----------
+    x : array (n,) or TensorVariable (n,)
+        Values of a covariate. With `x = pm.Data("x", values)` columns are graphs of these data, and
+        `fit.predict(data={"x": new})` has the curve at other places. Knots, means and scales stay those of the values
+        that the call found.
+    k : int
+        Number of knots, at quantiles of the distinct values, and of coefficients with the intercept. The penalty and
+        not k decides how smooth a curve is, as long as k is large enough.
+
+    Returns
+    -------
+    (array (n,), array (n, k − 2))
+        Line, which is the standardised x, and bends; graphs where `x` is one. Beyond the outer knots, curves go on
+        as straight lines.
+
+    Raises
+    ------
+    TypeError
+        If `x` does not have numbers, or depends on a random variable; if k is not a whole number.
+    ValueError
+        If `x` is not one column, is not finite, or has fewer than k distinct values; if k is less than 3.
+
+    References
+    ----------
+    P. J. Green and B. W. Silverman, *Nonparametric Regression and Generalized Linear Models* (1994), sections 2.1 and
+    7.1, for the spline. S. N. Wood, *Generalized Additive Models* (2017), sections 5.3.1 and 5.8, for knots and for
+    penalties as random effects.
+
+    Examples
+    --------
+    >>> x = np.linspace(0.0, 3.0, len(y))
+    >>> with pm.Model():
+    ...     line, bends = gpep.spline(pm.Data("x", x), k=8)
+    ...     slope, s = pm.Normal("slope", 0, 2), pm.HalfNormal("s", 1)
+    ...     bend = pm.Normal("bend", 0, s, shape=6)
+    ...     gpep.Probit("setosa", line * slope + bends @ bend, observed=y == 0)
+    ...     curve = pm.fit(method="ep")
+    >>> curve.predict(data={"x": [1.0, 2.0]})["mean"].shape
+    (2,)
+    """
+    check_whole("k", k, _FEWEST)
+    values = _values(x)
+    distinct = np.unique(values)
+    distinct = distinct[np.append(True, np.diff(distinct) > _SAME * np.ptp(distinct))]
+    if distinct.size < k:
+        mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
+        raise ValueError(f"x has {distinct.size} distinct values, which is too few for {k} knots: {mend}.")
+    places = np.quantile(distinct, np.linspace(0.0, 1.0, k))
+    begin, length = places[0], places[-1] - places[0]
+    knots = (places - begin) / length
+    weights = _weights(knots)
+
+    given = x if isinstance(x, TensorVariable) else values
+    along, scaled = (given.astype("float64") - begin) / length, (values - begin) / length
+    straight = np.column_stack([np.ones(scaled.size), scaled])
+    raw = abs(scaled[:, None] - knots) ** 3 @ weights
+    lines = np.linalg.lstsq(straight, raw, rcond=None)[0]
+    size = np.sqrt(((raw - straight @ lines) ** 2).sum(axis=1).mean())
+    bends = abs(along[:, None] - knots) ** 3 @ (weights / size) - along[:, None] * (lines[1] / size) - lines[0] / size
+    return (along - scaled.mean()) / scaled.std(), bends
+
+
+def _values(x: Any) -> Array:
+    """The values of a column in double precision; an error says why something is not a column."""
+    if isinstance(x, TensorVariable):
+        if random := rvs_in_graph(x):
+            raise TypeError(f"x depends on the random variable {min(map(str, random))!r}: a spline is one of data.")
+        found = x.eval(mode=Mode("py", None))
+    else:
+        found = np.asarray(x)
+    if found.ndim != 1 or not found.size:
+        raise ValueError(f"x must be one column with rows, (n,), but has shape {found.shape}: take X[:, 0].")
+    if not np.issubdtype(found.dtype, np.number) and found.dtype != bool:
+        raise TypeError(f"x must have numbers, but has values of the type {found.dtype}.")
+    values = found.astype(np.float64)
+    if not np.isfinite(values).all():
+        raise ValueError(f"x must be finite, but has {np.count_nonzero(~np.isfinite(values))} values that are not.")
+    return values
+
+
+def _weights(knots: Array) -> Array:
+    """Coefficients of |x − knot|³ in splines whose penalties are those of unit vectors, (k, k − 2).
+
+    Second derivatives γ at the inner knots have the penalty γᵀRγ, where R has three diagonals. The third derivative
+    jumps at a knot by the second divided difference of γ there.
+    """
+    gaps = np.diff(knots)
+    jumps = np.diff(np.diff(np.eye(knots.size), axis=0) / gaps[:, None], axis=0).T
+    beside = np.diag(gaps[1:-1] / 6.0, 1)
+    lower = cholesky(np.diag((gaps[:-1] + gaps[1:]) / 3.0) + beside + beside.T, lower=True)
+    return np.asarray(solve_triangular(lower, jumps.T, lower=True).T) / 12.0
