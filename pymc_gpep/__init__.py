@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
     from pymc_gpep.selection.selection import DenseRows
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+    from pymc_gpep.structure.lowered_dims import lower_dims
     from pymc_gpep.tables.columns import Columns, columns
     from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
@@ -122,6 +123,7 @@ _HOME = {
     "falling_adam": "variational.falling_adam",
     "from_datatree": "fits.reading",
     "learning_curve": "fits.learning_curve",
+    "lower_dims": "structure.lowered_dims",
     "marginalize": "graph.marginal_model",
     "plots": "plots",
     "predict_draws": "comparison.draw_prediction",
@@ -186,6 +188,7 @@ __all__ = [
     "falling_adam",
     "from_datatree",
     "learning_curve",
+    "lower_dims",
     "marginalize",
     "plots",
     "predict_draws",
