@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from pymc_gpep.selection.selection import DenseRows
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
     from pymc_gpep.structure.lowered_dims import lower_dims
+    from pymc_gpep.structure.sparse_normal import SparseNormal
     from pymc_gpep.tables.columns import Columns, columns
     from pymc_gpep.variational.class_centres import class_centres
     from pymc_gpep.variational.falling_adam import falling_adam
@@ -109,6 +110,7 @@ _HOME = {
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "SparseEP": "approximations",
     "SparseVI": "approximations",
+    "SparseNormal": "structure.sparse_normal",
     "SparseModel": "sampling.sparse_model",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
@@ -174,6 +176,7 @@ __all__ = [
     "ScaledMetropolis",
     "SparseEP",
     "SparseModel",
+    "SparseNormal",
     "SparseVI",
     "StructureError",
     "VariationalBayes",
