@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from pymc_gpep.sampling.scaled_metropolis import ScaledMetropolis
     from pymc_gpep.sampling.sparse_model import SparseModel, sparsify
     from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+    from pymc_gpep.structure.lowered_dims import lower_dims
+    from pymc_gpep.structure.sparse_normal import SparseNormal
     from pymc_gpep.tables.columns import Columns, columns
     from pymc_gpep.tables.spline import spline
     from pymc_gpep.variational.class_centres import class_centres
@@ -109,6 +111,7 @@ _HOME = {
     "ScaledMetropolis": "sampling.scaled_metropolis",
     "SparseEP": "approximations",
     "SparseVI": "approximations",
+    "SparseNormal": "structure.sparse_normal",
     "SparseModel": "sampling.sparse_model",
     "StructureError": "structure",
     "VariationalBayes": "approximations",
@@ -123,6 +126,7 @@ _HOME = {
     "falling_adam": "variational.falling_adam",
     "from_datatree": "fits.reading",
     "learning_curve": "fits.learning_curve",
+    "lower_dims": "structure.lowered_dims",
     "marginalize": "graph.marginal_model",
     "plots": "plots",
     "predict_draws": "comparison.draw_prediction",
@@ -174,6 +178,7 @@ __all__ = [
     "ScaledMetropolis",
     "SparseEP",
     "SparseModel",
+    "SparseNormal",
     "SparseVI",
     "StructureError",
     "VariationalBayes",
@@ -188,6 +193,7 @@ __all__ = [
     "falling_adam",
     "from_datatree",
     "learning_curve",
+    "lower_dims",
     "marginalize",
     "plots",
     "predict_draws",

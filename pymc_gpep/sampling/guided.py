@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 from pymc.blocking import PointType
-from pymc.model import modelcontext
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pytensor.tensor.variable import TensorVariable
@@ -28,7 +27,7 @@ from pymc_gpep.gaussians.whitening import PriorWhitening, Sampled, Whitening
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.sampling.guiding_sites import SiteModel, fit_sites
 from pymc_gpep.sampling.random_walk import RandomWalk, RandomWalkState
-from pymc_gpep.sampling.step import LatentStep
+from pymc_gpep.sampling.step import LatentStep, sampled_model
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.latent_prior import LatentPrior
 from pymc_gpep.structure.processes import processes_or
@@ -95,7 +94,7 @@ class GuidedStep(LatentStep):
         blocked: bool = True,
     ) -> None:
         check_whole("hyper_moves", hyper_moves, 1)
-        model = modelcontext(model)
+        model = sampled_model(model)
         processes, guide = guided(self.read, model, guide, likelihood)
         super().__init__(vars, processes, rng, compile_kwargs)
         self.guide = guide

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from pymc.blocking import PointType, StatsDict
-from pymc.model import modelcontext
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
@@ -26,7 +25,7 @@ from pymc_gpep.sampling.conditional_nuts import (
     move_hyperparameters,
     whitened,
 )
-from pymc_gpep.sampling.step import LatentStep
+from pymc_gpep.sampling.step import LatentStep, sampled_model
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["ProbitGibbs"]
@@ -118,7 +117,7 @@ class ProbitGibbs(LatentStep):
         if hyper not in _DENSITIES:
             raise ValueError(f"hyper is {hyper!r}; it must be one of {', '.join(map(repr, sorted(_DENSITIES)))}.")
         check_whole("sweeps", sweeps, 1)
-        classifier = read_classifier(modelcontext(model), likelihood)
+        classifier = read_classifier(sampled_model(model), likelihood)
         if not classifier.likelihood_model.offers(Utilities):
             fitting = " and ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(

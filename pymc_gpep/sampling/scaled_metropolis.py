@@ -12,7 +12,7 @@ from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_whole
 from pymc_gpep.sampling.guided import guided
-from pymc_gpep.sampling.step import LatentStep
+from pymc_gpep.sampling.step import LatentStep, sampled_model
 from pymc_gpep.structure import read_classifier
 
 __all__ = ["ScaledMetropolis"]
@@ -104,7 +104,7 @@ class ScaledMetropolis(LatentStep):
         check_whole("updates", updates, 1)
         if not 0 < target_accept < 1:
             raise ValueError(f"target_accept must be in (0, 1), but is {target_accept!r}.")
-        processes, _ = guided(read_classifier, pm.modelcontext(model), "prior", None)
+        processes, _ = guided(read_classifier, sampled_model(model), "prior", None)
         if vars is None:
             vars = list(processes.integrated)
         super().__init__(vars, processes, rng, compile_kwargs)

@@ -6,6 +6,7 @@ from inspect import Parameter, signature
 from typing import Any, ClassVar
 
 import numpy as np
+import pymc as pm
 from pymc.blocking import PointType
 from pymc.step_methods.compound import BlockedStep, Competence
 from pymc.util import get_random_generator
@@ -18,9 +19,28 @@ from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.solvers.team import one_blas_thread
+from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.lowered_dims import lower_dims
 
-__all__ = ["LatentStep"]
+__all__ = ["LatentStep", "sampled_model"]
+
+
+def sampled_model(model: pm.Model | None) -> pm.Model:
+    """Return the model that a step is asked to move, that of the context if not given.
+
+    Raises
+    ------
+    StructureError
+        If it is one of `pymc.dims`, whose values are no variables of the model that a step reads.
+    """
+    model = pm.modelcontext(model)
+    if lower_dims(model) is not model:
+        raise StructureError(
+            "Step methods of pymc_gpep move models of ordinary variables, and this one is by pymc.dims. Sample the "
+            "same model without it: with gpep.lower_dims(model): pm.sample(step=...)."
+        )
+    return model
 
 
 class LatentStep(BlockedStep):

@@ -30,6 +30,7 @@ from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP, latents_among
 from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
 from pymc_gpep.structure.latent_sum import LatentSum
+from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
 from pymc_gpep.structure.processes import GPModel, check_priors, refuse_what_was_made, with_functions
 from pymc_gpep.structure.recipes import why_no_recipes
@@ -260,7 +261,8 @@ def read_classifier(
     Parameters
     ----------
     model : pm.Model
-        A model with one likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors.
+        A model with one likelihood whose argument is affine in Gaussian variables, such as `pm.gp.Latent` priors. One
+        of `pymc.dims` is read as `lower_dims` makes it.
     likelihood : str, optional
         Name of the likelihood, needed if the model has several.
     hyperparameters : sequence of str
@@ -285,6 +287,7 @@ def read_classifier(
     30
     """
     refuse_what_was_made(model)
+    model = lower_dims(model)
     gaussians = gaussians_of(model, hyperparameters)
     likelihood_model, rv, reading = _find_likelihood(model, likelihood, gaussians.sources)
     missing = missing_responses(model).get(rv)

@@ -254,8 +254,8 @@ class EffectsElsewhere:
             for output, of_output in enumerate(normals):
                 masked = [_masked(each, output) for each in probes(shapes[i])]
                 for name, one, *others in zip(self._names, *map(changes, masked), strict=True):
-                    cells, selected = cells_by_probes([one, *others], shapes[i])
-                    if not selected:
+                    cells, alone = cells_by_probes([one, *others], shapes[i])
+                    if not alone.all():
                         raise ValueError(
                             f"An entry of {name!r} takes several points of a Gaussian process, and is not known there."
                         )

@@ -35,7 +35,7 @@ def probes(shape: tuple[int, ...]) -> list[Array]:
     ]
 
 
-def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], bool]:
+def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return which of some values each row takes, and whether each takes one, times a coefficient, at the most.
 
     Parameters
@@ -52,7 +52,7 @@ def cells_by_probes(changes: Sequence[Array], shape: tuple[int, ...]) -> tuple[N
     values = probes(shape)[2].ravel()
     inside = (cells >= 0) & (cells < values.size)
     again = np.where(inside, coefficient * values[np.where(inside, cells, 0)], np.nan)
-    return cells, bool(np.allclose(again, noise, rtol=_SAME, atol=_SAME))
+    return cells, np.isclose(again, noise, rtol=_SAME, atol=_SAME)
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,8 @@ class ProcessTerm:
             Whether each output has a part in each function.
         """
         coefficient = given[0]
-        cells, selected = cells_by_probes(given, shape)
+        cells, alone = cells_by_probes(given, shape)
+        selected = bool(alone.all())
         feeds = np.where(taken.any(axis=0), taken.argmax(axis=0), -1)
         points = shape[-1]
         own = [np.array_equal(cells[k] % points, np.arange(points)) for k in feeds if k >= 0]

@@ -17,6 +17,7 @@ from pymc_gpep.structure.double_precision import in_double_precision
 from pymc_gpep.structure.errors import StructureError, describe, listing
 from pymc_gpep.structure.latent import LatentGP, is_process, latents_among, refuse_common_variables
 from pymc_gpep.structure.latent_prior import LatentPrior
+from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.process_values import ProcessValues
 from pymc_gpep.structure.process_variables import ProcessVariables
 
@@ -141,6 +142,7 @@ def read_processes(model: pm.Model) -> GPModel:
         other.
     """
     refuse_what_was_made(model)
+    model = lower_dims(model)
     found = latents_among([*model.free_RVs, *model.deterministics], model)
     latents = list({latent.free: latent for latent in found if is_process(latent)}.values())
     if not latents:

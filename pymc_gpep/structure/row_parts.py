@@ -269,8 +269,8 @@ def _rows(linear: Callable[..., Array], shapes: Sequence[Any]) -> Coefficients:
 
         size = int(np.prod(shape))
         changes = [change(probe) for probe in probes(shape)]
-        own, selected = cells_by_probes(changes, shape)
-        if selected:
+        own, alone = cells_by_probes(changes, shape)
+        if alone.all():
             add(begin + own, changes[0])
         else:
             for place, unit in enumerate(np.eye(size)):

@@ -2,11 +2,12 @@
 
 Which they are is found at one point of the hyperparameters. Numbers that no value has in common are then moved
 together (Curtis, Powell and Reid 1974). About as many evaluations as a value has coefficients give all of them.
+Where more would be needed, slopes along random directions tell the few coefficients of a value apart.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pytensor.tensor as pt
@@ -25,9 +26,16 @@ from pymc_gpep.structure.process_term import cells_by_probes, probes
 __all__ = ["Blocks", "SparseSlopes", "entries_of", "rows_of"]
 
 _ONE_BY_ONE = 64  # numbers that are moved alone
+_PARTS = 8  # of numbers that a value takes several of
+_ROUNDS = 30  # of parts; a value of four numbers, or of some of them, is left over once in ten million
+_TOO_MANY = 0.7  # of values that one round leaves over: of two numbers 0.12, of four 0.59, of five 0.79
+_FEW = 8  # coefficients of a value that are told apart by directions
 _SIDE_BY_SIDE = 8  # entries of a last axis, of which a value may take several
 _BESIDE = 0.3  # of the initial point, unconstrained
 _SEED = 1
+
+type _Entries = tuple[NDArray[np.int64], NDArray[np.int64], Array]
+"""Rows, places and coefficients."""
 
 type Blocks = Sequence[tuple[int, ...]]
 """Shapes of the variables that numbers x are of, one after the other."""
@@ -36,7 +44,7 @@ type Blocks = Sequence[tuple[int, ...]]
 def entries_of(linear: Callable[[Array], Array], blocks: Blocks) -> Entries | None:
     """Return the coefficients of values that are linear in x; None where too many numbers are to be moved alone."""
     q = sum(int(np.prod(shape)) for shape in blocks)
-    found: list[tuple[NDArray[np.int64], NDArray[np.int64], Array]] = []
+    found: list[_Entries] = []
     rows, alone, begin = 0, 0, 0
     for shape in blocks:
         size = int(np.prod(shape))
@@ -69,23 +77,35 @@ def rows_of(linear: Callable[[Array], Array], blocks: Blocks) -> Entries:
 def _tried(
     linear: Callable[[Array], Array], places: NDArray[np.int64], shape: tuple[int, ...], q: int
 ) -> Iterator[Any]:
-    """Yield entries of numbers of which each value takes one, and the places of other numbers."""
-    if (selected := _selected(linear, places, q)) is not None:
-        yield selected
-        return
+    """Yield entries of numbers of which each value takes few, and the places of other numbers."""
     last = shape[-1] if len(shape) > 1 else 0
-    if not 1 < last <= _SIDE_BY_SIDE:
-        yield places
-        return
-    for column in places.reshape(-1, last).T:
-        selected = _selected(linear, np.ascontiguousarray(column), q)
-        yield column if selected is None else selected
+    if (one := _taken(linear, places, q)).alone.all():
+        yield one.entries(one.alone)
+    elif 1 < last <= _SIDE_BY_SIDE:
+        for column in places.reshape(-1, last).T:
+            yield from _tried(linear, np.ascontiguousarray(column), (len(column),), q)
+    else:
+        few = _several(linear, places, q) if len(places) > _PARTS else None
+        yield places if few is None else few
 
 
-def _selected(
-    linear: Callable[[Array], Array], places: NDArray[np.int64], q: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Array] | None:
-    """Return rows, places and coefficients where each value takes one of some numbers; None elsewhere."""
+class _Taken(NamedTuple):
+    """Values that take one of some numbers at the most, which number, and its coefficient; (n,) each."""
+
+    alone: NDArray[np.bool_]
+    places: NDArray[np.int64]
+    coefficients: Array
+    moved: NDArray[np.bool_]
+    """Whether a value takes any of them."""
+
+    def entries(self, wanted: NDArray[np.bool_]) -> _Entries:
+        """Return entries of some values."""
+        here = np.flatnonzero(wanted & (self.coefficients != 0.0))
+        return here, self.places[here], self.coefficients[here]
+
+
+def _taken(linear: Callable[[Array], Array], places: NDArray[np.int64], q: int) -> _Taken:
+    """Return what values take of the numbers at some places."""
 
     def moved(probe: Array) -> Array:
         x = np.zeros(q)
@@ -93,11 +113,33 @@ def _selected(
         return linear(x)
 
     changes = [moved(probe) for probe in probes(places.shape)]
-    cells, selected = cells_by_probes(changes, places.shape)
-    if not selected:
-        return None
-    here = np.flatnonzero(changes[0])
-    return here, places[cells[here]], changes[0][here]
+    cells, alone = cells_by_probes(changes, places.shape)
+    return _Taken(alone, places[np.clip(cells, 0, len(places) - 1)], changes[0], changes[2] != 0.0)
+
+
+def _several(linear: Callable[[Array], Array], places: NDArray[np.int64], q: int) -> _Entries | None:
+    """Return entries of numbers of which each value takes up to four; None where many values take more.
+
+    Numbers are put into a few parts by chance, over and over. A value is known once none of its numbers share a part.
+    """
+    rng = np.random.default_rng(_SEED)
+    found: list[_Entries] = []
+    left: NDArray[np.bool_] | None = None
+    for _ in range(_ROUNDS):
+        part = rng.integers(_PARTS, size=len(places))
+        taken = [_taken(linear, places[part == k], q) for k in np.unique(part)]
+        known = np.all([each.alone for each in taken], axis=0)
+        if left is None:
+            left = np.ones_like(known)
+            moved = np.any([each.moved for each in taken], axis=0)
+            if np.sum(~known) > _TOO_MANY * np.sum(moved):
+                return None
+        found += [each.entries(known & left) for each in taken]
+        left &= ~known
+        if not left.any():
+            row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
+            return row, place, value
+    return None
 
 
 def _unit(q: int, place: int) -> Array:
@@ -106,7 +148,7 @@ def _unit(q: int, place: int) -> Array:
     return x
 
 
-def _padded(rows: int, q: int, found: Sequence[tuple[NDArray[np.int64], NDArray[np.int64], Array]]) -> Entries:
+def _padded(rows: int, q: int, found: Sequence[_Entries]) -> Entries:
     """Return entries (rows, k); those beyond a row's own repeat its first place, with 0."""
     row, place, value = (np.concatenate([each[i] for each in found]) for i in range(3))
     order = np.lexsort((place, row))
@@ -192,13 +234,20 @@ class SparseSlopes:
     def graph(self) -> TensorVariable:
         """Return T by its entries, (m, k), likewise."""
         assert self.entries is not None
-        colours = _colours(self.entries, self._prior.n_normals)
+        cells, q = self.entries.cells, self._prior.n_normals
+        there = self.entries.values != 0.0
+        colours = _colours(self.entries, q)
+        k = cells.shape[1]
+        if k <= _FEW and colours.max() >= k + 2:
+            # A value of k coefficients has them from its slopes along a few directions.
+            directions = np.random.default_rng(_SEED).standard_normal((k + 2, q))
+            apart = np.linalg.pinv(np.where(there, directions[:, cells], 0.0).swapaxes(0, 1))
+            found = (apart * slopes_along(self._flat, self._z, pt.constant(directions)).T[:, None]).sum(axis=2)
+            return cast(TensorVariable, found)
         seeds = (colours == np.arange(colours.max() + 1)[:, None]).astype(np.float64)
         moved = slopes_along(self._flat, self._z, pt.constant(seeds))
-        rows = np.arange(len(self.entries.cells))[:, None]
-        there = (self.entries.values != 0.0).astype(np.float64)
-        found: TensorVariable = moved[colours[self.entries.cells], rows] * there
-        return found
+        rows = np.arange(len(cells))[:, None]
+        return cast(TensorVariable, moved[colours[cells], rows] * there.astype(np.float64))
 
     @cached_property
     def _numbers(self) -> Callable[..., Sequence[Array]]:

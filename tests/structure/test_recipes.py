@@ -18,6 +18,7 @@ from pymc.pytensorf import get_symbolic_rv_shapes
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import applys_between, toposort
 from pytensor.scalar.basic import Add, Cast, Mul, Neg, Second, Sub, TrueDiv
+from pytensor.sparse.basic import as_sparse_variable
 from pytensor.tensor.basic import Alloc, Join, Split
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
@@ -28,8 +29,9 @@ from pytensor.tensor.math import Dot, Sum
 from pytensor.tensor.random.op import RNGConsumerOp
 from pytensor.tensor.shape import Reshape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
-from scipy.sparse import csr_matrix
+from scipy.sparse import csc_matrix, csr_matrix
 
+import pymc_gpep as gpep
 from pymc_gpep.structure.interpreted import INTERPRETED
 from pymc_gpep.structure.recipes import recipe, why_no_recipe
 from tests.graphs import HARDLY_REWRITTEN
@@ -37,6 +39,7 @@ from tests.graphs import HARDLY_REWRITTEN
 RNG = np.random.default_rng(41)
 COORDS = {"group": range(3), "week": range(5), "term": ["level", "slope"]}
 W = np.array([[0, 1, 0, 0, 1], [1, 0, 1, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
+SPARSE = as_sparse_variable(csc_matrix(np.diag([2.0, 3, 4, 5]) - np.eye(4, k=1) - np.eye(4, k=-1)))
 
 
 def function_of(inputs, outputs):
@@ -120,6 +123,10 @@ MODELS = {
     "multivariate by a precision": lambda g: pm.MvNormal("v", g.mean(), tau=covariance(3) / g.scale() ** 2),
     "multivariate by a sparse precision": lambda g: pm.MvNormal(
         "v", g.mean(shape=(2, 4)), tau=np.diag([2.0, 3, 4, 5]) / g.scale() - np.eye(4, k=1) - np.eye(4, k=-1)
+    ),
+    "normal by a sparse precision": lambda g: gpep.SparseNormal("v", g.mean(), g.scale() * SPARSE),
+    "normals by a sparse precision": lambda g: gpep.SparseNormal(
+        "v", g.mean(shape=4), SPARSE + g.scale() * SPARSE, shape=(2, 4)
     ),
     "multivariate by a wide factor": lambda g: pm.MvNormal(
         "v", g.mean(), (wide := g.scale() * pt.constant(RNG.normal(size=(2, 4)))) @ wide.T
@@ -249,6 +256,7 @@ def test_a_recipe_has_the_mean_and_the_covariance_of_the_density(name):
 
 FIELDS = {name for name in MODELS if name.startswith(("areas", "intrinsic", "walk", "autoregressive about"))}
 FIELDS |= {"zero sum", "zero sum of groups", "multivariate by a precision", "multivariate by a sparse precision"}
+FIELDS |= {"normal by a sparse precision", "normals by a sparse precision"}
 FIELDS -= {"walk of vectors", "walks of vectors", "intrinsic, of a learned sum"}
 
 

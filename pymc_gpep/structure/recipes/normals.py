@@ -1,23 +1,29 @@
 """Recipes of normals, multivariate normals, and normals that sum to zero."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import prod
 from typing import cast
 
 import numpy as np
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.distributions.multivariate import ZeroSumNormalRV
 from pytensor.graph.basic import Constant
 from pytensor.tensor.elemwise import DimShuffle
 from pytensor.tensor.random.basic import MvNormalRV, NormalRV
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.errors import StructureError, describe
 from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, parameters, reads, shape_of, unbroadcast
 from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
+from pymc_gpep.structure.sparse_normal import SparseNormalRV
 
-__all__ = ["read_mv_normal", "read_normal", "read_zero_sum", "unprojected"]
+__all__ = ["read_mv_normal", "read_normal", "read_sparse_normal", "read_zero_sum", "unprojected"]
+
+type Indices = NDArray[np.int64]
+type Entries = Callable[[Sequence[TensorVariable]], TensorVariable]
 
 _SPARSE = 0.1  # of the entries of a precision, at most
 _HELD = 8  # sums that are held at zero, at most
@@ -59,12 +65,16 @@ def _by_precision(root: Root, shape: Shape) -> Field | None:
     first, second = pattern_of(root.scale)
     if len(first) > _SPARSE * shape[-1] * max(shape[-1], _SMALL):
         return None
+    return _field_of(shape, first, second, lambda scales: as_double(scales[0])[first, second])
+
+
+def _field_of(shape: Shape, first: Indices, second: Indices, entries_of: Entries) -> Field:
+    """The variable less its mean, by the entries of a precision that all of a batch have."""
     size = prod(shape)
     begin = np.arange(0, size, shape[-1])[:, None]
 
     def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
-        found = as_double(scales[0])[first, second]
-        return cast(TensorVariable, pt.tile(found, len(begin)))
+        return cast(TensorVariable, pt.tile(entries_of(scales), len(begin)))
 
     return Field(
         lambda x, means, scales: means[0] + x.reshape(shape),
@@ -74,6 +84,21 @@ def _by_precision(root: Root, shape: Shape) -> Field | None:
         np.zeros((0, size)),
         np.zeros(0),
     )
+
+
+@reads(SparseNormalRV)
+def read_sparse_normal(variable: TensorVariable, shape: Shape) -> Recipe:
+    """A root of the inverse of the precision times standard normals, or the precision as it is."""
+    _, _, mean, entries, *places = parameters(variable)
+    first, second = evaluate(places)
+
+    def make(z: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
+        below = pt.zeros((shape[-1], shape[-1]))[first, second].set(as_double(scales[0]))
+        root = inverse_root(below[second, first].set(as_double(scales[0])))
+        return cast(TensorVariable, means[0] + times(root, z.reshape(shape)))
+
+    field = _field_of(shape, first, second, lambda scales: as_double(scales[0]))
+    return Recipe(prod(shape), (unbroadcast(mean),), (entries,), make, field=field)
 
 
 @reads(ZeroSumNormalRV)
