@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
-import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from pymc.blocking import PointType
@@ -24,9 +23,9 @@ from pymc_gpep.graph.at_point import AtPoint
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.graph.missing_values import MissingValues, drawn_value
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
-from pymc_gpep.likelihoods.censoring import censored_log_probability
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.log_density_slopes import LogDensity, log_density_with_slope
+from pymc_gpep.likelihoods.log_probabilities import log_probability
 from pymc_gpep.structure import StructureError
 from pymc_gpep.structure.backends import check_installed
 from pymc_gpep.structure.classifier import GPClassifier
@@ -209,8 +208,7 @@ def _log_probability(variable: TensorVariable, value: TensorVariable) -> TensorV
         reading = likelihood.read(variable)
         if reading is not None and (stable := likelihood.log_probability(value, reading)) is not None:
             return stable
-    censored = censored_log_probability(variable, value)
-    return pm.logp(variable, value) if censored is None else censored
+    return log_probability(variable, value)
 
 
 type LogLikelihood = Callable[[PointType, Array, Sampled], tuple[float, Array]]

@@ -1,24 +1,20 @@
 """Censored observations, `pm.Censored`: numbers at a bound stand for all beyond it."""
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pymc.distributions.censored import CensoredRV
-from pymc.distributions.continuous import WeibullBetaRV
 from pymc.distributions.distribution import PartialObservedRV, SymbolicRandomVariable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.basic import ExponentialRV
 from pytensor.tensor.random.op import RandomVariable
-from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
 
-__all__ = ["UNBOUNDED", "Observable", "censored_log_probability", "censored_side", "no_bounds", "observable_of"]
+__all__ = ["UNBOUNDED", "Observable", "censored_side", "no_bounds", "observable_of"]
 
 UNBOUNDED = 1e300
 """The number that stands for an infinite bound: solvers take no parameters that are not finite."""
@@ -50,39 +46,10 @@ def observable_of(variable: TensorVariable) -> Observable | None:
             return None
         lower, upper = (pt.clip(bound.astype("float64"), *ends) for bound in (lower, upper))
     op = variable.owner.op
-    if not isinstance(op, RandomVariable | SymbolicRandomVariable) or isinstance(op, PartialObservedRV):
-        return None  # the parameters of the latter are not told apart
+    told_apart = isinstance(op, SymbolicRandomVariable) and op.extended_signature is not None
+    if not (isinstance(op, RandomVariable) or told_apart) or isinstance(op, PartialObservedRV):
+        return None  # the parameters of the others are not told apart
     return Observable(op, list(op.dist_params(variable.owner)), lower, upper)
-
-
-def censored_log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable | None:
-    """Return the log probability (n,) of a censored variable, in terms of its model's variables; None for others.
-
-    The log probability that PyMC computes copies these variables, so that nobody can tell them any more.
-    """
-    if not isinstance(variable.owner.op, CensoredRV):
-        return None
-    distribution, lower, upper = variable.owner.inputs[:3]
-    above, below = pt.ge(value, upper), pt.le(value, lower)
-    # Where nothing is censored, bounds may be infinite, which have no derivative.
-    beyond = _log_survival(distribution, pt.switch(above, upper, value))
-    short = pm.logcdf(distribution, pt.switch(below, lower, value))
-    return pt.switch(above, beyond, pt.switch(below, short, pm.logp(distribution, value)))
-
-
-def _log_survival(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
-    """The log probability of more than a value. PyMC's own is no number where the distribution function rounds to 1."""
-    node = distribution.owner
-    while isinstance(node.op, SpecifyShape):
-        node = node.inputs[0].owner
-    op = node.op
-    if isinstance(op, WeibullBetaRV):
-        alpha, beta = op.dist_params(node)
-        return -((pt.maximum(value, 0.0) / beta) ** alpha)
-    if isinstance(op, ExponentialRV):
-        (scale,) = op.dist_params(node)
-        return -pt.maximum(value, 0.0) / scale
-    return cast(TensorVariable, pm.logccdf(distribution, value))
 
 
 def censored_side(y: NDArray[Any], lower: Array, upper: Array) -> Array:

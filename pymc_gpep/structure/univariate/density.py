@@ -5,11 +5,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self, cast
+from typing import Any, Literal, Self, cast
 
 import numpy as np
-import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.compile.sharedvalue import SharedVariable
@@ -22,14 +20,13 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.censoring import censored_log_probability
+from pymc_gpep.likelihoods.log_probabilities import censored_sides, log_below, log_probability, uncensored
 from pymc_gpep.likelihoods.observed_classes import known_shape
 from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
+from pymc_gpep.structure.univariate.row_derivatives import row_derivatives, row_slopes
 from pymc_gpep.structure.univariate.row_program import compiled_rows
 
 __all__ = ["RowDensity", "RowGraph", "row_graph"]
-
-_ORDERS = 4  # the logarithm and three derivatives
 
 
 @dataclass(frozen=True)
@@ -43,11 +40,15 @@ class RowGraph:
     allowed : TensorVariable or None
         Whether observation and rows are as PyMC wants them; None if it asks for nothing.
     cumulative : TensorVariable or None
-        The logarithm of the distribution function, where PyMC has it.
+        The logarithm of the distribution function, where PyMC has it; of a censored variable as if it were not.
     f, y : TensorVariable
         Vectors: latent values and observations.
     rows : list of TensorVariable
         Vectors: what else it depends on.
+    uncensored : TensorVariable or None
+        The log density that a censored variable has without bounds.
+    side : TensorVariable or None
+        Whether a censored variable is at its upper bound (1), at its lower bound (−1), or between (0).
     """
 
     output: TensorVariable
@@ -56,7 +57,12 @@ class RowGraph:
     f: TensorVariable
     y: TensorVariable
     rows: list[TensorVariable]
+    uncensored: TensorVariable | None = None
+    side: TensorVariable | None = None
 
+
+type Other = Literal["cumulative", "uncensored", "side"]
+"""Quantities of a row besides its log density."""
 
 type _Cut = tuple[RowGraph, list[TensorVariable]]
 
@@ -91,18 +97,24 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     known = {each: leaf for each, leaf in _constants_of(variable).items() if each is not argument}
     alone = clone_replace(variable, {**known, **leaves, argument: f}, rebuild_strict=False, copy_inputs_over=True)
     try:
-        found = _log_density(alone, y)
+        found = {"output": log_probability(alone, y)}
     except (TypeError, ValueError, RuntimeError, AttributeError) as error:
         raise NotImplementedError(f"PyMC has no log density of {variable}.") from error
+    free = uncensored(alone)
+    if free is not alone:
+        found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
     try:
-        return _cut_graph([found, pm.logcdf(alone, y, warn_rvs=False)], argument, leaves)
+        return _cut_graph(found | {"cumulative": log_below(free, y)}, argument, leaves)
     except (NotImplementedError, TypeError, ValueError, RowsMixedError):
-        return _cut_graph([found], argument, leaves)
+        return _cut_graph(found, argument, leaves)
 
 
-def _cut_graph(found: Sequence[TensorVariable], argument: TensorVariable, leaves: Mapping[Variable, Variable]) -> _Cut:
+def _cut_graph(
+    found: Mapping[str, TensorVariable], argument: TensorVariable, leaves: Mapping[Variable, Variable]
+) -> _Cut:
     """The same of quantities whose variables have the names of stand-ins for those of the model."""
-    behind = {each.name: each for each in explicit_graph_inputs(found) if not isinstance(each, Constant)}
+    every = list(found.values())
+    behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
     back = {behind[new.name]: old for old, new in leaves.items() if new.name in behind}
     if "f" not in behind:
         raise NotImplementedError("The log density does not depend on the argument.")
@@ -116,20 +128,27 @@ def _cut_graph(found: Sequence[TensorVariable], argument: TensorVariable, leaves
         return _length(of_model(each), axis)
 
     f = pt.dvector("latent")
-    y = pt.vector("seen", dtype=found[0].type.dtype if "y" not in behind else behind["y"].type.dtype)
+    y = pt.vector("seen", dtype=every[0].type.dtype if "y" not in behind else behind["y"].type.dtype)
     moving = {behind["f"]: f} | ({behind["y"]: y} if "y" in behind else {})
     own = [behind[new.name] for new in leaves.values() if new.name in behind]
     rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own)}
 
     def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> _Cut:
         cut = RowCut({**moving, **also}, length_of)
-        output = cut.through(found[0])
+        output = cut.through(found["output"])
         allowed = cut.allowed()
-        others = [cut.through(each) for each in found[1:]]
-        parts = [*also, *cut.parts]
-        cumulative = others[0] if others else None
-        vectors = [*also.values(), *cut.inputs]
-        return RowGraph(output, allowed, cumulative, f, y, vectors), [of_model(each) for each in parts]
+        others = {name: cut.through(each) for name, each in found.items() if name != "output"}
+        graph = RowGraph(
+            output=output,
+            allowed=allowed,
+            cumulative=others.get("cumulative"),
+            f=f,
+            y=y,
+            rows=[*also.values(), *cut.inputs],
+            uncensored=others.get("uncensored"),
+            side=others.get("side"),
+        )
+        return graph, [of_model(each) for each in (*also, *cut.parts)]
 
     made = cut_with({})
     if any(each.type.ndim > 1 for each in own):
@@ -140,11 +159,6 @@ def _cut_graph(found: Sequence[TensorVariable], argument: TensorVariable, leaves
     except RowsMixedError:
         return made
     return deeper if len(deeper[1]) <= len(made[1]) else made
-
-
-def _log_density(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
-    censored = censored_log_probability(variable, value)
-    return cast(TensorVariable, pm.logp(variable, value, warn_rvs=False) if censored is None else censored)
 
 
 def _length(variable: TensorVariable, axis: int) -> int:
@@ -167,6 +181,7 @@ class RowDensity:
     def __init__(self, graph: RowGraph, learned: Sequence[bool]) -> None:
         self.graph, self.learned = graph, tuple(learned)
         self._lock = threading.Lock()
+        self._others: dict[Other, Any] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {"graph": self.graph, "learned": self.learned}
@@ -217,33 +232,29 @@ class RowDensity:
     def _columns_function(self) -> Any:
         return compiled_rows([self.graph.y, *self.graph.rows], self._cut.parts)
 
-    @cached_property
-    def _orders(self) -> list[TensorVariable]:
+    def _orders(self, count: int) -> list[TensorVariable]:
+        """Return latent values, the columns, the log density, and derivatives: inputs, then results."""
         cut = self._cut
-        found = [self._of_columns.astype("float64")]
-        for _ in range(_ORDERS - 1):
-            found.append(_slope(found[-1], self._moved))
+        found = row_derivatives(self._of_columns, self._moved, count)
         if self._allowed is not None:
             found[0] = pt.switch(self._allowed, found[0], np.nan)
         return [self._moved, *cut.inputs, *found]
 
     @cached_property
     def _function(self) -> Any:
-        *inputs, value, first, second, _ = self._orders
+        *inputs, value, first, second = self._orders(3)
         return compiled_rows(inputs, [value, first, second])
 
     @cached_property
     def _third_function(self) -> Any:
-        *inputs, _, _, _, third = self._orders
+        *inputs, _, _, _, third = self._orders(4)
         return compiled_rows(inputs, [third])
 
     def _made_slopes(self, count: int) -> Any:
         graph = self.graph
-        orders = [graph.output.astype("float64")]
-        for _ in range(count - 1):
-            orders.append(_slope(orders[-1], graph.f))
+        orders = row_derivatives(graph.output, graph.f, count)
         wanted = [row for row, learned in zip(graph.rows, self.learned, strict=True) if learned]
-        slopes = [_slope(order, row) for row in wanted for order in orders]
+        slopes = [slope for row in wanted for slope in row_slopes(orders, row, graph.f)]
         return compiled_rows([graph.f, graph.y, *graph.rows], slopes)
 
     @cached_property
@@ -259,24 +270,25 @@ class RowDensity:
         graph = self.graph
         return compiled_rows([graph.f, graph.y, *graph.rows], [self._value])
 
-    @cached_property
-    def _cumulative_function(self) -> Any:
-        graph = self.graph
-        assert graph.cumulative is not None
-        return compiled_rows([graph.f, graph.y, *graph.rows], [pt.exp(graph.cumulative)])
+    def _function_of(self, name: Other) -> Any:
+        if name not in self._others:
+            graph = self.graph
+            value = getattr(graph, name)
+            made = pt.exp(value) if name == "cumulative" else value.astype("float64")
+            self._others[name] = compiled_rows([graph.f, graph.y, *graph.rows], [made])
+        return self._others[name]
 
     def values(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
         """Return the log density (m,) of latent values, observations and rows at m points."""
-        with self._lock:
-            (found,) = self._value_function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
-        return np.broadcast_to(found, len(f))
+        return self._values_by(self._value_function, f, y, parameters)
 
-    def cumulative(self, f: Array, y: NDArray[Any], parameters: Array) -> Array:
-        """Return the distribution function (m,), which the graph must have."""
+    def other(self, name: Other, f: Array, y: NDArray[Any], parameters: Array) -> Array:
+        """Return the distribution function, or another quantity (m,) that the graph must have."""
+        return self._values_by(self._function_of(name), f, y, parameters)
+
+    def _values_by(self, function: Any, f: Array, y: NDArray[Any], parameters: Array) -> Array:
         with self._lock:
-            (found,) = self._cumulative_function(
-                f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)]
-            )
+            (found,) = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.graph.rows)])
         return np.broadcast_to(found, len(f))
 
     def columns(self, y: Observed, parameters: Array) -> Array:
@@ -306,11 +318,6 @@ class RowDensity:
                 found = function(f, np.asarray(y, self.graph.y.dtype), *parameters[: len(self.learned)])
             out[learned] = np.stack([np.broadcast_to(each, len(f)) for each in found]).reshape(learned.size, orders, -1)
         return out
-
-
-def _slope(value: TensorVariable, by: TensorVariable) -> TensorVariable:
-    found = pytensor.grad(value.sum(), by, disconnected_inputs="ignore")
-    return cast(TensorVariable, found.astype("float64"))
 
 
 def _constants_of(variable: TensorVariable) -> dict[Variable, Variable]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.truncated import TruncatedRV
 from pytensor.graph.basic import Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
@@ -110,7 +113,9 @@ class UnivariateLikelihood(OneFunction):
             op = type(getattr(error.node.op, "core_op", error.node.op)).__name__ if error.node else "a selection"
             return f"The log density of {name} is not computed row by row: it contains the operation {op!r}."
         except NotImplementedError:
-            return f"PyMC has no log density of {name}."
+            bounds = isinstance(variable.owner.op, CensoredRV | TruncatedRV)
+            lacks = " Its bounds need a logcdf: write the distribution within as a pm.CustomDist with logcdf=."
+            return f"PyMC has no log density of {name}.{lacks if bounds else ''}"
         return None
 
     def n_classes(self, n_functions: int) -> int:
@@ -156,11 +161,21 @@ class UnivariateLikelihood(OneFunction):
         each = np.floor(y) if self.observed_dtype == "int64" else y
         # Beyond all counts that there are.
         each = np.clip(each, -(2.0**53), 2.0**53) if self.observed_dtype == "int64" else each
-        found = density.cumulative(f.ravel(), np.tile(each, repeats), np.tile(self.parameters, (1, repeats)))
+        found = density.other("cumulative", f.ravel(), np.tile(each, repeats), np.tile(self.parameters, (1, repeats)))
         return np.asarray(found).reshape(f.shape)
 
+    def ends(self, observed: Observed, mean: Array, cov: Array) -> tuple[Array, Array]:
+        low, high = super().ends(observed, mean, cov)
+        if self._known.graph.side is None:
+            return low, high
+        side = self._known.other("side", np.zeros(len(observed)), observed, self.parameters)
+        return np.where(side < 0.0, 0.0, low), np.where(side > 0.0, 1.0, high)
+
     def outcome_moments(self, mean: Array, cov: Array) -> Array:
-        """By integrals or sums over an observation; NaN where these do not converge."""
+        """By integrals or sums over an observation, censored or not; NaN where these do not converge."""
+        density = self._known
+        censored = density.graph.uncensored is not None
+        values = partial(density.other, "uncensored") if censored else density.values
         location, sd = mean[:, 0], np.sqrt(cov[:, 0, 0])
         z, weights = np.polynomial.hermite_e.hermegauss(_NODES)
         f = (location + sd * z[:, None]).ravel()
@@ -168,7 +183,7 @@ class UnivariateLikelihood(OneFunction):
 
         def log_density(y: NDArray[Any]) -> Array:
             k = len(y)
-            found = self._values(np.tile(f, k), y.ravel(), np.tile(parameters, (1, k)))
+            found = values(np.tile(f, k), y.ravel(), np.tile(parameters, (1, k)))
             return np.asarray(found).reshape(y.shape)
 
         moments = (count_moments if self.observed_dtype == "int64" else number_moments)(log_density, f)

@@ -120,6 +120,17 @@ CASES = {
         ),
         lambda y, f: stats.betabinom.logpmf(y, 8, 3.0 * expit(f), 3.0 * expit(-f)),
     ),
+    "censored_gamma": (
+        np.array([0.4, 1.5, 0.7]),
+        lambda f, y: pm.Censored(
+            "y",
+            pm.Gamma.dist(alpha=2.0, beta=2.0 * pm.math.exp(-f)),
+            lower=None,
+            upper=np.array([np.inf, 1.5, np.inf]),
+            observed=y,
+        ),
+        lambda y, f: (stats.gamma.logsf if y == 1.5 else stats.gamma.logpdf)(y, 2.0, scale=0.5 * np.exp(f)),
+    ),
     "own": (
         np.array([0.3, 1.5, -0.4]),
         lambda f, y: pm.CustomDist(
@@ -254,11 +265,30 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         lambda f: pm.HurdlePoisson("y", psi=0.8, mu=pm.math.exp(f), observed=COUNTS),
         lambda f: pm.NormalMixture("y", w=[0.2, 0.8], mu=f[:, None] + np.array([0.0, 3.0]), sigma=1.0, observed=Y),
         lambda f: pm.Censored("y", pm.Gumbel.dist(f, 0.5), lower=None, upper=1.0, observed=Y),
+        lambda f: pm.Truncated("y", pm.Poisson.dist(pm.math.exp(f)), lower=1, observed=COUNTS + 1),
+        lambda f: pm.Censored(
+            "y",
+            pm.Gamma.dist(mu=pm.math.exp(f), sigma=0.5),
+            lower=None,
+            upper=np.array([np.inf, 2.5, 1.5, np.inf]),
+            observed=COUNTS + 0.5,
+        ),
         lambda f: pm.Mixture(
             "y", w=[0.1, 0.9], comp_dists=[pm.Normal.dist(f, 10.0), pm.Normal.dist(f, 0.5)], observed=Y
         ),
     ],
-    ids=["softplus", "probit of trials", "gamma by sd", "beta", "hurdle", "two means", "censored", "two scales"],
+    ids=[
+        "softplus",
+        "probit of trials",
+        "gamma by sd",
+        "beta",
+        "hurdle",
+        "two means",
+        "censored",
+        "truncated counts",
+        "censored by sd",
+        "two scales",
+    ],
 )
 def test_log_density_is_that_of_the_model(declare):
     with pm.Model() as model:

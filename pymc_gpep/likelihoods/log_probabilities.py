@@ -1,0 +1,255 @@
+"""Log probabilities of observations, of whole ranges of them as well, in terms of the variables of a model.
+
+`pm.Censored` and `pm.Truncated` have probabilities of ranges. PyMC's copy the variables of a model, and lose digits
+where a distribution function is close to 1. They have no derivatives by an infinite bound.
+"""
+
+from typing import cast
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from pymc.distributions.censored import CensoredRV
+from pymc.distributions.continuous import TruncatedNormalRV, WeibullBetaRV
+from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.distributions.truncated import TruncatedRV
+from pytensor.graph.basic import Apply
+from pytensor.tensor.random.basic import (
+    BetaRV,
+    BinomialRV,
+    CauchyRV,
+    ExponentialRV,
+    GammaRV,
+    LaplaceRV,
+    LogisticRV,
+    NegBinomialRV,
+    NormalRV,
+    PoissonRV,
+    StudentTRV,
+)
+from pytensor.tensor.random.op import RandomVariable
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.variable import TensorConstant, TensorVariable
+
+from pymc_gpep.likelihoods.censoring import UNBOUNDED
+
+__all__ = ["censored_sides", "log_above", "log_below", "log_probability", "uncensored"]
+
+_LEAST = np.float64(1e-280)  # probability below which its logarithm is computed by another form
+_ZERO = np.float64(-1e-290)
+_FAR = np.float64(UNBOUNDED)
+
+
+def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
+    """Return the log probability (n,) of a random variable; NaN beyond bounds.
+
+    Raises
+    ------
+    NotImplementedError
+        If PyMC has no log density, or no distribution function where bounds need one.
+    """
+    op, *others = _parts(variable)
+    if isinstance(op, CensoredRV):
+        distribution, lower, upper = others
+        upper, lower = _clipped(upper), _clipped(lower)
+        above, below = pt.ge(value, upper), pt.le(value, lower)
+        # Where nothing is censored, bounds stand apart, which have no derivative.
+        beyond = log_above(distribution, _before(distribution, pt.switch(above, upper, value)))
+        short = log_below(distribution, pt.switch(below, lower, value))
+        inside = pt.switch(above, beyond, pt.switch(below, short, log_probability(distribution, value)))
+        return cast(TensorVariable, pt.switch(pt.gt(value, upper) | pt.lt(value, lower), np.nan, inside))
+    if isinstance(op, TruncatedRV | TruncatedNormalRV):
+        distribution, lower, upper = others
+        between = _before(distribution, _bound(lower)), _bound(upper)
+        inside = log_probability(distribution, value) - _log_between(distribution, *between, value)
+        return cast(TensorVariable, pt.switch(pt.gt(value, upper) | pt.lt(value, lower), np.nan, inside))
+    return cast(TensorVariable, pm.logp(variable, value, warn_rvs=False))
+
+
+def uncensored(variable: TensorVariable) -> TensorVariable:
+    """Return the distribution behind censoring, which is the variable itself without any."""
+    op, *others = _parts(variable)
+    return others[0] if isinstance(op, CensoredRV) else variable
+
+
+def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
+    """Return 1 for values at the upper bound of a censored variable, −1 for those at the lower one, 0 for others."""
+    _, _, lower, upper = _parts(variable)
+    above, below = pt.ge(value, _clipped(upper)), pt.le(value, _clipped(lower))
+    return cast(TensorVariable, pt.switch(above, 1.0, pt.switch(below, -1.0, 0.0)))
+
+
+def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
+    """Return the log probability of a value or less."""
+    op, *others = _parts(distribution)
+    match op:
+        case TruncatedRV() | TruncatedNormalRV():
+            base, lower, upper = others
+            below = _before(base, _bound(lower))
+            whole = _log_between(base, below, _bound(upper), value)
+            part = _log_between(base, below, value, value) - whole
+            found = pt.switch(pt.ge(value, upper), 0.0, part)
+            return cast(TensorVariable, pt.switch(pt.lt(value, lower), -np.inf, found))
+        case NormalRV():
+            mu, sigma = others
+            return _log_normal_above((mu - value) / sigma)
+        case GammaRV():
+            alpha, scale = others
+            return _log_gamma_below(alpha, _at_least(value, 0.0) / scale)
+        case PoissonRV():
+            (mu,) = others
+            count = pt.floor(value)
+            found = _log_gamma_above(_at_least(count, 0.0) + 1.0, mu)
+            return cast(TensorVariable, pt.switch(pt.lt(count, 0.0), -np.inf, found))
+    return cast(TensorVariable, pm.logcdf(distribution, value, warn_rvs=False))
+
+
+def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVariable:
+    """Return the log probability of more than a value, with its digits where the distribution function rounds to 1."""
+    op, *others = _parts(distribution)
+    match op:
+        case TruncatedRV() | TruncatedNormalRV():
+            base, lower, upper = others
+            whole = _log_between(base, _before(base, _bound(lower)), _bound(upper), value)
+            part = _log_between(base, value, _bound(upper), value) - whole
+            found = pt.switch(pt.lt(value, lower), 0.0, part)
+            return cast(TensorVariable, pt.switch(pt.ge(value, upper), -np.inf, found))
+        case NormalRV():
+            mu, sigma = others
+            return _log_normal_above((value - mu) / sigma)
+        case LaplaceRV() | LogisticRV() | CauchyRV() | StudentTRV():  # symmetric
+            mu = others[1 if isinstance(op, StudentTRV) else 0]
+            return log_below(distribution, 2.0 * mu - value)
+        case WeibullBetaRV():
+            alpha, beta = others
+            return cast(TensorVariable, -((_at_least(value, 0.0) / beta) ** alpha))
+        case ExponentialRV():
+            (scale,) = others
+            return cast(TensorVariable, -_at_least(value, 0.0) / scale)
+        case GammaRV():
+            alpha, scale = others
+            return _log_gamma_above(alpha, _at_least(value, 0.0) / scale)
+        case PoissonRV():
+            (mu,) = others
+            count = pt.floor(value)
+            return _of_counts(count, np.inf, _log_gamma_below(_at_least(count, 0.0) + 1.0, mu))
+        case NegBinomialRV():
+            n, p = others
+            count = pt.floor(value)
+            return _of_counts(count, np.inf, pt.log(pt.betainc(_at_least(count, 0.0) + 1.0, n, 1.0 - p)))
+        case BinomialRV():
+            n, p = others
+            count = pt.floor(value)
+            kept = pt.clip(count, 0.0, n - 1.0)
+            return _of_counts(count, n, pt.log(pt.betainc(kept + 1.0, n - kept, p)))
+        case BetaRV():
+            alpha, beta = others
+            return cast(TensorVariable, pt.log(pt.betainc(beta, alpha, 1.0 - pt.clip(value, 0.0, 1.0))))
+    return cast(TensorVariable, pm.logccdf(distribution, value, warn_rvs=False))
+
+
+def _parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
+    """The Op of a random variable and its parameters; the distribution and bounds where it has bounds."""
+    node = variable.owner
+    while isinstance(node.op, SpecifyShape):
+        node = node.inputs[0].owner
+    op = node.op
+    match op:
+        case CensoredRV():
+            return [op, *node.inputs[:3]]
+        case TruncatedNormalRV():
+            mu, sigma, lower, upper = op.dist_params(node)
+            return [op, pm.Normal.dist(mu, sigma), lower, upper]
+        case TruncatedRV():
+            *inputs, lower, upper = node.inputs
+            return [op, op.base_rv_op.make_node(*inputs).default_output(), lower, upper]
+        case RandomVariable():
+            return [op, *op.dist_params(node)]
+        case SymbolicRandomVariable() if op.extended_signature is not None:
+            return [op, *op.dist_params(cast(Apply, node))]
+    return [op]
+
+
+def _bound(bound: TensorVariable) -> TensorVariable | None:
+    """A bound in numbers that solvers take, or None for a constant infinite one."""
+    if isinstance(bound, TensorConstant) and np.isinf(bound.data).all():
+        return None
+    return _clipped(bound)
+
+
+def _clipped(bound: TensorVariable) -> TensorVariable:
+    return cast(TensorVariable, pt.clip(bound.astype("float64"), -_FAR, _FAR))
+
+
+def _before[Number: TensorVariable | None](distribution: TensorVariable, value: Number) -> Number:
+    """The number with all that is less than `value` up to it."""
+    if value is None or distribution.dtype.startswith("float"):
+        return value
+    return cast(Number, pt.ceil(value) - 1.0)
+
+
+def _log_between(
+    distribution: TensorVariable, lower: TensorVariable | None, upper: TensorVariable | None, inside: TensorVariable
+) -> TensorVariable:
+    """The log probability of more than `lower` and at most `upper`; None is no bound.
+
+    Without any probability beyond a bound, `inside` takes its place, so that all derivatives are numbers.
+    """
+    if lower is None and upper is None:
+        return cast(TensorVariable, pt.zeros_like(inside, dtype="float64"))
+    if lower is not None:
+        lower = pt.switch(no_lower := pt.le(lower, -_FAR), inside, lower)
+        no_lower = no_lower | pt.isinf(log_below(distribution, lower))
+        lower = pt.switch(no_lower, inside, lower)
+        beyond_lower = pt.switch(no_lower, 0.0, log_above(distribution, lower))
+        if upper is None:
+            return cast(TensorVariable, beyond_lower)
+    upper = pt.switch(no_upper := pt.ge(upper, _FAR), inside, upper)
+    no_upper = no_upper | pt.isinf(log_above(distribution, upper))
+    upper = pt.switch(no_upper, inside, upper)
+    up_to_upper = pt.switch(no_upper, 0.0, log_below(distribution, upper))
+    if lower is None:
+        return cast(TensorVariable, up_to_upper)
+    below, above = log_below(distribution, lower), log_above(distribution, upper)
+    upper_half = pt.gt(below, -np.log(2.0))
+    more, less = pt.switch(upper_half, beyond_lower, up_to_upper), pt.switch(upper_half, above, below)
+    gap = pt.switch(no_lower | no_upper | pt.gt(less - more, _ZERO), _ZERO, less - more)
+    both = more + pt.log1mexp(gap)
+    return cast(TensorVariable, pt.switch(no_lower | no_upper, beyond_lower + up_to_upper, both))
+
+
+def _at_least(value: TensorVariable, least: float) -> TensorVariable:
+    """The larger of two numbers, with a derivative that PyTensor's rewrites take."""
+    return cast(TensorVariable, pt.switch(pt.gt(value, least), value, least))
+
+
+def _of_counts(count: TensorVariable, last: TensorVariable | float, found: TensorVariable) -> TensorVariable:
+    """The log probability of more than a count: all of it below 0, and no more from the last one on."""
+    return cast(TensorVariable, pt.switch(pt.lt(count, 0.0), 0.0, pt.switch(pt.ge(count, last), -np.inf, found)))
+
+
+def _log_normal_above(z: TensorVariable) -> TensorVariable:
+    """The log probability of more than z under N(0, 1). PyMC has √2 in single precision."""
+    far, near = _at_least(z, 1.0), pt.switch(pt.gt(z, 1.0), 1.0, z)
+    root = np.float64(np.sqrt(2.0))
+    tail = pt.log(0.5 * pt.erfcx(far / root)) - 0.5 * far * far
+    return cast(TensorVariable, pt.switch(pt.gt(z, 1.0), tail, pt.log1p(-0.5 * pt.erfc(-near / root))))
+
+
+def _log_gamma_above(a: TensorVariable, x: TensorVariable) -> TensorVariable:
+    """log Γ(a, x)/Γ(a), by the first term of its series for large x where it is too small for a number."""
+    p = pt.gammaincc(a, x)
+    far = pt.switch(pt.lt(p, _LEAST), x, a)
+    return _log_or(p, a * pt.log(far) - far - pt.gammaln(a) - pt.log(far - a + 1.0))
+
+
+def _log_gamma_below(a: TensorVariable, x: TensorVariable) -> TensorVariable:
+    """log γ(a, x)/Γ(a), by the first terms of its series for small x where it is too small for a number."""
+    p = pt.gammainc(a, x)
+    near = pt.switch(pt.lt(p, _LEAST), x, a)
+    return _log_or(p, a * pt.log(near) - near - pt.gammaln(a + 1.0) - pt.log(1.0 - near / (a + 1.0)))
+
+
+def _log_or(p: TensorVariable, log_small: TensorVariable) -> TensorVariable:
+    small = pt.lt(p, _LEAST)
+    return cast(TensorVariable, pt.switch(small, log_small, pt.log(pt.switch(small, 1.0, p))))
