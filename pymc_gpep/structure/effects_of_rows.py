@@ -18,6 +18,7 @@ from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.rows.errors import RowError
 from pymc_gpep.structure.affine_variables import at_zero, slopes_of
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import new_inputs
@@ -188,9 +189,10 @@ class EffectsOfRows:
                 outside = (values < 0) | (values >= levels) | (values != np.floor(values))
                 if outside.any():
                     i = int(outside.argmax())
-                    raise ValueError(
-                        f"Row {first + i} has {values[i]:g} as {str(leaf.name or 'a level')!r}, but its levels are 0 "
-                        f"to {levels - 1}. Methods with inducing inputs know the levels of the model alone."
+                    raise RowError(
+                        f"has {values[i]:g} as {str(leaf.name or 'a level')!r}, but its levels are 0 to {levels - 1}. "
+                        "Methods with inducing inputs know the levels of the model alone.",
+                        first + i,
                     )
             begin += width
 

@@ -213,7 +213,7 @@ class PriorAt:
         """Moments of some of the rows."""
         inputs = self._blocks.rows.inputs(rows)
         if self._blocks.beside:
-            self._blocks.beside.check(inputs, rows.start)
+            self._blocks.beside.check(inputs, rows.start + int(getattr(self._blocks.rows, "first", 0)))
         return self._blocks.block(self.point, self.z, inputs)
 
     def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:

@@ -14,6 +14,7 @@ from pymc_gpep.approximations.sparse import InducedArrays
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
 from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
+from pymc_gpep.rows.errors import RowError
 from pymc_gpep.structure import StructureError, read_classifier
 from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
@@ -167,7 +168,7 @@ def test_rows_that_are_read(tmp_path):
     with pytest.raises(ValueError, match=r"of 4 columns, .*'f', group, c, c, but have 3"):
         pm.fit(0, model=some, data=(np.column_stack([X, C]), Y), **OPTIONS)
     strange = np.column_stack([X, np.where(np.arange(N) == 7, J, GROUP), C])
-    with pytest.raises(ValueError, match=f"Row 7 has {J} as 'group', but its levels are 0 to {J - 1}"):
+    with pytest.raises(RowError, match=f"row 7 has {J} as 'group', but its levels are 0 to {J - 1}"):
         pm.fit(0, model=some, data=(strange, Y), **OPTIONS)
 
 
