@@ -127,6 +127,7 @@ class InducedArrays:
                 f"mean must be (functions, points), or (points,) for one function, but has shape {m.shape}."
             )
         self.n_functions, self.n_points = m.shape
+        self.n_effects = 0
         sets, size = self._inducing.shape[0], self._inducing.shape[-1]
         expected = {
             "inducing": (self._inducing, (sets, size, size)),
@@ -150,8 +151,8 @@ class InducedArrays:
 
     def block(self, rows: slice) -> Block:
         """Moments of some of the rows."""
-        cross, variance, mean = self._block
-        return Block(cross[:, :, rows], variance[:, rows], mean[:, rows])
+        cross, variance, mean, effects = self._block
+        return Block(cross[:, :, rows], variance[:, rows], mean[:, rows], effects[:, :, rows])
 
 
 @dataclass(frozen=True)
@@ -279,7 +280,7 @@ class SparseApproximation(ABC):
         likelihood = likelihood or MultinomialProbitLikelihood()
         with np.errstate(all="ignore"):
             covariance = prior.inducing()
-        c, size = prior.n_functions, covariance.shape[-1]
+        c, size = prior.n_functions, covariance.shape[-1] + prior.n_effects
         observed = likelihood.check(labels, c, prior.n_points)
         points = self.point_sites(likelihood, observed, c, size)
         sites = np.zeros((2, *points.shape))
@@ -290,7 +291,7 @@ class SparseApproximation(ABC):
         history = History(self.max_iterations)
         found, posterior, slope = Iterated(np.nan, NOT_POSITIVE_DEFINITE, self.first_scheme), None, np.empty(0)
         with one_blas_thread(), gather(prior.n_points) as team, np.errstate(all="ignore"):
-            if (white := whitening(covariance, self.jitter)) is not None:
+            if (white := whitening(covariance, self.jitter, prior.n_effects)) is not None:
                 features = RowFeatures(prior, white)
                 sweeps = points.sweeps(features, team)
                 if start is None:

@@ -81,7 +81,7 @@ class ClusterLogPosterior(SparseLogPosterior):
                 f"client=... is for method='sparse_ep' and log-concave likelihoods that are given latent values alone, "
                 f"and not for {approximator.name} of a {likelihood.name} likelihood yet. Leave the client out."
             )
-        self._rule = approximator.rule(likelihood, blocks.n_functions, inducing.shape[1])
+        self._rule = approximator.rule(likelihood, blocks.n_functions, inducing.shape[1] + blocks.n_effects)
         self._empty = blocks.on(RowRange(blocks.rows, slice(0, 0)))
         self._nothing = self._rule.factors(likelihood, _NONE, blocks.n_functions)
         super().__init__(space, approximator, blocks, inducing, learn, rows)
@@ -137,7 +137,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         evidence, status, rung, posterior, slope = np.nan, NOT_POSITIVE_DEFINITE, 0, None, np.empty(0)
         of_theta, of_inducing = np.zeros(self.space.size), np.zeros(self._inducing.shape)
         self._solved += 1
-        if (white := whitening(prior.inducing(), self.approximator.jitter)) is not None:
+        if (white := whitening(prior.inducing(), self.approximator.jitter, prior.n_effects)) is not None:
             sweeps = self._nothing.sweeps(RowFeatures(PriorAt(self._empty, prior.point, prior.z), white), ALONE)
             assert isinstance(self.approximator, SparseEP)
             sites = SitesOnCluster(self.rounds, Begin(prior.point, prior.z, white, start), sweeps)
@@ -151,7 +151,7 @@ class ClusterLogPosterior(SparseLogPosterior):
         evidences, residuals = history.array.T.copy()
         solution = SparseSolution(
             evidence=evidence,
-            number=self.approximator.number(likelihood, prior.n_functions, self._inducing.shape[1]),
+            number=self.approximator.number(likelihood, prior.n_functions, self._inducing.shape[1] + prior.n_effects),
             posterior=posterior,
             labels=self.labels,
             likelihood=likelihood,

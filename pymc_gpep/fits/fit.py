@@ -12,6 +12,7 @@ import pytensor
 import xarray as xr
 from numpy.typing import ArrayLike
 from pymc.variational.approximations import SingleGroupApproximation
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.approximations import Convergence
@@ -134,10 +135,12 @@ class Fit(SingleGroupApproximation):
         self._told = False
         self._hyper, self._again, self._known = hyper_posterior, again, solution
         # Later gp.conditional and the like do not change a fit that exists.
-        self._deterministics = list(log_posterior.classifier.model.deterministics)
         classifier = log_posterior.classifier
-        apart = None if classifier.missing is None else classifier.missing.unobserved
-        self._free = [rv for rv in classifier.model.free_RVs if rv is not apart]
+        apart = set(classifier.implicit)
+        self._deterministics = [v for v in classifier.model.deterministics if apart.isdisjoint(ancestors([v]))]
+        if classifier.missing is not None:
+            apart.add(classifier.missing.unobserved)
+        self._free = [rv for rv in classifier.model.free_RVs if rv not in apart]
 
     def _with(self, **changes: Any) -> Self:
         """Return another fit with other parts."""
@@ -817,7 +820,7 @@ class Fit(SingleGroupApproximation):
             raise ValueError("effects at other inputs or data needs names of variables.")
         if names is None:
             names = names_of_effects(classifier)
-        self.log_posterior.check_joint("effects")
+        self.log_posterior.check_effects("effects")
         return effects(self.hyper_posterior, [names] if isinstance(names, str) else list(names), Xnew, data)
 
     @one_blas_thread()
@@ -860,7 +863,7 @@ class Fit(SingleGroupApproximation):
         >>> fit.summary(ci_prob=0.95)
         >>> fit.summary(["level", "sigma"])
         """
-        self.log_posterior.check_joint("summary")
+        self.log_posterior.check_effects("summary")
         hyper = self.hyper_posterior
         return summaries(hyper, [hyper.weights], *self._summarised(names), _checked_prob(ci_prob), random_seed)[0]
 
@@ -922,7 +925,7 @@ class Fit(SingleGroupApproximation):
         --------
         >>> fit.sensitivity("sigma", {"wide": pm.HalfNormal.dist(5), "PC": pm.Exponential.dist(-np.log(0.01) / 2)})
         """
-        self.log_posterior.check_joint("sensitivity")
+        self.log_posterior.check_effects("sensitivity")
         return sensitivity(self.hyper_posterior, name, priors, *self._summarised(names), _checked_prob(ci_prob))
 
     @one_blas_thread()
@@ -951,7 +954,7 @@ class Fit(SingleGroupApproximation):
         >>> fit.contrast({"north - south": {"u": {"north": 1, "south": -1}}})
         >>> fit.contrast({"red - blue, north": {"v": {"north": {"red": 1, "blue": -1}}}})
         """
-        self.log_posterior.check_joint("contrast")
+        self.log_posterior.check_effects("contrast")
         return contrast_moments(self.hyper_posterior, contrasts)
 
     # Draws.
@@ -1026,7 +1029,12 @@ class Fit(SingleGroupApproximation):
         if importance:
             self.log_posterior.check_joint("sample(importance=True)")
         self._tell_of_points()
-        if Xnew is not None or self.rows is not None:
+        if Xnew is not None and self.classifier.implicit:
+            raise TypeError(
+                "sample draws effects by name here, and no latent functions at other inputs: leave Xnew out, or "
+                "average over them by fit.predict(Xnew, data={...})."
+            )
+        if Xnew is not None or (self.rows is not None and not self.classifier.implicit):
             if not return_inferencedata:
                 raise ValueError("A MultiTrace has no place for latent functions at other inputs than the model's.")
             inputs = None if Xnew is None else next(self.functions(gp)).new_rows(Xnew, {})
@@ -1053,7 +1061,7 @@ class Fit(SingleGroupApproximation):
     ) -> tuple[Recorder, list[str], Callable[[int, np.random.Generator], Mapping[str, Array]]]:
         """A recorder of draws, the names of the variables that it is given, and a function that draws these."""
         classifier, hyper = self.classifier, self.hyper_posterior
-        if self.log_posterior.joint:
+        if self.log_posterior.joint or classifier.implicit:
             free = self.groups[0].group
             return self._recorder(free, self._deterministics, seed), recorded(classifier, free), self.draw
         rotated = any(latent.rotated for latent in classifier.latents)

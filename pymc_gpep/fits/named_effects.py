@@ -69,7 +69,7 @@ def sources_of_effects(classifier: GPClassifier, names: list[str]) -> dict[str, 
 def _own(classifier: GPClassifier) -> list[TensorVariable]:
     """Return integrated variables, and latent values in place of their standard normals."""
     held = {latent.free: latent.f for latent in classifier.processes}
-    return [held.get(rv, rv) for rv in classifier.integrated]
+    return [held.get(rv, rv) for rv in classifier.integrated if rv not in classifier.implicit]
 
 
 def _behind(affinity: Affinity, variable: Variable) -> frozenset[Variable]:

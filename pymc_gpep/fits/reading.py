@@ -32,6 +32,7 @@ from pymc_gpep.streaming.rules.all_rules import rule_for
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
 from pymc_gpep.structure.assembly import evaluate
 from pymc_gpep.structure.cross_covariance import as_gps
+from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.structure.likelihood_elsewhere import LikelihoodElsewhere
 
@@ -127,6 +128,8 @@ def _classifier(model: pm.Model, attrs: Mapping[Any, Any]) -> GPClassifier:
     asked = json.loads(attrs.get("asked", "[]"))
     means = attrs["kind"] == DenseLogPosterior.kind
     classifier = read_classifier(model, attrs["likelihood"], asked, means=means)
+    if attrs["kind"] == SparseLogPosterior.kind:
+        return by_inducing(classifier)
     if not means or Hyperparameters(classifier).parameters == json.loads(attrs["parameters"]):
         return classifier
     return read_classifier(model, attrs["likelihood"], asked)

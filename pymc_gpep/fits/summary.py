@@ -107,7 +107,6 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
     """Return marginals of all entries of variables, one after another, and their names."""
     log_posterior = hyper.log_posterior
     joint = log_posterior.space.variables.affine(names)
-    matched = log_posterior.approximator.matches_moments
     means, variances, thirds = [], [], []
     shapes: dict[str, tuple[int, ...]] = {}
     for s, (node, solution) in enumerate(hyper.solutions()):
@@ -117,8 +116,11 @@ def _of_effects(hyper: HyperPosterior, names: Sequence[str]) -> tuple[SkewNormal
         means.append(np.concatenate([np.ravel(own.means[name]) for name in names]))
         of_each = own.variances()
         variances.append(np.concatenate([np.ravel(of_each[name]) for name in names]))
-        image = functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
-        added, third = _beyond_gaussian(own, names, solution, image, matched=matched)
+        added, third = np.zeros((2, means[-1].size))
+        if log_posterior.joint:  # skewness is that of latent values of all rows
+            image = functions.of_normals if log_posterior.classifier.prior.singular else lambda each: each
+            matched = log_posterior.approximator.matches_moments
+            added, third = _beyond_gaussian(own, names, solution, image, matched=matched)
         variances[-1] += np.maximum(added, -0.5 * variances[-1])
         thirds.append(third)
     sd = np.sqrt(np.array(variances))

@@ -49,7 +49,10 @@ class InducingPosterior:
     def inducing_mean(self) -> Array:
         """Mean of the inducing values relative to the prior mean, (c, M)."""
         return np.array(
-            [self.whitening.factor[own] @ mean for own, mean in zip(self._owner, self.whitened.mean, strict=True)]
+            [
+                self.whitening.factor[own] @ mean[: self.whitening.n_inducing]
+                for own, mean in zip(self._owner, self.whitened.mean, strict=True)
+            ]
         )
 
     def predict(self, block: Block) -> tuple[Array, Array]:

@@ -1,6 +1,6 @@
 """Latent functions whose posterior is known by inducing values, or by the latent values of a few rows."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
@@ -89,7 +89,14 @@ class BlockFunctions(LatentFunctions):
 
     def new_rows(self, x: ArrayLike | None, data: Mapping[str, ArrayLike], new_levels: bool = False) -> Array:
         """See `LatentFunctions`."""
+        if self._blocks.beside:
+            return self._blocks.beside.new_rows(x, data)
         return new_inputs(x, self._blocks.rows.n_inputs)
+
+    @property
+    def takes(self) -> Collection[str]:
+        """See `LatentFunctions`."""
+        return self._blocks.beside.takes if self._blocks.beside else ()
 
     @property
     def likelihood(self) -> Likelihood:
@@ -140,7 +147,7 @@ class BlockFunctions(LatentFunctions):
         except ValueError:  # a fit that was read from a file has none
             some = z[0]
         block = self._block(some)
-        same = (z[:, :, None] == some).all(axis=-1)
+        same = (z[:, :, None] == some[:, : z.shape[-1]]).all(axis=-1)
         return Reach(np.where(same, np.nan, block.cross).swapaxes(1, 2), block.variance, self.own)
 
     def _at_model(self) -> Block:
@@ -164,8 +171,17 @@ class BlockFunctions(LatentFunctions):
             covariances.append(covariance)
         return mean, maps, covariances, posterior.whitened.mean
 
+    def _effects(self) -> tuple[Array, Array]:
+        """Mean (1, p) and root R (p, ·) of the covariance R Rᵀ of the standard normals of effects."""
+        posterior = self._posterior.as_inducing
+        own = slice(posterior.whitening.n_inducing, None)
+        return posterior.whitened.mean[:, own], posterior.whitened.root[0][:, own].T
+
     def whitened(self) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
+        """See `LatentFunctions`: with effects beside a process, of these alone."""
+        if self._blocks.beside:
+            centre, root = self._effects()
+            return centre, (root * root).sum(axis=1)[None]
         mean, maps, covariances, v = self._linear(np.full(self.n_functions, True))
         _, explained = self._posterior.as_inducing.whitened.moments(maps)
         rest = [c.diagonal() - (b * b).sum(axis=0) for b, c in zip(maps, covariances, strict=True)]
@@ -178,7 +194,10 @@ class BlockFunctions(LatentFunctions):
         return mean, cov.diagonal(axis1=1, axis2=2).T
 
     def joint_covariance(self, rotated: NDArray[np.bool_]) -> Array:
-        """See `LatentFunctions`."""
+        """See `LatentFunctions`: with effects beside a process, of these alone."""
+        if self._blocks.beside:
+            _, root = self._effects()
+            return (root @ root.T)[None, :, None]
         _, maps, covariances, _ = self._linear(rotated)
         joint = self._posterior.as_inducing.whitened.joint_covariance(maps)
         for k, (b, covariance) in enumerate(zip(maps, covariances, strict=True)):
@@ -186,7 +205,10 @@ class BlockFunctions(LatentFunctions):
         return joint
 
     def draw(self, rng: np.random.Generator, count: int) -> tuple[Array, Array]:
-        """See `LatentFunctions`."""
+        """See `LatentFunctions`: with effects beside a process, no values of f, and z of these alone."""
+        if self._blocks.beside:
+            v = self._posterior.as_inducing.whitened.draw(rng, count)
+            return np.empty((count, self.n_functions, 0)), v[..., self._posterior.as_inducing.whitening.n_inducing :]
         _, maps, covariances, _ = self._linear(np.full(self.n_functions, True))
         v = self._posterior.as_inducing.whitened.draw(rng, count)
         z = np.empty((count, self.n_functions, maps[0].shape[1]))

@@ -240,6 +240,17 @@ class LogPosterior(ABC):
     def ending(self, trace: Trace, solution: Callable[[], Any]) -> str:
         """Return how a fit ended, in sentences; `solution` computes the one at its end, where it is needed."""
 
+    def check_effects(self, what: str) -> None:
+        """Raise what `check_joint` raises unless there is a joint posterior of effects.
+
+        Parameters
+        ----------
+        what : str
+            Caller that needs it, for the message.
+        """
+        if not self.classifier.effects:
+            self.check_joint(what)
+
     def check_joint(self, what: str) -> None:
         """Raise a NotImplementedError unless there is a joint posterior of all latent values at the rows.
 

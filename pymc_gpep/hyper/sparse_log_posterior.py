@@ -101,7 +101,7 @@ class SparseLogPosterior(BlockLogPosterior):
 
     @cached_property
     def _units(self) -> Array:
-        deviations = column_deviations(self.blocks().rows)
+        deviations = column_deviations(self.blocks().places)
         return np.where(deviations > 0.0, deviations, 1.0)
 
     @cached_property
@@ -163,14 +163,15 @@ class SparseLogPosterior(BlockLogPosterior):
             raise ValueError(f"There is no posterior to store: {self.approximator.title} {solution.convergence}.")
         white, whitened, found = posterior.whitening, posterior.whitened, solution.convergence
         square = "inducing", "inducing_other"
+        value = "value" if white.n_effects else "inducing"
         coupled = "function_and_inducing", "function_and_inducing_other"
         few = white.factor[:, :FEW]
         table = xr.Dataset(
             {
                 "inputs": (("set_of_inputs", "inducing", "column"), self.anchors(x)),
                 "factor": (("set", *square), white.factor),
-                "mean": (("function", "inducing"), whitened.mean),
-                "root": (("function", *square) if whitened.root.ndim == 3 else coupled, whitened.root),
+                "mean": (("function", value), whitened.mean),
+                "root": (("function", value, f"{value}_other") if whitened.root.ndim == 3 else coupled, whitened.root),
                 "prior_covariance": (("set", "some", "others"), few @ few.swapaxes(1, 2)),
                 "evidence": ("sweep", found.evidence),
                 "residual": ("sweep", found.residual),
@@ -189,12 +190,13 @@ class SparseLogPosterior(BlockLogPosterior):
     def restored(self, x: Array, table: xr.Dataset) -> SparseSolution:
         """See `LogPosterior`."""
         attrs, likelihood = table.attrs, self.classifier.likelihood_model
+        factor = table["factor"].values
         whitened = WhitenedPosterior if table["root"].ndim == 3 else CoupledWhitened
         return SparseSolution(
             evidence=float(attrs["value"]),
             number=self.approximator.number(likelihood, *table["mean"].shape),
             posterior=InducingPosterior(
-                InducingWhitening(table["factor"].values, float(attrs["jitter"])),
+                InducingWhitening(factor, float(attrs["jitter"]), table["mean"].shape[1] - factor.shape[1]),
                 whitened(table["mean"].values, table["root"].values, float(attrs["log_normaliser"])),
             ),
             labels=self.labels if self._rows is None else np.empty(0, np.int64),

@@ -151,8 +151,8 @@ class CoupledSparseSweeps(SiteSweeps[CoupledWhitened]):
             for k, own in enumerate(self._owner):
                 w_bar[own] += of_w[k]
                 rest_bar[own] += of_rest[k]
-            cross_bar, variance_bar, of_factor = whitening.pull_back(features, w_bar, rest_bar)
-            return at.rows, Block(cross_bar, variance_bar, rho), of_factor
+            bars, of_factor = whitening.pull_back(features, w_bar, rest_bar, rho)
+            return at.rows, bars, of_factor
 
         for rows, bars, of_factor in self._each(sites, part):
             product += of_factor

@@ -4,6 +4,9 @@ Function k has M inducing values u = L v at its inducing inputs, K = L Lᵀ thei
 input x it is f = m + wᵀv + e, with the features w = L⁻¹ k(x). The rest e ~ N(0, s), s = κ − wᵀw, that features leave
 unsaid is taken to be independent between points (the FITC prior: Snelson and Ghahramani 2006). No matrix has more than
 one axis over points, and rows are worked on in blocks.
+
+Effects beside a process are J z with p standard normals z. Rows of J are features that leave nothing unsaid, and stand
+below those of the process. With them v has M + p numbers.
 """
 
 from collections.abc import Iterator
@@ -20,6 +23,7 @@ _ENTRIES = 2_000_000  # of the features of a block: 16 MB
 _KEPT = 32_000_000  # entries of features that are kept between sweeps rather than computed again: 256 MB
 _ESCALATION = 100.0
 _ATTEMPTS = 3
+_NO_EFFECTS: Array = np.empty((1, 0, 1))
 
 
 class Block(NamedTuple):
@@ -31,6 +35,8 @@ class Block(NamedTuple):
     """Prior variance of the rows, κ (q, B)."""
     mean: Array
     """Prior mean of the rows, (c, B)."""
+    effects: Array = _NO_EFFECTS
+    """Coefficients of the p standard normals of effects beside the processes, (q, p, B)."""
 
 
 class InducedPrior(Protocol):
@@ -38,6 +44,8 @@ class InducedPrior(Protocol):
 
     n_points: int
     n_functions: int
+    n_effects: int
+    """Number of standard normals of effects, p."""
 
     def inducing(self) -> Array:
         """Prior covariance of the inducing values, (q, M, M)."""
@@ -50,7 +58,7 @@ class Features(NamedTuple):
     """Features of the rows of a block, and the rest of their prior."""
 
     w: Array
-    """w, (q, M, B)."""
+    """w, (q, M + p, B)."""
     rest: Array
     """s, (q, B)."""
     mean: Array
@@ -64,11 +72,18 @@ class InducingWhitening(NamedTuple):
     """L, (q, M, M)."""
     jitter: float
     """Jitter that was added to the diagonal of the covariance of the inducing values, relative to its mean."""
+    n_effects: int = 0
+    """Number of standard normals of effects beside the inducing values, p."""
+
+    @property
+    def n_inducing(self) -> int:
+        """M."""
+        return self.factor.shape[1]
 
     @property
     def size(self) -> int:
-        """M."""
-        return self.factor.shape[1]
+        """M + p."""
+        return self.n_inducing + self.n_effects
 
     def owner(self, c: int) -> list[int]:
         """Which of the q sets of features each of c functions has."""
@@ -77,16 +92,22 @@ class InducingWhitening(NamedTuple):
     def features(self, block: Block) -> Features:
         """Return the features of a block of rows, of the data or others."""
         w = self._solve(block.cross)
-        return Features(w, np.maximum(block.variance - (w * w).sum(axis=1), 0.0), block.mean)
+        rest = np.maximum(block.variance - (w * w).sum(axis=1), 0.0)
+        if self.n_effects:
+            # What belongs to a row stays side by side in memory.
+            w = np.concatenate([w.swapaxes(1, 2), block.effects.swapaxes(1, 2)], axis=2).swapaxes(1, 2)
+        return Features(w, rest, block.mean)
 
-    def pull_back(self, features: Features, w_bar: Array, rest_bar: Array) -> tuple[Array, Array, Array]:
-        """From derivatives in w and s of a block to those in `Block.cross`, in κ, and W̄ Wᵀ (q, M, M).
+    def pull_back(self, features: Features, w_bar: Array, rest_bar: Array, mean_bar: Array) -> tuple[Block, Array]:
+        """From derivatives in w, s and m of a block to those in the moments of the block, and W̄ Wᵀ (q, M, M).
 
         The sum of the last one over blocks is what `pull_factor` wants.
         """
         rest_bar = np.where(features.rest > 0.0, rest_bar, 0.0)
-        w_bar = w_bar - 2.0 * features.w * rest_bar[:, None]
-        return self._solve(w_bar, transposed=True), rest_bar, w_bar @ features.w.swapaxes(1, 2)
+        w, of_effects = features.w[:, : self.n_inducing], w_bar[:, self.n_inducing :]
+        w_bar = w_bar[:, : self.n_inducing] - 2.0 * w * rest_bar[:, None]
+        bars = Block(self._solve(w_bar, transposed=True), rest_bar, mean_bar, of_effects)
+        return bars, w_bar @ w.swapaxes(1, 2)
 
     def pull_factor(self, product: Array) -> Array:
         """From Σ W̄ Wᵀ (q, M, M) to derivatives in the covariance of the inducing values, through factor and jitter.
@@ -95,11 +116,11 @@ class InducingWhitening(NamedTuple):
         (Murray 2016).
         """
         lower = np.tril(product)
-        diagonal = np.arange(self.size)
+        diagonal = np.arange(self.n_inducing)
         lower[:, diagonal, diagonal] *= 0.5
         half = self._solve(lower + lower.swapaxes(1, 2), transposed=True)
         found = -0.5 * self._solve(half.swapaxes(1, 2), transposed=True)
-        found[:, diagonal, diagonal] += self.jitter * found.trace(axis1=1, axis2=2)[:, None] / self.size
+        found[:, diagonal, diagonal] += self.jitter * found.trace(axis1=1, axis2=2)[:, None] / self.n_inducing
         return found
 
     def _solve(self, right: Array, transposed: bool = False) -> Array:
@@ -110,8 +131,8 @@ class InducingWhitening(NamedTuple):
         return found.swapaxes(1, 2)
 
 
-def whitening(k: Array, jitter: float) -> InducingWhitening | None:
-    """Factorise the covariance (q, M, M) of inducing values; None where it has no Cholesky factor.
+def whitening(k: Array, jitter: float, n_effects: int = 0) -> InducingWhitening | None:
+    """Factorise the covariance (q, M, M) of inducing values beside effects; None where it has no Cholesky factor.
 
     Where it has none with the `jitter`, which is relative to the mean of the diagonal, it gets more.
     """
@@ -125,7 +146,7 @@ def whitening(k: Array, jitter: float) -> InducingWhitening | None:
         except LinAlgError:
             jitter *= _ESCALATION
         else:
-            return InducingWhitening(np.stack(factor), jitter)
+            return InducingWhitening(np.stack(factor), jitter, n_effects)
     return None
 
 

@@ -167,8 +167,8 @@ class SparseSweeps(SiteSweeps[WhitenedPosterior]):
                 w_bar[own] += posterior.mean[k][:, None] * slopes.mean[k]
                 w_bar[own] += posterior.covariances(k, features.w[own]) * slopes.covariance[k]
                 rest_bar[own] += slopes.rest[k]
-            cross_bar, variance_bar, of_factor = whitening.pull_back(features, w_bar, rest_bar)
-            return rows, Block(cross_bar, variance_bar, slopes.mean), of_factor
+            bars, of_factor = whitening.pull_back(features, w_bar, rest_bar, slopes.mean)
+            return rows, bars, of_factor
 
         for rows, bars, of_factor in self._each(sites, part):
             product += of_factor

@@ -28,7 +28,7 @@ from pymc_gpep.structure.errors import NotProcessesAloneError, StructureError, l
 from pymc_gpep.structure.integrated import Gaussians, gaussians_of
 from pymc_gpep.structure.integrated_variables import IntegratedVariables
 from pymc_gpep.structure.latent import LatentGP, latents_among
-from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior
+from pymc_gpep.structure.latent_prior import Elsewhere, LatentPrior, RowsBeside
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.lowered_dims import lower_dims
 from pymc_gpep.structure.missing_responses import MissingResponses, missing_responses, unobserved_responses
@@ -159,6 +159,15 @@ class GPClassifier(LatentPrior):
     def effects(self) -> tuple[TensorVariable, ...]:
         """See `LatentPrior`."""
         return self.prior.effects
+
+    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> RowsBeside | None:
+        """See `LatentPrior`."""
+        return self.prior.beside(inputs, data)
+
+    @property
+    def implicit(self) -> tuple[TensorVariable, ...]:
+        """See `LatentPrior`."""
+        return self.prior.implicit
 
     @property
     def singular(self) -> bool:

@@ -16,6 +16,7 @@ from pytensor.graph.basic import Variable
 from pytensor.graph.replace import graph_replace
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.rows.first_columns import FirstColumns
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.rows import Rows
 from pymc_gpep.solvers.inducing import Block
@@ -46,7 +47,9 @@ class InducingBlocks:
     Attributes
     ----------
     rows : Rows
-        Inputs and labels.
+        Inputs and labels. With effects beside the processes inputs are a table of all data of rows.
+    beside : RowsBeside or None
+        These effects.
 
     Raises
     ------
@@ -70,14 +73,17 @@ class InducingBlocks:
         self._names = [classifier.model.rvs_to_values[rv].name for rv in classifier.hyperparameters]
         observed = [matched[0][1].inputs, classifier.labels]
         inputs, labels = evaluate(graph_replace(observed, data, strict=False))
-        self.rows: Rows = _rows_of_model(inputs, labels) if rows is None else rows
-        if self.rows.n_inputs != inputs.shape[1]:
+        self._matched, self._data, self._columns = matched, data, inputs.shape[1]
+        self.beside = classifier.beside(matched[0][1].inputs, data)
+        table = inputs if self.beside is None else self.beside.table()
+        self.rows: Rows = _rows_of_model(table, labels) if rows is None else rows
+        if self.rows.n_inputs != table.shape[1]:
+            which = f": {', '.join(self.beside.columns)}" if self.beside else ""
             raise ValueError(
-                f"data must have inputs of {inputs.shape[1]} columns, as the model has them, but have "
+                f"data must have inputs of {table.shape[1]} columns, as the model has them{which}, but have "
                 f"{self.rows.n_inputs}{_which_columns(self.rows)}."
             )
-        self._matched, self._data, self._columns = matched, data, inputs.shape[1]
-        self._moments = moment_functions(classifier, matched, data, inputs.shape[1], compile_kwargs or {})
+        self._moments = moment_functions(classifier, matched, data, self._columns, self.beside, compile_kwargs or {})
         self._of = {  # the prior that each function has, and which of its outputs that is
             k: (prior, output) for prior, (latent, _) in enumerate(matched) for output, k in enumerate(latent.classes)
         }
@@ -94,6 +100,16 @@ class InducingBlocks:
     def n_functions(self) -> int:
         """Number of latent functions, c."""
         return self._classifier.n_functions
+
+    @property
+    def n_effects(self) -> int:
+        """Number of standard normals of effects beside the processes, p."""
+        return self.beside.n_effects if self.beside else 0
+
+    @property
+    def places(self) -> Rows:
+        """The same rows with the inputs of processes alone."""
+        return FirstColumns(self.rows, self._columns) if self.beside else self.rows
 
     @property
     def n_covariances(self) -> int:
@@ -123,7 +139,8 @@ class InducingBlocks:
         numbers = self._moments.numbers(values)
         for k in range(1 if self._shared and len(z) == 1 else self.n_functions):
             prior, _ = self._of[k]
-            yield self._moments.functions[prior], [*values, *numbers[prior]], k, z[k if len(z) > 1 else 0]
+            own = z[k if len(z) > 1 else 0, :, : self._columns]  # a table has other data after these
+            yield self._moments.functions[prior], [*values, *numbers[prior]], k, own
 
     def inducing(self, point: PointType, z: Array) -> Array:
         """Covariance (q, M, M) of the inducing values at hyperparameters and inducing inputs z (1 or c, M, d)."""
@@ -133,7 +150,8 @@ class InducingBlocks:
         """Moments at rows x (B, d)."""
         found = [part.block(*of, own, x) for part, of, _, own in self._parts(self._values(point), z)]
         mean = np.stack([found[min(k, len(found) - 1)][2][self._of[k][1]] for k in range(self.n_functions)])
-        return Block(np.stack([cross for cross, _, _ in found]), np.stack([one for _, one, _ in found]), mean)
+        cross, variance, _, *effects = zip(*found, strict=True)
+        return Block(np.stack(cross), np.stack(variance), mean, *map(np.stack, effects))
 
     def inducing_slopes(self, point: PointType, z: Array, bar: Array) -> tuple[Array, Array]:
         """Derivatives in hyperparameters, flat and unconstrained, and in z, from those in `inducing`."""
@@ -151,7 +169,8 @@ class InducingBlocks:
             mean_bar = np.zeros((self._outputs[self._of[first][0]], len(x)))
             for k in [first] if len(bars.cross) > 1 else range(self.n_functions):
                 mean_bar[self._of[k][1]] = bars.mean[k]
-            found.append(part.block_slopes(*of, own, x, bars.cross[q], bars.variance[q], mean_bar))
+            effects = [bars.effects[q]] if self.beside else []
+            found.append(part.block_slopes(*of, own, x, bars.cross[q], bars.variance[q], mean_bar, *effects))
         return self._summed(values, z, found)
 
     def _summed(self, values: Sequence[Array], z: Array, found: Sequence[Sequence[Array]]) -> tuple[Array, Array]:
@@ -184,6 +203,7 @@ class PriorAt:
         self.z = z
         self.n_points = blocks.rows.n_rows
         self.n_functions = blocks.n_functions
+        self.n_effects = blocks.n_effects
 
     def inducing(self) -> Array:
         """Prior covariance of the inducing values, (q, M, M)."""
@@ -191,7 +211,10 @@ class PriorAt:
 
     def block(self, rows: slice) -> Block:
         """Moments of some of the rows."""
-        return self._blocks.block(self.point, self.z, self._blocks.rows.inputs(rows))
+        inputs = self._blocks.rows.inputs(rows)
+        if self._blocks.beside:
+            self._blocks.beside.check(inputs, rows.start + int(getattr(self._blocks.rows, "first", 0)))
+        return self._blocks.block(self.point, self.z, inputs)
 
     def slopes(self, rows: slice, bars: Block) -> tuple[Array, Array]:
         """Derivatives in hyperparameters and inducing inputs, from those in the moments of some of the rows."""

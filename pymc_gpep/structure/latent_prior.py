@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import pymc as pm
 import pytensor.tensor as pt
@@ -21,7 +21,7 @@ from pymc_gpep.structure.latent import LatentGP
 from pymc_gpep.structure.missing_responses import unobserved_responses
 from pymc_gpep.structure.sampled_values import SampledValues
 
-__all__ = ["Elsewhere", "LatentPrior", "RowsOfNormals", "There"]
+__all__ = ["Elsewhere", "LatentPrior", "RowsBeside", "RowsOfNormals", "There"]
 
 
 class RowsOfNormals(NamedTuple):
@@ -33,6 +33,33 @@ class RowsOfNormals(NamedTuple):
     """Variance (c, m) of e, which no row of the model knows."""
     mean: Array
     """m, (c, m)."""
+
+
+class RowsBeside(Protocol):
+    """Effects at rows of a table, whose first columns are the inputs of the processes."""
+
+    n_effects: int
+    """Number of standard normals, p."""
+
+    @property
+    def takes(self) -> list[str]:
+        """Names of data of the model that say what new rows are."""
+
+    @property
+    def columns(self) -> list[str]:
+        """Name of each column of the table."""
+
+    def moments(self, x: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
+        """Return mean (1, B) and coefficients J (p, B) at rows of a table, in terms of the model's random variables."""
+
+    def table(self) -> Array:
+        """Return the table (n, columns) of the model's own rows."""
+
+    def new_rows(self, x: ArrayLike | None, new: Mapping[str, ArrayLike]) -> Array:
+        """Return the table (m, columns) of new rows, from inputs of the processes and data of the model by name."""
+
+    def check(self, x: Array, first: int = 0) -> None:
+        """Refuse rows of a table that the model does not know, counted from a `first` row."""
 
 
 class Elsewhere(ABC):
@@ -238,9 +265,21 @@ class LatentPrior(ABC):
             If `gps` are missing, and the graph of the model does not say what the prior is at other inputs.
         """
 
+    def beside(self, inputs: TensorVariable, data: Mapping[Variable, Variable]) -> "RowsBeside | None":
+        """Return effects beside the processes at any rows, with inputs (n, d) of these and data of the model as given.
+
+        None where latent functions are the processes alone.
+        """
+        return None
+
     @property
     def effects(self) -> tuple[TensorVariable, ...]:
         """Integrated variables outside of Gaussian processes."""
+        return ()
+
+    @property
+    def implicit(self) -> tuple[TensorVariable, ...]:
+        """Integrated variables whose values a posterior does not hold one by one, so that fits name no moments."""
         return ()
 
     @property

@@ -130,8 +130,9 @@ class LatentSum(LatentPrior):
         sums = f"sums with {', '.join(map(repr, first))}{others}, which are integrated{held}" if first else "sums"
         raise StructureError(
             f"This works on latent functions that are Gaussian processes alone, and this model has {sums}. Methods on "
-            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. pm.sample() draws from '
-            "the model, and from gpep.marginalize(model)."
+            'all rows together fit them: "ep", "laplace", "kl", "nested_ep" and their like. With inducing inputs and '
+            'without batches "sparse_ep" fits effects beside one process. pm.sample() draws from the model, and from '
+            "gpep.marginalize(model)."
         )
 
     @cached_property
@@ -393,12 +394,14 @@ class LatentSum(LatentPrior):
         self, latent: LatentGP, gps: Sequence[pm.gp.Latent] | None, data: Mapping[Variable, Variable]
     ) -> MovedProcess:
         """Return a process of the sum, without its mean, at other inputs."""
-        own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
         makers = [gp for gp in gps or () if getattr(gp, "f", None) is latent.f] or None
-        moments = CrossCovariance(
-            _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self), makers, data, means=False
-        )
+        moments = CrossCovariance(self.without_effects(latent), makers, data, means=False)
         return MovedProcess(moments.where, moments)
+
+    def without_effects(self, latent: LatentGP) -> GPModel:
+        """Return a process of the sum alone, without its mean."""
+        own = with_functions(replace(latent, mean=pt.constant(0.0)), latent.classes, self.model)
+        return _Alone(self.model, (own,), self.sizes[self.processes.index(latent)][-1], self)
 
 
 def _replaced(outputs: Iterable[TensorVariable], made: Mapping[Variable, Variable]) -> list[TensorVariable]:

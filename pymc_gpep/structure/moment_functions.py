@@ -20,6 +20,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.interpreted import graph_function
 from pymc_gpep.structure.latent import LatentGP
+from pymc_gpep.structure.latent_prior import RowsBeside
 from pymc_gpep.structure.process_functions import ProcessFunctions
 from pymc_gpep.structure.stacked_graphs import differences
 
@@ -33,18 +34,21 @@ def moment_graphs(
     data: Mapping[Variable, Variable],
     z: TensorVariable,
     x: TensorVariable,
+    beside: RowsBeside | None = None,
 ) -> list[TensorVariable]:
     """Moments of one prior with inducing inputs z (M, d) and rows x (B, d), in terms of value variables.
 
     Covariance (M, M) of the inducing values, (M, B) of these with the rows, variance (B,) and mean (outputs, B) of the
-    rows.
+    rows. With effects beside the prior x is a table, whose first columns are inputs, and their coefficients (p, B)
+    follow.
     """
-    outputs = [
-        functions.covariance(z, z),
-        functions.covariance(z, x),
-        functions.variance(x),
-        pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0])),
-    ]
+    inputs: TensorVariable = x
+    others: Sequence[TensorVariable]
+    if beside is None:
+        others = (pt.broadcast_to(functions.mean(x), (len(latent.classes), x.shape[0])),)
+    else:
+        inputs, others = x[:, : z.type.shape[1]], beside.moments(x)
+    outputs = [functions.covariance(z, z), functions.covariance(z, inputs), functions.variance(inputs), *others]
     # In this order: a random variable may depend on data itself, and would no longer be the model's.
     outputs = graph_replace(model.replace_rvs_by_values(outputs), data, strict=False)
     return [out.astype("float64") for out in outputs]
@@ -111,7 +115,7 @@ class MomentFunctions:
     @cached_property
     def block_slopes(self) -> Any:
         """Function of (hyperparameters, numbers, z, x, derivatives in each result of `block`)."""
-        bars = pt.dmatrix("cross_bar"), pt.dvector("variance_bar"), pt.dmatrix("mean_bar")
+        bars = [out.type() for out in self._block]
         return self._function([self._z, self._x, *bars], self._slopes(self._block, bars))
 
 
@@ -180,6 +184,7 @@ def moment_functions(
     matched: Sequence[tuple[LatentGP, ProcessFunctions]],
     data: Mapping[Variable, Variable],
     columns: int,
+    beside: RowsBeside | None,
     compile_kwargs: Mapping[str, Any],
 ) -> PriorMoments:
     """Make the functions of moments of the priors of a model.
@@ -193,13 +198,16 @@ def moment_functions(
         Data of the model → constants that take their place.
     columns : int
         Number of columns of the inputs.
+    beside : RowsBeside or None
+        Effects beside the priors.
     compile_kwargs : dict
         For `pytensor.function`.
     """
     model = classifier.model
     values = [model.rvs_to_values[rv] for rv in classifier.hyperparameters]
-    z, x = (pt.tensor(name, dtype="float64", shape=(None, columns)) for name in ("inducing_inputs", "rows"))
-    graphs = [moment_graphs(model, latent, functions, data, z, x) for latent, functions in matched]
+    z = pt.tensor("inducing_inputs", dtype="float64", shape=(None, columns))
+    x = pt.tensor("rows", dtype="float64", shape=(None, len(beside.columns) if beside else columns))
+    graphs = [moment_graphs(model, latent, functions, data, z, x, beside) for latent, functions in matched]
     own = differences(graphs, {z, x}) if len(graphs) > 1 else {}
     if own is None:
         functions = [MomentFunctions(model, values, each, [], z, x, compile_kwargs) for each in graphs]

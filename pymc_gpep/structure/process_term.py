@@ -99,7 +99,7 @@ class ProcessTerm:
         feeds = np.where(taken.any(axis=0), taken.argmax(axis=0), -1)
         points = shape[-1]
         own = [np.array_equal(cells[k] % points, np.arange(points)) for k in feeds if k >= 0]
-        plain = all((coefficient[k] == 1.0).all() for k in feeds if k >= 0)
+        plain = all(np.allclose(coefficient[k], 1.0, rtol=0.0, atol=_SAME) for k in feeds if k >= 0)  # but for rounding
         fixed = not _follows_data(linear, shape)
         return cls(latent, shape, linear, feeds, selected, selected and all(own) and plain and fixed)
 

@@ -131,7 +131,7 @@ class GPInference(Inference):
         approximator = self._plan.approximation(method, classifier, {**options, **refused}, taken())
         if kind.sums and approximator.inverts_prior and not classifier.singular:
             classifier = read()
-        space = Hyperparameters(classifier)
+        space = Hyperparameters(self._plan.read(classifier))
         hyper = hyper or _default_hyper(space)
         self._hyper = hyper_method(hyper, hyper_options)
         self._hyper.check(approximator, method)

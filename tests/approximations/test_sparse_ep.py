@@ -36,7 +36,7 @@ def solved(problem, likelihood=None, **options):
     )
     assert solution.convergence.converged
     bars = Block(*(np.concatenate(each, axis=-1) for each in zip(*parts, strict=True)))
-    return solution, (solution.inducing_slope, *bars)
+    return solution, (solution.inducing_slope, *bars[:3])
 
 
 @stored

@@ -23,6 +23,7 @@ from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.solvers.history import watching
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.cross_covariance import as_gps
+from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from tests import models
 
@@ -46,6 +47,28 @@ def given(build, shared, rows=None, sites="quadrature"):
     blocks = InducingBlocks(space.classifier, as_gps(gp), space.data, rows=rows)
     z = initial_inducing(4, blocks.rows, blocks.n_functions, shared, 1)
     return space, SparseEP(tolerance=1e-11, sites=sites), blocks, z, True
+
+
+def beside(inducing=5):
+    """The same of effects beside a process."""
+    rng = np.random.default_rng(3)
+    x, group = rng.uniform(-2, 2, size=(60, 1)), rng.integers(0, 4, 60)
+    with pm.Model() as model:
+        cov = pm.HalfNormal("eta", 2) ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma("ls", 3, 3))
+        f = pm.gp.Latent(cov_func=cov).prior("f", X=x)
+        a = pm.Normal("a", 0, pm.HalfNormal("s", 1), shape=4)
+        pm.Bernoulli("y", logit_p=pm.Normal("b", 0, 3) + a[group] + f, observed=rng.integers(0, 2, 60))
+    space = Hyperparameters(by_inducing(read_classifier(model)))
+    blocks = InducingBlocks(space.classifier, None, space.data)
+    return space, SparseEP(tolerance=1e-11), blocks, x[None, :inducing], True
+
+
+def test_effects_beside_a_process_by_one_and_two_workers():
+    args = beside()
+    theta, expected = alone(*args)
+    for count in (1, 2):
+        with workers(count) as (_, client):
+            check_same(ClusterLogPosterior(*args, client)(theta), expected)
 
 
 def alone(*args):

@@ -97,7 +97,7 @@ def test_noise_of_the_latent_values_is_theirs_alone(of_graph):
     blocks = InducingBlocks(read_classifier(model), None if of_graph else (gp,), {})
     inputs = blocks.rows.inputs(slice(0, 5))
     assert_allclose(blocks.inducing({}, inputs[None])[0].diagonal(), 4.0)
-    cross, variance, _ = blocks.block({}, inputs[None], inputs)
+    cross, variance, *_ = blocks.block({}, inputs[None], inputs)
     assert_allclose(cross[0].diagonal(), 4.0)
     assert_allclose(variance, 4.25)
 

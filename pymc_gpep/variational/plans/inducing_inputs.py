@@ -17,6 +17,7 @@ from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.streaming.methods import STREAMING_METHODS
 from pymc_gpep.structure import GPClassifier
 from pymc_gpep.structure.cross_covariance import functions_of
+from pymc_gpep.structure.effects_beside import by_inducing
 from pymc_gpep.structure.inducing_blocks import InducingBlocks
 from pymc_gpep.variational.fit_run import FitRun
 from pymc_gpep.variational.model_warnings import warn_of_free_magnitude, warn_of_jitter, warn_of_single_class
@@ -85,6 +86,10 @@ class InducingInputs(Plan):
         made.named(classifier.likelihood_model, classifier.n_functions, 1)
         return made
 
+    def read(self, classifier: GPClassifier) -> GPClassifier:
+        """See `Plan`: effects stand beside the process."""
+        return by_inducing(classifier)
+
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
         functions_of(given.classifier, given.gps)
@@ -104,8 +109,8 @@ class InducingInputs(Plan):
         blocks = InducingBlocks(classifier, given.gps, given.space.data, kwargs, given.rows)
         warn_of_free_magnitude(given.space, blocks, given.first)
         warn_of_jitter(given.space, blocks, given.first)
-        inducing = initial_inducing(self.inducing, blocks.rows, blocks.n_functions, self.shared_inducing, given.seed)
-        of_model = classifier.likelihood_model, blocks.n_functions, inducing.shape[1]
+        inducing = initial_inducing(self.inducing, blocks.places, blocks.n_functions, self.shared_inducing, given.seed)
+        of_model = classifier.likelihood_model, blocks.n_functions, inducing.shape[1] + blocks.n_effects
         approximator = given.approximator.named(*of_model)
         bounded = approximator.number(*of_model) is Number.BOUND
         log_posterior = self._log_posterior(given, approximator, blocks, inducing)

@@ -132,6 +132,16 @@ class Plan(ABC):
             If the method does not fit the model's likelihood, or an option has a value that makes no sense.
         """
 
+    def read(self, classifier: GPClassifier) -> GPClassifier:
+        """Return a classifier whose prior is in the form that the methods take.
+
+        Raises
+        ------
+        StructureError
+            If the prior has no such form.
+        """
+        return classifier
+
     @abstractmethod
     def check(self, given: FitTask) -> None:
         """Refuse what cannot be fitted, before any work."""

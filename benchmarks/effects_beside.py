@@ -1,0 +1,103 @@
+"""Effects of groups and of columns beside a Gaussian process, by inducing inputs, with rows in a file.
+
+The rows are drawn block by block into files that NumPy maps, so that no process holds all of them. Each way to fit has
+a process of its own: this process alone, or the workers of a Dask cluster. The command prints seconds, processor
+seconds, sweeps, the memory that the fitting process came to, and the evidence.
+
+    python -m benchmarks.effects_beside --rows 1000000 --workers 1 2
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+BLOCK = 100_000
+
+
+def table(rng: np.random.Generator, n: int, levels: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows (n, 2 + columns), which are an input, a level and columns, and responses (n,)."""
+    x, group = rng.uniform(-3, 3, n), rng.integers(0, levels, n)
+    others = rng.normal(size=(n, columns))
+    argument = np.sin(2 * x) + np.cos(group) + 0.3 * others.sum(axis=1) / np.sqrt(columns)
+    return np.column_stack([x, group, others]), (rng.random(n) < 1 / (1 + np.exp(-argument))).astype(np.int64)
+
+
+def written(folder: Path, n: int, levels: int, columns: int) -> None:
+    """Write n rows into files of a folder."""
+    rng = np.random.default_rng(1)
+    inputs = np.lib.format.open_memmap(folder / "x.npy", "w+", np.float64, (n, 2 + columns))
+    labels = np.lib.format.open_memmap(folder / "y.npy", "w+", np.int64, (n,))
+    for start in range(0, n, BLOCK):
+        rows = slice(start, min(start + BLOCK, n))
+        inputs[rows], labels[rows] = table(rng, rows.stop - rows.start, levels, columns)
+    inputs.flush()
+    labels.flush()
+
+
+def fitted(folder: Path, levels: int, columns: int, inducing: int, iterations: int, workers: int) -> None:
+    """Fit and print."""
+    import pymc as pm
+    from distributed import Client, LocalCluster
+
+    import pymc_gpep  # noqa: F401 - it lets pm.fit know its methods
+
+    some, y = table(np.random.default_rng(2), levels, levels, columns)
+    with pm.Model() as model:
+        x, group, others = pm.Data("x", some[:, :1]), pm.Data("group", np.arange(levels)), pm.Data("c", some[:, 2:])
+        cov = pm.HalfNormal("eta", 2) ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma("ls", 3, 3))
+        f = pm.gp.Latent(cov_func=cov).prior("f", X=x)
+        a = pm.Normal("a", 0, pm.HalfNormal("s", 1), shape=levels)
+        b = pm.Normal("b", 0, 1, shape=columns)
+        pm.Bernoulli("y", logit_p=pm.Normal("level", 0, 3) + a[group] + others @ b + f, observed=y)
+    options = {"model": model, "method": "sparse_ep", "inducing": np.linspace(-3, 3, inducing)[:, None], "hyper": "map"}
+    options |= {"data": (str(folder / "x.npy"), str(folder / "y.npy")), "progressbar": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # the search ends after a few iterations
+        began = time.perf_counter(), time.process_time()
+        if workers:
+            with (
+                LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=":0") as cluster,
+                Client(cluster) as client,
+            ):
+                fit = pm.fit(iterations, client=client, **options)
+        else:
+            fit = pm.fit(iterations, **options)
+    spent, used = time.perf_counter() - began[0], time.process_time() - began[1]
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+    way = f"{workers} workers" if workers else "one process"
+    times = f"{spent:8.1f} s  CPU {used:8.1f} s  last solve {fit.trace.best.iterations} sweeps"
+    print(f"{way:12}  {times}  {memory:7.0f} MB  log evidence {fit.log_evidence:.9f}", flush=True)
+
+
+def main() -> None:
+    """Write the rows, and fit them in each way."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--levels", type=int, default=280)
+    parser.add_argument("--columns", type=int, default=20)
+    parser.add_argument("--inducing", type=int, default=100)
+    parser.add_argument("--iterations", type=int, default=0, help="of the search for hyperparameters, at most")
+    parser.add_argument("--workers", type=int, nargs="*", default=[], help="numbers of workers of a cluster")
+    parser.add_argument("--fit", nargs=2, metavar=("FOLDER", "WORKERS"), help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    shape = given.levels, given.columns, given.inducing, given.iterations
+    if given.fit:
+        fitted(Path(given.fit[0]), *shape, int(given.fit[1]))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        written(Path(folder), given.rows, given.levels, given.columns)
+        for workers in (0, *given.workers):
+            again = [sys.executable, "-m", "benchmarks.effects_beside", "--fit", folder, str(workers)]
+            names = ("--levels", "--columns", "--inducing", "--iterations")
+            subprocess.run([*again, *(str(v) for pair in zip(names, shape, strict=True) for v in pair)], check=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+"""Effects beside a process with inducing inputs: against dense EP of the same prior, and at rows that are read."""
+
+from functools import cache
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytest
+from numpy.testing import assert_allclose
+
+import pymc_gpep as gpep
+from pymc_gpep.approximations import EP, SparseEP, SparseVI
+from pymc_gpep.approximations.sparse import InducedArrays
+from pymc_gpep.hyper.hyperparameters import Hyperparameters
+from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
+from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
+from pymc_gpep.rows.errors import RowError
+from pymc_gpep.structure import StructureError, read_classifier
+from pymc_gpep.structure.effects_beside import by_inducing
+from pymc_gpep.structure.inducing_blocks import InducingBlocks
+
+N, J = 40, 5
+RNG = np.random.default_rng(4)
+X = RNG.uniform(-2, 2, size=(N, 1))
+GROUP = np.concatenate([np.arange(J), RNG.integers(0, J, N - J)])
+C = RNG.normal(size=(N, 2))
+Y = (RNG.random(N) < 1 / (1 + np.exp(-np.sin(2 * X[:, 0]) - C[:, 0]))).astype(int)
+NEW = {"group": np.array([0, 3, 4]), "c": C[:3] + 0.1}
+XNEW = np.array([[-1.0], [0.2], [1.5]])
+OPTIONS = {"method": "sparse_ep", "hyper": "map", "progressbar": False, "random_seed": 1}
+
+
+class Arrays(InducedArrays):
+    """A prior with effects beside a process."""
+
+    def __init__(self, effects, *moments):
+        super().__init__(*moments)
+        self._block = self._block._replace(effects=effects[None])
+        self.n_effects = len(effects)
+
+
+def arrays():
+    rng = np.random.default_rng(2)
+    k = np.exp(-0.5 * (X - X.T) ** 2) * 1.5
+    m, j = rng.normal(size=(1, N)), rng.normal(size=(3, N))
+    some = slice(0, N, 5)
+    return [j, k[some][:, some], k[some], np.diag(k).copy(), m]
+
+
+def sparse(moments, method=SparseEP, **options):
+    parts = []
+    given = {"tolerance": 1e-11, "jitter": 1e-14} | options
+    solution = method(**given).solve(
+        Arrays(*moments), Y, likelihood=LogitLikelihood(), pull=lambda rows, bars: parts.append(bars)
+    )
+    assert solution.converged
+    return solution, parts[0]
+
+
+def test_it_is_dense_ep_of_the_same_prior():
+    j, inducing, cross, variance, mean = moments = arrays()
+    nearly = cross.T @ np.linalg.solve(inducing, cross)
+    k = nearly + np.diag(variance - np.diag(nearly)) + j.T @ j
+    dense = EP(tolerance=1e-11).solve(k[None], mean, Y, likelihood=LogitLikelihood())
+    solution, _ = sparse(moments)
+    assert_allclose(solution.log_evidence, dense.log_evidence, rtol=1e-9)
+    found, _ = solution.posterior.predict(Arrays(*moments).block(slice(None)))
+    assert found.shape == (1, N)
+    z = solution.posterior.whitened.mean[0, -3:]
+    assert_allclose(z, j @ np.linalg.solve(k, (dense.mean - mean)[0]), atol=1e-8)
+
+
+@pytest.mark.parametrize("method", [SparseEP, SparseVI])
+def test_derivatives_in_coefficients(method):
+    moments = arrays()
+    solution, bars = sparse(moments, method)
+    direction = np.random.default_rng(5).normal(size=moments[0].shape)
+    ends = [sparse([moments[0] + h * direction, *moments[1:]], method)[0].evidence for h in (1e-5, -1e-5)]
+    assert_allclose((bars.effects[0] * direction).sum(), (ends[0] - ends[1]) / 2e-5, rtol=1e-6)
+    assert np.isfinite(solution.evidence)
+
+
+def declared(rows=slice(None), named=True, mean=False):
+    """A sum of a process and effects, with arrays as data of the model or as they are."""
+    data = pm.Data if named else lambda name, values: values
+    with pm.Model(coords={"level": range(J)}) as model:
+        x, group, c = data("x", X[rows]), data("group", GROUP[rows]), data("c", C[rows])
+        cov = pm.HalfNormal("eta", 2) ** 2 * pm.gp.cov.ExpQuad(1, ls=pm.InverseGamma("ls", 3, 3))
+        own = pm.gp.mean.Linear(coeffs=[0.5]) if mean else pm.gp.mean.Zero()
+        f = pm.gp.Latent(mean_func=own, cov_func=cov).prior("f", X=x)
+        top = pm.HalfNormal("top", 1)
+        a = pm.Normal("a", pm.Normal("centre", 0, 3), pm.HalfNormal("s", 1), dims="level")
+        b = pm.Normal("b", 0, 2, shape=2)
+        pm.Deterministic("twice", 2 * a, dims="level")
+        pm.Bernoulli("y", logit_p=top + a[group] + c @ b + f, observed=pm.Data("seen", Y[rows]) if named else Y[rows])
+    return model
+
+
+def log_posterior(model, inducing=X[::4], **options):
+    space = Hyperparameters(by_inducing(read_classifier(model)))
+    blocks = InducingBlocks(space.classifier, None, space.data)
+    return SparseLogPosterior(space, SparseEP(**{"tolerance": 1e-11} | options), blocks, inducing[None], True)
+
+
+def test_gradient():
+    posterior = log_posterior(declared(mean=True))
+    flat = posterior.flat(posterior.space.initial_point())
+    here = posterior(flat)
+    assert here.usable
+    for i in range(len(posterior.space.parameters) + 1):
+        h = 1e-5 * (np.arange(flat.size) == i)
+        ends = [posterior(flat + step, here.start).log_posterior for step in (h, -h)]
+        assert_allclose(here.gradient[i], (ends[0] - ends[1]) / 2e-5, rtol=1e-6, atol=1e-7)
+
+
+def test_arrays_and_data_of_the_model_are_the_same():
+    first, second = (log_posterior(declared(named=named, mean=True)) for named in (True, False))
+    flat = first.flat(first.space.initial_point())
+    assert_allclose(first(flat).log_posterior, second(flat).log_posterior, rtol=1e-12)
+
+
+@cache
+def fits():
+    """By all rows, and by as many inducing inputs."""
+    model = declared()
+    exact = pm.fit(model=model, **OPTIONS | {"method": "ep"})
+    start = {name: float(value) for name, value in exact.hyperparameters.items()}
+    return SimpleNamespace(model=model, exact=exact, few=pm.fit(model=model, inducing=X, start=start, **OPTIONS))
+
+
+def test_a_fit_with_all_inputs_is_the_exact_one():
+    given = fits()
+    assert_allclose(given.few.log_evidence, given.exact.log_evidence, atol=1e-4)
+    for name, ours in given.few.effects().items():
+        assert_allclose(ours, given.exact.effects(name)[name], atol=2e-4)
+    assert set(given.few.effects()) == {"a", "b", "centre", "twice"}
+    assert "a[0]" in given.few.summary().index
+    assert_allclose(given.few.mean_data["a"], given.exact.mean_data["a"], atol=2e-4)
+    ours, theirs = (fit.predict(XNEW, data=NEW) for fit in (given.few, given.exact))
+    assert_allclose(ours["p"], theirs["p"], atol=1e-4)
+    assert_allclose(ours["p"], given.few.predict(data={"x": XNEW, **NEW})["p"])
+    assert_allclose(given.few.loo().elpd, given.exact.loo().elpd, atol=1e-3)
+
+
+def test_draws_and_a_file_have_the_effects():
+    given = fits()
+    drawn = given.few.sample(2000, random_seed=1)["posterior"]
+    assert "f" not in drawn
+    moments = given.few.effects("b")["b"]
+    assert_allclose(drawn["b"].mean(("chain", "draw")), moments.sel(moment="mean"), atol=0.05)
+    assert_allclose(drawn["twice"], 2 * drawn["a"])
+    again = gpep.from_datatree(given.few.to_datatree(), given.model)
+    assert_allclose(again.predict(XNEW, data=NEW)["p"], given.few.predict(XNEW, data=NEW)["p"])
+    assert_allclose(again.effects("b")["b"], moments)
+
+
+def test_rows_that_are_read(tmp_path):
+    given = fits()
+    np.save(tmp_path / "x.npy", np.column_stack([X, GROUP, C]))
+    np.save(tmp_path / "y.npy", Y)
+    some = declared(slice(0, 10))
+    start = {name: float(value) for name, value in given.exact.hyperparameters.items()}
+    files = str(tmp_path / "x.npy"), str(tmp_path / "y.npy")
+    fit = pm.fit(model=some, data=files, inducing=X, start=start, **OPTIONS)
+    assert_allclose(fit.log_evidence, given.few.log_evidence, rtol=1e-9)
+    assert_allclose(fit.predict(XNEW, data=NEW)["p"], given.few.predict(XNEW, data=NEW)["p"], rtol=1e-8)
+    assert fit.sample(3, random_seed=1)["posterior"]["a"].shape == (1, 3, J)
+    with pytest.raises(ValueError, match=r"of 4 columns, .*'f', group, c, c, but have 3"):
+        pm.fit(0, model=some, data=(np.column_stack([X, C]), Y), **OPTIONS)
+    strange = np.column_stack([X, np.where(np.arange(N) == 7, J, GROUP), C])
+    with pytest.raises(RowError, match=f"row 7 has {J} as 'group', but its levels are 0 to {J - 1}"):
+        pm.fit(0, model=some, data=(strange, Y), **OPTIONS)
+
+
+def test_refusals():
+    given = fits()
+    for refused, match in (
+        (lambda: given.few.predict(XNEW), r"data={'group': ..., 'c': ...}"),
+        (lambda: given.few.predict(data=NEW), "inputs of the process"),
+        (lambda: given.few.predict(XNEW, data=NEW | {"group": [0, J, 1]}), "its levels are 0 to 4"),
+        (lambda: given.few.effects("f"), "no joint posterior"),
+        (lambda: given.few.effects("a", data=NEW), "fit.predict"),
+        (lambda: given.few.sample(Xnew=XNEW), "leave Xnew out"),
+    ):
+        with pytest.raises((TypeError, ValueError, NotImplementedError), match=match):
+            refused()
+
+
+def no_process():
+    pm.Bernoulli("y", logit_p=pm.Normal("a", shape=J)[GROUP], observed=Y)
+
+
+def selected():
+    f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X[:J])
+    pm.Bernoulli("y", logit_p=f[GROUP] + pm.Normal("b"), observed=Y)
+
+
+def two_processes():
+    first, second = (pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=ls)).prior(f"f{ls:g}", X=X) for ls in (1.0, 2.0))
+    pm.Bernoulli("y", logit_p=first + second + pm.Normal("b"), observed=Y)
+
+
+def other_rows():
+    f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, ls=1.0)).prior("f", X=X)
+    c = pm.Data("c", C[:, 0])
+    pm.Bernoulli("y", logit_p=f + pm.Normal("b") * (c - c.mean()), observed=Y)
+
+
+@pytest.mark.parametrize(
+    ("build", "match"),
+    [
+        (no_process, "without one"),
+        (selected, "a value for each row"),
+        (two_processes, "several processes"),
+        (other_rows, "known by the data of that row"),
+    ],
+)
+def test_sums_that_are_not_effects_beside_a_process(build, match):
+    with pm.Model() as model:
+        build()
+    with pytest.raises(StructureError, match=match):
+        pm.fit(model=model, inducing=3, **OPTIONS)
