@@ -72,8 +72,9 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         # Quick forms share their processes, which take longer to begin than most of these pieces to compute. A long
         # experiment has its own: one that is killed takes no other experiment with it.
         with workers(arguments.jobs) if arguments.quick and arguments.jobs else nullcontext() as pool:
+            folder = paper if arguments.store else None
             failed = [
-                cell for name, experiment in chosen.items() for cell in run(paper, name, experiment, arguments, pool)
+                cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments, pool, folder)
             ]
     except KeyboardInterrupt:
         print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
@@ -110,13 +111,16 @@ def _listed(pieces: Sequence[str]) -> str:
 
 
 def run(
-    paper: str,
     name: str,
     experiment: Experiment,
     arguments: argparse.Namespace,
     pool: ProcessPoolExecutor | None = None,
+    paper: str | None = None,
 ) -> list[str]:
-    """Compute what is missing, write and print the report; returns what has no result although it should."""
+    """Compute what is missing, write and print the report; returns what has no result although it should.
+
+    If its paper is named, what its picture needs is kept with the documentation.
+    """
     folder = arguments.output / ("quick" if arguments.quick else "full") / name
     cells = experiment.cells(str(Path(arguments.data).resolve()), arguments.quick)
     alone = experiment.alone and arguments.jobs > 1
@@ -133,7 +137,7 @@ def run(
     if (figure := experiment.draw(experiment.pictured(found))) is not None:
         figure.savefig(folder.with_suffix(".png"), dpi=130)
         print(f"Picture in {folder.with_suffix('.png')}.")
-        if arguments.store:
-            print(f"What it needs in {store(paper, name, experiment, cells, found, FOLDER)}.")
+        if paper is not None:
+            print(f"What it needs in {store(paper, name, experiment, found, arguments.only, FOLDER)}.")
     print(flush=True)
     return [f"{name} {cell}" for cell in errors]

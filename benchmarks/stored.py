@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Experiment
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 
@@ -17,7 +18,7 @@ DIGITS = 5
 
 
 def store(
-    paper: str, name: str, experiment: Experiment, cells: Sequence[Cell], found: Mapping[str, Arrays], folder: Path
+    paper: str, name: str, experiment: Experiment, found: Mapping[str, Arrays], only: Sequence[str], folder: Path
 ) -> Path:
     """Write what the picture of an experiment needs, and which commits computed it.
 
@@ -27,10 +28,10 @@ def store(
         Folder and module of the experiment.
     experiment : Experiment
         What is drawn.
-    cells : sequence of Cell
-        All of its pieces in full.
     found : mapping
-        What there is of them.
+        What its cells returned, by name.
+    only : sequence of str
+        Patterns of the cells that were asked for.
     folder : Path
         Where the file goes, as `FOLDER`.
 
@@ -53,10 +54,10 @@ def store(
         cell: {key: _short(values) for key, values in arrays.items() if key not in ("seconds", "commit")}
         for cell, arrays in experiment.pictured(found).items()
     }
+    chosen = "" if tuple(only) == ("*",) else f" --only {shlex.join(only)}"
     record = {
-        "command": f"python -m benchmarks.{paper} {name} --data FOLDER --store",
+        "command": f"python -m benchmarks.{paper} {name} --data FOLDER --store{chosen}",
         "commits": commits,
-        "pieces": [len(found), len(cells)],
         "found": pictured,
     }
     folder.mkdir(parents=True, exist_ok=True)
