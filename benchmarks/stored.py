@@ -4,6 +4,7 @@ import importlib
 import json
 import shlex
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from benchmarks.experiment import Arrays, Experiment
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 
-DIGITS = 5
+DIGITS = 6
 
 
 def store(
@@ -31,7 +32,7 @@ def store(
     found : mapping
         What its cells returned, by name.
     only : sequence of str
-        Patterns of the cells that were asked for.
+        Patterns of the cells that were asked for; others are left out.
     folder : Path
         Where the file goes, as `FOLDER`.
 
@@ -45,6 +46,7 @@ def store(
     ValueError
         If a piece was computed by code that is in no commit.
     """
+    found = {cell: arrays for cell, arrays in found.items() if any(fnmatchcase(cell, each) for each in only)}
     commits = sorted({str(arrays.get("commit", "unknown")) for arrays in found.values()})
     if bad := [commit for commit in commits if commit == "unknown" or commit.endswith("-dirty")]:
         raise ValueError(

@@ -17,6 +17,7 @@ COVARIANCE = "squared exponential"
 SWEPT = (*GAUSSIAN, "FV")
 SHIFT = float(np.log(np.sqrt(2.0 * np.pi) / 4.0))
 """log σ_f of a logit less that of a probit with the same slope at 0, with the opposite sign: −0.467."""
+REACH = 200.0  # nats below the largest evidence or bound: where there is less, the picture has this
 FAR = 1.0  # nats by which an evidence is said to be above another
 
 
@@ -111,12 +112,14 @@ class Figures9To11(Experiment):
         rows = [(panel, method) for panel in PANELS for method in panel.methods if _row(panel, method) in found]
         if not rows:
             return None
-        figure = Figure(figsize=(17, 3.1 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(13.5, 2.7 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), len(QUANTITIES), squeeze=False, sharex=True, sharey=True)
         for row, (panel, method) in zip(axes, rows, strict=True):
             own = found[_row(panel, method)]
             data = {name: (COORDINATES, values) for name, values in own.items() if name not in COORDINATES}
             grid = xr.Dataset(data, coords={name: own[name] for name in COORDINATES})
+            for quantity in _quantities(method)[:2]:
+                grid[quantity] = grid[quantity].clip(min=float(grid[quantity].max()) - REACH)
             plot_evidence_grid({method: grid}, _quantities(method), axes=row[:, None])
             row[0].set_ylabel(f"{panel.figure}, {TITLES[panel.data]}, {panel.likelihood}: {method}\nlog magnitude")
             for ax in row[1:]:
