@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from benchmarks.experiment import Experiment, compute, workers
+from benchmarks.stored import FOLDER, store
 
 _NAMED = 8  # pieces that a message names
 
@@ -46,6 +47,9 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         "--output", type=Path, default=Path("output") / paper, metavar="FOLDER",
         help="where results go; what is there already is not computed again, so remove it when the code has changed",
     )  # fmt: skip
+    parser.add_argument(
+        "--store", action="store_true", help=f"keep what the pictures need in {FOLDER.relative_to(FOLDER.parents[1])}"
+    )
     arguments = parser.parse_args()
     asked = tuple(names) if "all" in arguments.experiments else tuple(dict.fromkeys(arguments.experiments))
     chosen: dict[str, Experiment] = {
@@ -55,6 +59,8 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         parser.error(f"--data: there is no folder {arguments.data}.")
     if arguments.jobs < 0:
         parser.error(f"--jobs must be at least 0, but is {arguments.jobs}.")
+    if arguments.store and (arguments.quick or arguments.size is not None):
+        parser.error("--store keeps what was run in full, without --quick and --size.")
     if arguments.size is not None:
         _resize(parser, chosen, arguments)
     _check_patterns(parser, chosen, arguments)
@@ -66,7 +72,10 @@ def run_paper(paper: str, names: Sequence[str], title: str) -> None:
         # Quick forms share their processes, which take longer to begin than most of these pieces to compute. A long
         # experiment has its own: one that is killed takes no other experiment with it.
         with workers(arguments.jobs) if arguments.quick and arguments.jobs else nullcontext() as pool:
-            failed = [cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments, pool)]
+            folder = paper if arguments.store else None
+            failed = [
+                cell for name, experiment in chosen.items() for cell in run(name, experiment, arguments, pool, folder)
+            ]
     except KeyboardInterrupt:
         print("Interrupted. What was finished is kept, and the same command goes on.", file=sys.stderr)
         sys.exit(130)
@@ -102,9 +111,16 @@ def _listed(pieces: Sequence[str]) -> str:
 
 
 def run(
-    name: str, experiment: Experiment, arguments: argparse.Namespace, pool: ProcessPoolExecutor | None = None
+    name: str,
+    experiment: Experiment,
+    arguments: argparse.Namespace,
+    pool: ProcessPoolExecutor | None = None,
+    paper: str | None = None,
 ) -> list[str]:
-    """Compute what is missing, write and print the report; returns what has no result although it should."""
+    """Compute what is missing, write and print the report; returns what has no result although it should.
+
+    If its paper is named, what its picture needs is kept with the documentation.
+    """
     folder = arguments.output / ("quick" if arguments.quick else "full") / name
     cells = experiment.cells(str(Path(arguments.data).resolve()), arguments.quick)
     alone = experiment.alone and arguments.jobs > 1
@@ -118,8 +134,10 @@ def run(
     file = folder.with_suffix(".json")
     file.write_text(json.dumps({"experiment": experiment.title, "failed": errors, **record}, indent=1))
     print(f"# {experiment.title}\n\n{text}\n\nFigures in {file}.")
-    if (figure := experiment.draw(found)) is not None:
+    if (figure := experiment.draw(experiment.pictured(found))) is not None:
         figure.savefig(folder.with_suffix(".png"), dpi=130)
         print(f"Picture in {folder.with_suffix('.png')}.")
+        if paper is not None:
+            print(f"What it needs in {store(paper, name, experiment, found, arguments.only, FOLDER)}.")
     print(flush=True)
     return [f"{name} {cell}" for cell in errors]

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -68,11 +69,15 @@ class Experiment(ABC):
     def report(self, found: Mapping[str, Arrays]) -> tuple[dict[str, Any], str]:
         """Figures for JSON and tables for people, from what the cells returned, by name.
 
-        `seconds` is among what each returned. Cells that failed are missing, and the report says so.
+        `seconds` and `commit` are among what each returned. Cells that failed are missing, and the report says so.
         """
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        """The part of what the cells returned that the picture needs, small enough to be kept with the pages."""
+        return found
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        """The picture, where the paper has one."""
+        """The picture of what `pictured` returned, where the paper has one."""
         return None
 
 
@@ -109,7 +114,8 @@ def compute(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with workers(jobs) if pool is None else nullcontext(pool) as pool, Progress(*columns) as progress:
         task = progress.add_task("cells", total=len(missing))
-        futures = {pool.submit(_run, cell, folder): cell for cell in missing}
+        commit = _commit()
+        futures = {pool.submit(_run, cell, folder, commit): cell for cell in missing}
         try:
             for future in as_completed(futures):
                 name = futures[future].name
@@ -142,7 +148,17 @@ def _end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _run(cell: Cell, folder: Path) -> Arrays:
+def _commit() -> str:
+    """The commit of this code, with `-dirty` where it has been changed since."""
+    command = ["git", "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12"]
+    try:
+        run = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return run.stdout.strip()
+
+
+def _run(cell: Cell, folder: Path, commit: str) -> Arrays:
     arguments = dict(cell.arguments)
     # One of other arguments is none of this cell.
     checkpoint = folder / f"{cell.name}.{sha256(cell.identity.encode()).hexdigest()[:8]}.checkpoint"
@@ -150,7 +166,7 @@ def _run(cell: Cell, folder: Path) -> Arrays:
         arguments["checkpoint"] = checkpoint
     began = time.perf_counter()
     result = {key: np.asarray(value) for key, value in cell.function(**arguments).items()}
-    result = {"seconds": np.asarray(time.perf_counter() - began)} | result
+    result = {"seconds": np.asarray(time.perf_counter() - began), "commit": np.asarray(commit)} | result
     # A file is either whole or not there.
     unfinished = folder / f"{cell.name}.part"
     with unfinished.open("wb") as file:

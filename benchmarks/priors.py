@@ -214,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.priors", description=__doc__)
     parser.add_argument("--data", required=True, metavar="FOLDER", help="folder of the data sets, as CSV")
     parser.add_argument("--quick", action="store_true", help="one fold of one data set")
+    parser.add_argument("--only", nargs="+", default=["*"], metavar="PATTERN", help="compute only what is named so")
     parser.add_argument("--jobs", type=int, default=1, help="processes; 0 reports what is there")
     parser.add_argument("--output", type=Path, default=Path("output/priors"), metavar="FOLDER")
     # Not as of `__main__`, which is another module in the processes that compute.

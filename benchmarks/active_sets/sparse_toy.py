@@ -87,6 +87,9 @@ class SparseToy(Experiment):
         )
         return record, "\n".join([*lines, "", notes])
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        return {name: {"error": run["error"]} for name, run in found.items()}
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         shown = {variant: runs for variant in VARIANTS if (runs := of_variant(variant, found))}
         if not shown:

@@ -36,6 +36,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 FROM_MAXIMUM = "latent, from the maximum"
 MAXIMUM = "none: the maximum itself"
+DRAWN = ("bound", "phi", "accuracy")
 DATA_SETS = 10
 PRINTED = 0.9937
 
@@ -137,6 +138,10 @@ class Toy(Experiment):
             "bound. The Bayes rate is 99.78 %, if classes are uniform over their rings, which the paper does not say."
         )
         return record, "\n".join([*lines, "", notes])
+
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        first = {variant: runs[0] for variant in VARIANTS if (runs := of_variant(variant, found))}
+        return {f"{variant} 0": {name: run[name] for name in DRAWN} for variant, run in first.items()}
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         shown = {variant: runs[0] for variant in VARIANTS if (runs := of_variant(variant, found))}

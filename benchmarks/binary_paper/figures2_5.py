@@ -128,8 +128,8 @@ class Figures2To5(Experiment):
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         if "line" not in found or "probit" not in found:
             return None
-        figure = Figure(figsize=(15, 22), layout="constrained")
-        line, nine, four, five = figure.subfigures(4, 1, height_ratios=(0.9, 1.5, 0.6, 0.6))
+        figure = Figure(figsize=(11.5, 16), layout="constrained")
+        line, nine, four, five = figure.subfigures(4, 1, height_ratios=(0.9, 1.5, 0.55, 0.55))
         _draw_line(line, found["line"])
         _draw_regimes(nine)
         _draw_gaussians(four, five, found["probit"])
@@ -175,6 +175,7 @@ def _draw_line(part: Any, cell: Arrays) -> None:
             ax.set_ylim(levels[0] - 0.05 * np.ptp(levels), levels[1] + 0.05 * np.ptp(levels))
         axes[0, column].set_title(f"n = {n}: f" if n else "prior: f")
         axes[1, column].set_title("sig(f)")
+        axes[1, column].set_xlabel("x")
 
 
 def _draw_regimes(part: Any) -> None:
@@ -189,7 +190,8 @@ def _draw_regimes(part: Any) -> None:
         )
         draw_gaussian(ax, np.zeros(2), K, (0.5, 0.9), {"color": NEUTRAL, "linewidth": 0.7}, "prior")
         _likelihood(ax, link, 3.2 * np.exp(at[1]))
-        ax.set_title(f"{regime}: log ℓ = {at[0]:g}, log σ_f = {at[1]:g}", fontsize=9)
+        ax.set_title(f"{regime}: log ℓ = {at[0]:g}, log σ_f = {at[1]:g}")
+    _name_axes(axes)
 
 
 def _draw_gaussians(four: Any, five: Any, cell: Arrays) -> None:
@@ -202,7 +204,8 @@ def _draw_gaussians(four: Any, five: Any, cell: Arrays) -> None:
     weights = np.sort(np.exp(true.log_density - true.log_density.max()).ravel())[::-1]
     level = weights[np.searchsorted(weights.cumsum(), MASS * weights.sum())]
     numbers = {"best Gaussian": 0} | {method: j for j, method in enumerate(METHODS, start=1)}
-    for upper, lower, name in zip(four.subplots(1, 5), five.subplots(1, 5), SHOWN, strict=True):
+    uppers, lowers = four.subplots(1, len(SHOWN), squeeze=False), five.subplots(1, len(SHOWN), squeeze=False)
+    for upper, lower, name in zip(uppers[0], lowers[0], SHOWN, strict=True):
         mean, cov = cell["mean"][i, numbers[name]], cell["cov"][i, numbers[name]]
         density = np.exp(true.log_density - true.log_density.max())
         upper.contour(*true.f, density, levels=[level], colors=NEUTRAL)
@@ -218,6 +221,16 @@ def _draw_gaussians(four: Any, five: Any, cell: Arrays) -> None:
             draw_gaussian(lower, location, (vectors / values) @ vectors.T, (0.1, 0.3, 0.5), {"color": "black"}, name)
         for ax, reach in ((upper, 12.0), (lower, 12.0)):
             ax.set(xlim=(-0.4 * reach, reach), ylim=(-reach, 0.4 * reach), aspect="equal", title=name)
+    _name_axes(uppers)
+    _name_axes(lowers)
+
+
+def _name_axes(axes: Any) -> None:
+    """Write what is along the axes, below the last row and left of the first column."""
+    for ax in axes[-1]:
+        ax.set_xlabel("f₁")
+    for ax in axes[:, 0]:
+        ax.set_ylabel("f₂")
 
 
 def _likelihood(ax: Any, link: Any, reach: float) -> None:

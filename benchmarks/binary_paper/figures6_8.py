@@ -33,6 +33,8 @@ PARTS = ("training", "test")
 QUANTITIES = ("mean", "sd", "p")
 DIGIT = 352
 """The point of figure 7, the paper's #353."""
+DRAWN = 2000
+"""Draws that its density is made of."""
 R_HAT, ESS = 1.01, 400.0
 
 PAPER = (
@@ -157,24 +159,44 @@ class Figures6To8(Experiment):
         )
         return record, "\n".join(lines)
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        chosen: dict[str, Arrays] = {}
+        for figure in SETTINGS:
+            chains = chains_of(found, figure)
+            if len(chains) < 2 or any(f"{figure}.{method}" not in found for method in SHOWN):
+                continue
+            for part in PARTS if figure == "Figure 6" else PARTS[:1]:
+                own = {q: reference.value for q, reference in reference_of(chains, part).items()}
+                for method in SHOWN:
+                    own |= {f"{method} {q}": found[f"{figure}.{method}"][f"{part} {q}"] for q in QUANTITIES}
+                chosen[f"{figure}, {part}"] = own
+        if f"Figure 6, {PARTS[0]}" in chosen:
+            draws = _draws(chains_of(found, "Figure 6"), PARTS[0])["x"].values
+            values = draws[..., min(DIGIT, draws.shape[-1] - 1)].ravel()
+            values = values[np.linspace(0, len(values) - 1, min(DRAWN, len(values))).astype(int)]
+            chosen["Figure 7"] = {"draws": values}
+        return chosen
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        ready = [figure for figure in SETTINGS if len(chains_of(found, figure)) > 1 and f"{figure}.FV" in found]
-        if not ready:
+        scatters = [name for name in found if name != "Figure 7"]
+        if not scatters:
             return None
-        rows = [(figure, part) for figure in ready for part in (PARTS if figure == "Figure 6" else PARTS[:1])]
-        figure_ = Figure(figsize=(15, 9 * len(rows) + 5), layout="constrained")
-        parts = figure_.subfigures(len(rows) + 1, 1, height_ratios=[9.0] * len(rows) + [5.0])
-        for subfigure, (figure, part) in zip(parts, rows, strict=False):
-            subfigure.suptitle(f"{figure}: {part} points, MCMC on the horizontal axis")
-            reference = reference_of(chains_of(found, figure), part)
-            for axes, quantity in zip(subfigure.subplots(len(QUANTITIES), len(SHOWN)), QUANTITIES, strict=True):
+        last = [5.0] if "Figure 7" in found else []
+        figure = Figure(figsize=(13, 8 * len(scatters) + sum(last)), layout="constrained")
+        parts = figure.subfigures(
+            len(scatters) + len(last), 1, height_ratios=[8.0] * len(scatters) + last, squeeze=False
+        )
+        for (part,), name in zip(parts, scatters, strict=False):
+            part.suptitle(f"{name} points, MCMC on the horizontal axis")
+            for axes, quantity in zip(part.subplots(len(QUANTITIES), len(SHOWN)), QUANTITIES, strict=True):
                 for ax, method in zip(axes, SHOWN, strict=True):
-                    values = found[f"{figure}.{method}"][f"{part} {quantity}"]
-                    ax.plot(reference[quantity].value, values, ".", markersize=3, color=colours(3)[0])
+                    exact, values = found[name][quantity], found[name][f"{method} {quantity}"]
+                    ax.plot(exact, values, ".", markersize=3, color=colours(3)[0])
                     ax.axline((0.0, 0.0), slope=1.0, color=NEUTRAL, linewidth=0.7)
-                    ax.set_title(f"{method}: {quantity}", fontsize=9)
-        _draw_marginal(parts[-1], found, ready[0])
-        return figure_
+                    ax.set_title(f"{method}: {quantity}")
+        if last:
+            _draw_marginal(parts[-1, 0], found)
+        return figure
 
 
 def chains_of(found: Mapping[str, Arrays], figure: str) -> list[Arrays]:
@@ -225,19 +247,17 @@ def _compare(cell: Arrays, part: str, reference: Mapping[str, Reference]) -> dic
     }
 
 
-def _draw_marginal(part: Any, found: Mapping[str, Arrays], figure: str) -> None:
+def _draw_marginal(part: Any, found: Mapping[str, Arrays]) -> None:
     """Figure 7: one latent value."""
-    draws = _draws(chains_of(found, figure), "training")["x"].values
-    values = draws[..., min(DIGIT, draws.shape[-1] - 1)].ravel()
-    point = min(DIGIT, draws.shape[-1] - 1)
+    values, own = found["Figure 7"]["draws"], found[f"Figure 6, {PARTS[0]}"]
+    point = min(DIGIT, len(own["mean"]) - 1)
     ax = part.subplots()
-    part.suptitle(f"Figure 7: latent value of training digit #{point + 1}, setting of {figure}")
+    part.suptitle(f"Figure 7: latent value of training digit #{point + 1}, setting of figure 6")
     x = np.linspace(values.mean() - 5.0 * values.std(), values.mean() + 5.0 * values.std(), 400)
     ax.fill_between(x, gaussian_kde(values)(x), color="#d9d9d9", label="MCMC")
     ax.plot(x, norm.pdf(x, values.mean(), values.std()), color=NEUTRAL, label="best Gaussian")
     for method, colour in zip(SHOWN, colours(len(SHOWN)), strict=True):
-        cell = found[f"{figure}.{method}"]
-        ax.plot(x, norm.pdf(x, cell["training mean"][point], cell["training sd"][point]), color=colour, label=method)
+        ax.plot(x, norm.pdf(x, own[f"{method} mean"][point], own[f"{method} sd"][point]), color=colour, label=method)
     ax.set(xlabel="latent value", ylabel="density")
     ax.legend()
 

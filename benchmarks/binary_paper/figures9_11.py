@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.binary_paper.data import NOTE, TITLES, USPS
 from benchmarks.binary_paper.methods import GAUSSIAN, LINKS
-from benchmarks.binary_paper.sweep import gathered, nested, peak, shown, sweep
+from benchmarks.binary_paper.sweep import COORDINATES, gathered, nested, peak, shown, sweep
 from benchmarks.experiment import Arrays, Cell, Experiment
 from pymc_gpep.plots import plot_evidence_grid
 
@@ -17,6 +17,7 @@ COVARIANCE = "squared exponential"
 SWEPT = (*GAUSSIAN, "FV")
 SHIFT = float(np.log(np.sqrt(2.0 * np.pi) / 4.0))
 """log σ_f of a logit less that of a probit with the same slope at 0, with the opposite sign: −0.467."""
+REACH = 200.0  # nats below the largest evidence or bound: where there is less, the picture has this
 FAR = 1.0  # nats by which an evidence is said to be above another
 
 
@@ -98,23 +99,40 @@ class Figures9To11(Experiment):
                 ]  # fmt: skip
         return record, "\n".join(lines)
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        grids, chosen = dict(_grids(found)), {}
+        for panel in PANELS:
+            for method in panel.methods if (panel.data, panel.likelihood) in grids else ():
+                grid = _complete(grids[panel.data, panel.likelihood][method])
+                names = (*COORDINATES, *_quantities(method), "converged")
+                chosen[_row(panel, method)] = {name: grid[name].values for name in names}
+        return chosen
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        grids = dict(_grids(found))
-        panels = [panel for panel in PANELS if (panel.data, panel.likelihood) in grids]
-        if not panels:
+        rows = [(panel, method) for panel in PANELS for method in panel.methods if _row(panel, method) in found]
+        if not rows:
             return None
-        rows = [(panel, method) for panel in panels for method in panel.methods]
-        figure = Figure(figsize=(17, 3.1 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(13.5, 2.7 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), len(QUANTITIES), squeeze=False, sharex=True, sharey=True)
         for row, (panel, method) in zip(axes, rows, strict=True):
-            grid = _complete(grids[panel.data, panel.likelihood][method])
-            named = f"{panel.figure}, {TITLES[panel.data]}, {panel.likelihood}: {method}"
-            quantities = OF_FV if method == "FV" else QUANTITIES
-            plot_evidence_grid({method: grid}, quantities, axes=row[:, None])
-            row[0].set_ylabel(f"{named}\nlog magnitude", fontsize=8)
+            own = found[_row(panel, method)]
+            data = {name: (COORDINATES, values) for name, values in own.items() if name not in COORDINATES}
+            grid = xr.Dataset(data, coords={name: own[name] for name in COORDINATES})
+            for quantity in _quantities(method)[:2]:
+                grid[quantity] = grid[quantity].clip(min=float(grid[quantity].max()) - REACH)
+            plot_evidence_grid({method: grid}, _quantities(method), axes=row[:, None])
+            row[0].set_ylabel(f"{panel.figure}, {TITLES[panel.data]}, {panel.likelihood}: {method}\nlog magnitude")
             for ax in row[1:]:
                 ax.set_ylabel("")
         return figure
+
+
+def _row(panel: Panel, method: str) -> str:
+    return f"{panel.figure}, {method}"
+
+
+def _quantities(method: str) -> tuple[str, ...]:
+    return OF_FV if method == "FV" else QUANTITIES
 
 
 def _pieces(points: Sequence[Any], size: int) -> list[Sequence[Any]]:

@@ -167,16 +167,26 @@ class Figure1(Experiment):
         )
         return record, "\n\n".join(texts)
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        return {
+            name: {
+                f"{method}: {quantity}": np.array(own[quantity])
+                for method, own in _summaries(name, found).items()
+                for quantity in QUANTITIES
+            }
+            for name in CHUNKS
+            if _chunks(name, found)
+        }
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
-        figure = Figure(figsize=(11, 6.5), layout="constrained")
-        axes = figure.subplots(len(CHUNKS), len(QUANTITIES))
-        for row, name in zip(axes, CHUNKS, strict=True):
-            summaries = _summaries(name, found)
+        if not found:
+            return None
+        figure = Figure(figsize=(11, 3.25 * len(found)), layout="constrained")
+        axes = figure.subplots(len(found), len(QUANTITIES), squeeze=False)
+        for row, (name, summaries) in zip(axes, found.items(), strict=True):
             for ax, quantity in zip(row, QUANTITIES, strict=True):
                 ax.set_title(f"{sets.TITLES[name]}: {quantity}", fontsize=10)
-                if not summaries:
-                    continue
-                middle, low, high = np.array([summaries[method][quantity] for method in METHODS]).T
+                middle, low, high = np.array([summaries[f"{method}: {quantity}"] for method in METHODS]).T
                 at = np.arange(len(METHODS))
                 # An interval of a skewed distribution need not hold its mean.
                 ax.vlines(at, low, high, color="#0072b2", linewidth=6, alpha=0.5)

@@ -166,11 +166,11 @@ class Figure8(Experiment):
         rows = [(quantity, damping) for quantity in ("evidence", "mlpd") for damping in dampings_of(found)]
         if not rows:
             return None
-        figure = Figure(figsize=(17, 0.5 + 2.7 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(13.5, 0.5 + 2.5 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), len(columns), squeeze=False)
         methods = (*METHODS, PLAIN)
         for (quantity, damping), row in zip(rows, axes, strict=True):
-            sign, label = (-1.0, "−log Z") if quantity == "evidence" else (1.0, "mean log predictive density")
+            sign, label = (-1.0, "−log Z") if quantity == "evidence" else (1.0, "mean log density")
             for (name, inner), ax in zip(columns, row, strict=True):
                 own = [
                     (found[key][quantity], method, inner)
@@ -199,8 +199,9 @@ class Figure8(Experiment):
                 if tail.size:
                     margin = 0.15 * np.ptp(tail) + 1e-6
                     ax.set_ylim(tail.min() - margin, tail.max() + margin)
-                ax.set(title=f"{TITLES[name]}, {inner}, δ = {damping}", xlabel="iteration", ylabel=label)
+                ax.set(title=f"{TITLES[name]}, {inner}, δ = {damping}", xlabel="iteration")
                 ax.title.set_fontsize("medium")
+                ax.set_ylabel(label if ax is row[0] else "")
                 ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         fullest = max(axes.flat, key=lambda ax: len(ax.lines))
         figure.legend(*fullest.get_legend_handles_labels(), loc="outside lower center", ncols=5)

@@ -14,7 +14,6 @@ from typing import Any
 import arviz as az
 import numpy as np
 import pymc as pm
-import xarray as xr
 from matplotlib.figure import Figure
 from scipy.special import ndtr
 from scipy.stats import gaussian_kde, multivariate_normal
@@ -22,6 +21,9 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.paper.fixed import covariance
+from pymc_gpep.plots.contours import MASSES, draw_density, draw_gaussian
+from pymc_gpep.plots.frames import same_frame
 
 Array = np.ndarray
 
@@ -37,6 +39,8 @@ METHODS = ("MCMC", "EP", "IEP")
 FITS = {"EP": "nested_ep", "IEP": "iep"}
 CLASS_OF = {"x_i": 0, "x_j": 1}
 MARKERS = ("x", "+", "o")
+SHOWN = 2000
+"""Draws of the latent values that contours are made of."""
 
 
 def points(seed: int) -> tuple[Array, Array]:
@@ -148,6 +152,14 @@ class Figures2to4(Experiment):
         record["all"], text = _all(record["sets"])
         return record, "\n".join([*lines, *text])
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        if _PICTURED not in found:
+            return {}
+        cell = dict(found[_PICTURED])
+        f = np.moveaxis(cell.pop("f"), 2, -1).reshape(-1, len(cell["x"]), len(NORMALS))  # (s, n, c)
+        some = np.linspace(0, len(f) - 1, min(SHOWN, len(f))).astype(int)
+        return {_PICTURED: cell | {f"f at {name}": f[some, i] for name, i in positions(cell).items()}}
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         return _draw(found[_PICTURED]) if _PICTURED in found else None
 
@@ -210,20 +222,43 @@ def _all(drawn: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _draw(cell: Arrays) -> Figure:
-    figure = Figure(figsize=(13, 17), layout="constrained")
-    parts = figure.subfigures(3, 1, height_ratios=(1, 1.75, 1.75))
+    figure = Figure(figsize=(10.5, 14.5), layout="constrained")
+    parts = figure.subfigures(3, 1, height_ratios=(1.1, 1.75, 1.75))
     where = positions(cell)
-    _draw_curves(parts[0].subplots(1, 2), cell, where)
-    model, _ = model_of(cell["x"], cell["y"])
-    fits = fits_of(model)
-    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"f": (("chain", "draw", "class", "point"), cell["f"])})})
+    curves = parts[0].subplots(1, 2)
+    _draw_curves(curves, cell, where)
+    parts[0].legend(*curves[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    moments = _moments(cell["x"], cell["y"])
     # Figure 3 shows the latent values of classes 1 and 2 at x_i, figure 4 those of classes 2 and 3 at x_j.
-    for part, (name, pair) in zip(parts[1:], {"x_i": (1, 2), "x_j": (2, 3)}.items(), strict=True):
-        axes = part.subplots(2, len(METHODS))
-        part.suptitle(f"{name} = {cell['x'][where[name]]:.2f}")
-        gpep.plots.plot_latent_pairs({"MCMC": draws, **fits}, where[name], pairs=[pair], model=model, axes=axes[:1])
-        _draw_tilted(axes[1], cell, fits, where[name], CLASS_OF[name])
+    for part, (name, pair) in zip(parts[1:], {"x_i": [0, 1], "x_j": [1, 2]}.items(), strict=True):
+        above, below = part.subplots(2, len(METHODS))
+        part.suptitle(f"{name} = {cell['x'][where[name]]:.2f}: latent values above, g with their likelihood below")
+        own = {method: (mean[:, where[name]], cov[where[name]]) for method, (mean, cov) in moments.items()}
+        _draw_pair(above, cell[f"f at {name}"], own, pair)
+        p = {method: float(cell[f"p {method}"][where[name], CLASS_OF[name]]) for method in METHODS}
+        _draw_tilted(below, cell[f"f at {name}"], own, CLASS_OF[name], p)
     return figure
+
+
+def _moments(x: Array, y: Array) -> dict[str, tuple[Array, Array]]:
+    """Means (c, n) and covariances (n, c, c) of the latent values by each approximation."""
+    K, zeros = covariance(x[:, None], LOG_VARIANCE, LOG_LENGTHSCALE), np.zeros((len(NORMALS), len(x)))
+    solutions = {"EP": gpep.NestedEP().solve(K, zeros, y), "IEP": gpep.IEP().solve(K, zeros, y)}
+    return {name: (solution.mean, solution.cov) for name, solution in solutions.items()}
+
+
+def _draw_pair(axes: Any, f: Array, moments: Mapping[str, tuple[Array, Array]], pair: Sequence[int]) -> None:
+    """Latent values of two classes at one point: draws, and Gaussians over their density."""
+    for ax, name in zip(axes, METHODS, strict=True):
+        style = {"colors": "#a6a6a6"} if name in moments else {"colors": "black"}
+        draw_density(ax, f[:, pair], MASSES, name not in moments, style, {}, "MCMC")
+        if name in moments:
+            mean, cov = moments[name]
+            draw_gaussian(ax, mean[pair], cov[np.ix_(pair, pair)], MASSES, {"color": "black"}, name)
+        ax.set_title(name)
+        ax.set_xlabel(f"f, class {pair[0] + 1}")
+    axes[0].set_ylabel(f"f, class {pair[1] + 1}")
+    same_frame(axes)
 
 
 def _draw_curves(axes: Any, cell: Arrays, where: Mapping[str, int]) -> None:
@@ -244,25 +279,22 @@ def _draw_curves(axes: Any, cell: Arrays, where: Mapping[str, int]) -> None:
             ax.annotate(f"${name}$", (cell["x"][i], floor + 0.95 * height), xytext=(3, 0), textcoords="offset points")
         ax.set_title(title)
         ax.set_xlabel("x")
-    axes[0].legend(ncols=3, fontsize=7, loc="center left", bbox_to_anchor=(0.0, 0.42))
 
 
-def _draw_tilted(axes: Any, cell: Arrays, fits: Mapping[str, Any], i: int, y: int) -> None:
+def _draw_tilted(
+    axes: Any, f: Array, latent: Mapping[str, tuple[Array, Array]], y: int, p: Mapping[str, float]
+) -> None:
     """Contours of the tilted distribution of g, equation 25, at one point."""
     others = np.delete(np.arange(len(NORMALS)), y)
     B = np.delete(np.eye(len(NORMALS))[[y]].T - np.eye(len(NORMALS)), y, axis=1)
-    f = cell["f"][..., i].reshape(-1, len(NORMALS))
     g = f @ B + np.random.default_rng(1).standard_normal((len(f), 1))
-    moments = {}
-    for name, fit in fits.items():
-        mean, cov = fit.latent["mean"].values[i], fit.latent["cov"].values[i]
-        moments[name] = B.T @ mean, B.T @ cov @ B + 1.0
+    moments = {name: (B.T @ mean, B.T @ cov @ B + 1.0) for name, (mean, cov) in latent.items()}
     low = np.full(2, -4.0)  # further down the probit factors leave nothing
     high = np.max(
         [np.quantile(g, 0.999, axis=0), *(m + 2.5 * np.sqrt(np.diag(C)) for m, C in moments.values())], axis=0
     )
     grid = np.stack(np.meshgrid(*np.linspace(low, high, 90).T))
-    densities = {"MCMC": gaussian_kde(g[:: max(1, len(g) // 4000)].T)(grid.reshape(2, -1)).reshape(grid.shape[1:])}
+    densities = {"MCMC": gaussian_kde(g.T)(grid.reshape(2, -1)).reshape(grid.shape[1:])}
     densities |= {name: multivariate_normal(m, C).pdf(np.moveaxis(grid, 0, -1)) for name, (m, C) in moments.items()}
     tilted = {name: density * ndtr(grid).prod(axis=0) for name, density in densities.items()}
     levels = tilted["MCMC"].max() * np.array([0.05, 0.1, 0.25, 0.5, 0.75])
@@ -272,9 +304,9 @@ def _draw_tilted(axes: Any, cell: Arrays, fits: Mapping[str, Any], i: int, y: in
         ax.contour(*grid, tilted[name], levels=levels, colors="black", linewidths=1.3)
         ax.axhline(0, color="#555555", linewidth=0.6, linestyle=":")
         ax.axvline(0, color="#555555", linewidth=0.6, linestyle=":")
-        ax.set_title(f"{name}: class {y + 1} has {cell[f'p {name}'][i, y]:.2f}", fontsize=10)
+        ax.set_title(f"{name}: class {y + 1} has {p[name]:.2f}")
         ax.set_xlabel(f"g, class {others[0] + 1}")
-        ax.set_ylabel(f"g, class {others[1] + 1}")
+    axes[0].set_ylabel(f"g, class {others[1] + 1}")
 
 
 EXPERIMENT = Figures2to4()

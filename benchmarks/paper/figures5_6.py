@@ -38,6 +38,8 @@ METHODS = {"EP": gpep.NestedEP(), "IEP": gpep.IEP(), "VB": gpep.VariationalBayes
 CORRECTED = "LA-TKP"
 MODELS = {"multinomial_probit": "probit", "softmax": "softmax"}
 PARTS = ("training", "test")
+COLUMNS = 5  # of figure 5: so many of `comparisons`
+SHOWN = 2000  # draws of the latent values that contours are made of
 R_HAT, ESS = 1.01, 400  # a chain that is worse than that is said to be
 
 PAPER = (
@@ -197,16 +199,36 @@ class Figures5And6(Experiment):
         )
         return record, "\n".join([*lines, "", *(f"{line}\n" for line in chains), notes])
 
-    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
         references = {short: chains_of(found, short) for short in MODELS.values()}
-        if not all(references.values()) or any(method not in found for method in METHODS):
+        corrected = [f"{CORRECTED}-{part}-0" for part in PARTS]
+        if not all(references.values()) or any(each not in found for each in (*METHODS, *corrected)):
+            return {}
+        chosen: dict[str, Arrays] = {}
+        for method, short in comparisons()[:COLUMNS]:
+            for part, key in zip(PARTS, ("y", "ynew"), strict=True):
+                points, p, _ = method_probabilities(found, method, part)
+                exact = averaged(references[short], part)[points]
+                chosen[f"{method}, {part}"] = {"exact": exact, "p": p, "label": found["EP"][key][points]}
+        candidates = np.flatnonzero(found["EP"]["y"] == CLASS)
+        hardest = int(averaged(references["probit"], "training")[candidates].argmin())
+        for short, chains in references.items():
+            f = np.concatenate([chain["latent"][:, :, hardest] for chain in chains]).astype(float)
+            chosen[short] = {"f": f[np.linspace(0, len(f) - 1, min(SHOWN, len(f))).astype(int)]}
+        for method in METHODS:
+            point = candidates[hardest]
+            chosen[method] = {"mean": found[method]["mean"][:, point], "cov": found[method]["cov"][point]}
+        return chosen
+
+    def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
+        if not found:
             return None
         figure = Figure(figsize=(15, 15), layout="constrained")
         above, below = figure.subfigures(2, 1, height_ratios=(2, 3))
         above.suptitle("Figure 5: probabilities of labels")
         below.suptitle(f"Figure 6: latent values of a training point of digit {DIGITS[CLASS]}")
-        draw_probabilities(above.subplots(2, 5, sharex=True, sharey=True), found, references)
-        draw_pairs(below.subplots(3, 5), found, references)
+        draw_probabilities(above.subplots(len(PARTS), COLUMNS, sharex=True, sharey=True), found)
+        draw_pairs(below.subplots(3, 1 + len(METHODS)), found)
         return figure
 
 
@@ -256,18 +278,16 @@ def method_probabilities(found: Mapping[str, Arrays], method: str, part: str) ->
     return chosen, p, all(bool(piece["converged"]) for piece in pieces)
 
 
-def draw_probabilities(axes: Array, found: Mapping[str, Arrays], references: Mapping[str, list[Arrays]]) -> None:
-    for row, part, key in zip(axes, PARTS, ("y", "ynew"), strict=True):
-        labels = found["EP"][key]
+def draw_probabilities(axes: Array, found: Mapping[str, Arrays]) -> None:
+    for row, part in zip(axes, PARTS, strict=True):
         for ax, (method, short) in zip(row, comparisons(), strict=False):
-            chosen, p, _ = method_probabilities(found, method, part)
-            exact = averaged(references[short], part)[chosen]
+            own = found[f"{method}, {part}"]
             ax.axline((0, 0), slope=1, color=NEUTRAL, linewidth=0.8, zorder=0)
             for k, colour in enumerate(colours(len(DIGITS))):
-                own = labels[chosen] == k
+                of = own["label"] == k
                 ax.scatter(
-                    exact[own], p[own], s=16, marker=MARKERS[k], facecolor="none", edgecolor=colour, linewidth=0.8,
-                    label=str(DIGITS[k]),
+                    own["exact"][of], own["p"][of], s=16, marker=MARKERS[k], facecolor="none", edgecolor=colour,
+                    linewidth=0.8, label=str(DIGITS[k]),
                 )  # fmt: skip
             ax.set(aspect="equal", xlim=(-0.03, 1.03), ylim=(-0.03, 1.03), title=f"{method}, {part}")
             ax.set_xlabel(f"MCMC, {short}")
@@ -276,21 +296,15 @@ def draw_probabilities(axes: Array, found: Mapping[str, Arrays], references: Map
     axes[0, 0].legend(title="digit")
 
 
-def draw_pairs(axes: Array, found: Mapping[str, Arrays], references: Mapping[str, list[Arrays]]) -> None:
-    candidates = np.flatnonzero(found["EP"]["y"] == CLASS)
-    hardest = int(averaged(references["probit"], "training")[candidates].argmin())
-    point = candidates[hardest]
-    latent = {
-        short: np.concatenate([chain["latent"][:, :, hardest] for chain in chains]).astype(float)
-        for short, chains in references.items()
-    }
+def draw_pairs(axes: Array, found: Mapping[str, Arrays]) -> None:
+    latent = {short: found[short]["f"] for short in MODELS.values()}
     grey = {"colors": "#a6a6a6", "linewidths": 1.0}
     for row, (a, b) in zip(axes, combinations(range(len(DIGITS)), 2), strict=True):
         draw_density(row[0], latent["probit"][:, [a, b]], MASSES, True, {"colors": "black"}, {}, "MCMC")
         for ax, (method, solver) in zip(row[1:], METHODS.items(), strict=True):
             draws = latent[MODELS[solver.first_likelihood().name]][:, [a, b]]
             draw_density(ax, draws, MASSES, False, grey, {}, "MCMC")
-            mean, cov = found[method]["mean"][[a, b], point], found[method]["cov"][point][np.ix_([a, b], [a, b])]
+            mean, cov = found[method]["mean"][[a, b]], found[method]["cov"][np.ix_([a, b], [a, b])]
             draw_gaussian(ax, mean, cov, MASSES, {"color": "black"}, method)
         same_frame(row)
         row[0].set_ylabel(f"latent value, {DIGITS[b]}")

@@ -141,12 +141,20 @@ class Figure3(Experiment):
                   "of the full GP (nested EP of all points) if it was run, otherwise of the fit."]  # fmt: skip
         return record, "\n".join(lines)
 
+    def pictured(self, found: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
+        return {
+            name: {key: each[key] for key in ("points", "inducing", "labels")}
+            for name, each in found.items()
+            if name != FULL
+        }
+
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
         numbers = [m for m in INDUCING if any(f"{method}, M {m}" in found for method in SHOWN)]
         methods = [method for method in SHOWN if any(f"{method}, M {m}" in found for m in numbers)]
         if not numbers:
             return None
-        figure = Figure(figsize=(1.9 * len(numbers), 2.0 * len(methods) + 0.2), layout="constrained")
+        side = min(2.6, 13.0 / len(numbers))
+        figure = Figure(figsize=(side * len(numbers), side * len(methods) + 0.4), layout="constrained")
         axes = figure.subplots(len(methods), len(numbers), squeeze=False)
         own = colours(CLASSES)
         lighter = [tuple(0.55 + 0.45 * part for part in to_rgb(colour)) for colour in own]
@@ -163,9 +171,9 @@ class Figure3(Experiment):
                     ax.contour(at, at, (labels == k).astype(float), levels=[0.5], colors="black", linewidths=0.8)
                     ax.scatter(*each["inducing"][k].T, color=own[k], s=14, edgecolors="black", linewidths=0.6, zorder=3)
         for ax, inducing in zip(axes[0], numbers, strict=True):
-            ax.set_title(f"M = {inducing}", fontsize=9)
+            ax.set_title(f"M = {inducing}")
         for ax, method in zip(axes[:, 0], methods, strict=True):
-            ax.set_ylabel(METHODS[method].title, fontsize=9)
+            ax.set_ylabel(METHODS[method].title)
         return figure
 
 

@@ -39,6 +39,8 @@ def higher_beside(evaluate: Evaluate, history: Sequence[Evaluation], size: int) 
         How many elements of a vector, from the first, are hyperparameters. The others stay.
     """
     best = here = max(history, key=lambda evaluation: evaluation.log_posterior)
+    if not size:  # inducing inputs alone were moved
+        return None
     slopes = np.array([evaluation.gradient[:size] for evaluation in history])
     _, seen, directions = np.linalg.svd(slopes)
     unseen = directions[np.count_nonzero(seen > _NO_SLOPE * seen[0]) :]

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose
 from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.inner_updates import SignedSteps, climb
 from pymc_gpep.hyper.optimum import maximise
+from pymc_gpep.hyper.saddle import higher_beside
 from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 
 LEFT = "having left a point that is stationary and no maximum"
@@ -158,6 +159,13 @@ def test_an_interrupt_beside_a_saddle_keeps_it():
     assert found.interrupted
     assert not found.converged
     assert_allclose(found.best.theta, (0.0, 1.0), atol=1e-3)
+
+
+def test_a_search_without_hyperparameters_looks_nowhere():
+    """Inducing inputs alone are learned."""
+    made_up = MadeUp(magnitude)
+    assert higher_beside(made_up, [made_up(np.zeros(2))], 0) is None
+    assert made_up.calls == 1
 
 
 def test_a_limit_on_iterations_holds_for_all_that_follows():
