@@ -26,7 +26,7 @@ from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
 from pymc_gpep.structure.latent_sum import LatentSum
 from pymc_gpep.structure.levels import levels_of
-from pymc_gpep.structure.sum_elsewhere import as_data, common_length
+from pymc_gpep.structure.new_data import as_data, common_length
 
 __all__ = ["EffectsOfRows"]
 
