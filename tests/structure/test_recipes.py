@@ -39,7 +39,8 @@ from tests.graphs import HARDLY_REWRITTEN
 RNG = np.random.default_rng(41)
 COORDS = {"group": range(3), "week": range(5), "term": ["level", "slope"]}
 W = np.array([[0, 1, 0, 0, 1], [1, 0, 1, 1, 0], [0, 1, 0, 1, 0], [0, 1, 1, 0, 0], [1, 0, 0, 0, 0]])
-SPARSE = as_sparse_variable(csc_matrix(np.diag([2.0, 3, 4, 5]) - np.eye(4, k=1) - np.eye(4, k=-1)))
+BESIDE = -np.eye(4, k=1) - np.eye(4, k=-1)
+SPARSE = as_sparse_variable(csc_matrix(np.diag([2.0, 3, 4, 5]) + BESIDE))
 
 
 def function_of(inputs, outputs):
@@ -178,6 +179,11 @@ MODELS = {
     "intrinsic": lambda g: pm.ICAR("v", W, sigma=1.5, zero_sum_stdev=0.3),
     "intrinsic, of a learned sum": lambda g: pm.ICAR("v", W, zero_sum_stdev=g.scale()),
     "Kronecker": lambda g: pm.KroneckerNormal("v", g.mean(shape=6), covs=[covariance(2) * g.scale(), covariance(3)]),
+    "Kronecker by a precision": lambda g: pm.KroneckerNormal(
+        "v",
+        g.mean(shape=8),
+        covs=[covariance(2) * g.scale(), pt.linalg.inv(g.scale("t") * np.diag([2.0, 3, 4, 5]) + BESIDE)],
+    ),
     "Kronecker by factors": lambda g: pm.KroneckerNormal("v", np.arange(6.0), chols=[g.factor(2), pt.eye(3)]),
     "Kronecker with noise": lambda g: pm.KroneckerNormal(
         "v", g.mean(shape=6), covs=[covariance(3), covariance(2)], sigma=g.scale()
@@ -256,6 +262,7 @@ def test_a_recipe_has_the_mean_and_the_covariance_of_the_density(name):
 
 FIELDS = {name for name in MODELS if name.startswith(("areas", "intrinsic", "walk", "autoregressive about"))}
 FIELDS |= {"zero sum", "zero sum of groups", "multivariate by a precision", "multivariate by a sparse precision"}
+FIELDS |= {name for name in MODELS if name.startswith("Kronecker")}
 FIELDS |= {"normal by a sparse precision", "normals by a sparse precision"}
 FIELDS -= {"walk of vectors", "walks of vectors", "intrinsic, of a learned sum"}
 

@@ -3,7 +3,7 @@
 from typing import cast
 
 from pytensor.compile.ops import ViewOp
-from pytensor.graph.basic import Variable
+from pytensor.graph.basic import Variable, equal_computations
 from pytensor.scalar.basic import Exp, TrueDiv
 from pytensor.tensor.elemwise import DimShuffle, Elemwise
 from pytensor.tensor.math import Sum
@@ -45,7 +45,7 @@ def _normalised(p: Variable) -> tuple[TensorVariable, tuple[int, ...]] | None:
             (total,) = below.owner.inputs
         case _:
             return None
-    if not isinstance(total.owner and total.owner.op, Sum) or total.owner.inputs[0] is not above:
+    if not isinstance(total.owner and total.owner.op, Sum) or not equal_computations(total.owner.inputs, [above]):
         return None
     axis = tuple(range(above.type.ndim)) if total.owner.op.axis is None else total.owner.op.axis
     kept = iter(range(above.type.ndim - len(axis)))

@@ -13,10 +13,13 @@ from pytensor.tensor.exceptions import NotScalarConstantError
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.structure.assembly import evaluate
-from pymc_gpep.structure.recipes.recipe import Recipe, Shape, as_double, parameters, reads, unbroadcast
-from pymc_gpep.structure.recipes.roots import read_root, times
+from pymc_gpep.structure.recipes.recipe import Field, Recipe, Shape, as_double, parameters, reads, unbroadcast
+from pymc_gpep.structure.recipes.roots import Root, inverse_root, pattern_of, read_root, times
 
 __all__ = ["read_kronecker", "read_matrix_normal"]
+
+_SHORT = 30  # rows, up to which a factor may be by its covariance
+_ENTRIES = 2_000_000  # of a product, at most
 
 
 @reads(KroneckerNormalRV)
@@ -35,7 +38,48 @@ def read_kronecker(variable: TensorVariable, shape: Shape) -> Recipe:
         made = means[0] + values.reshape(shape)
         return cast(TensorVariable, made + scales[0] * z[size:].reshape(shape) if noisy else made)
 
-    return Recipe(size * (1 + noisy), (mu,), (sigma, *(root.scale for root in roots)), make)
+    field = _kronecker_field(roots, lengths, shape, noisy)
+    return Recipe(size * (1 + noisy), (mu,), (sigma, *(root.scale for root in roots)), make, field=field)
+
+
+def _kronecker_field(roots: Sequence[Root], lengths: Sequence[int], shape: Shape, noisy: bool) -> Field | None:
+    """The variable less its mean and noise, by the product of the precisions of the factors, if it has few entries.
+
+    A factor by its precision has the entries of that, and a short one by its covariance has all.
+    """
+    shown = [root.of is inverse_root for root in roots]
+    if any(not sparse and length > _SHORT for sparse, length in zip(shown, lengths, strict=True)):
+        return None
+    first = second = np.zeros(1, np.int64)
+    own = []
+    for root, sparse, length in zip(roots, shown, lengths, strict=True):
+        below = pattern_of(root.scale) if sparse else np.tril_indices(length)
+        apart = below[0] != below[1]
+        rows, columns = np.r_[below[0], below[1][apart]], np.r_[below[1], below[0][apart]]
+        if len(first) * len(rows) > _ENTRIES:
+            return None
+        first, second = ((a[:, None] * length + b).ravel() for a, b in ((first, rows), (second, columns)))
+        own.append((rows, columns))
+    size, count = prod(shape), prod(lengths)
+    kept = first >= second
+    begin = np.arange(0, size, count)[:, None]
+    noise = np.arange(size, size * (1 + noisy))
+
+    def make(x: TensorVariable, means: Sequence[TensorVariable], scales: Sequence[TensorVariable]) -> TensorVariable:
+        made = means[0] + x[:size].reshape(shape)
+        return cast(TensorVariable, made + scales[0] * x[size:].reshape(shape) if noisy else made)
+
+    def entries(scales: Sequence[TensorVariable]) -> TensorVariable:
+        found = pt.ones(1)
+        for root, sparse, places, scale in zip(roots, shown, own, scales[1:], strict=True):
+            factor = root.of(scale)
+            precision = as_double(scale) if sparse else pt.linalg.inv(factor @ factor.mT)
+            found = (found[:, None] * precision[places]).ravel()
+        return cast(TensorVariable, pt.concatenate([pt.tile(found[kept], len(begin)), pt.ones(len(noise))]))
+
+    rows, columns = (np.r_[(begin + each[kept]).ravel(), noise] for each in (first, second))
+    whole = size * (1 + noisy)
+    return Field(make, rows, columns, entries, np.zeros((0, whole)), np.zeros(0), (shape,) * (1 + noisy))
 
 
 @reads(MatrixNormalRV)

@@ -1,0 +1,24 @@
+"""A softmax that is written out is one, where it is over classes."""
+
+import pymc as pm
+import pytensor.tensor as pt
+
+from pymc_gpep.likelihoods.softmax.argument import softmax_argument
+
+
+def test_written_out():
+    x = pt.matrix("x")
+    once = pm.math.exp(x)
+    assert softmax_argument(once / once.sum(axis=-1, keepdims=True)) is x
+    assert softmax_argument(pm.math.exp(x) / pm.math.exp(x).sum(axis=1, keepdims=True)) is x
+    transposed = (once / once.sum(axis=0, keepdims=True)).T
+    assert softmax_argument(transposed).owner.inputs[0] is x
+
+
+def test_other_quotients():
+    x, y = pt.matrices("xy")
+    one, other = pm.math.exp(x), pm.math.exp(y)
+    assert softmax_argument(one / one.sum(axis=0, keepdims=True)) is None
+    assert softmax_argument(one / one.sum(axis=1)) is None
+    assert softmax_argument(one / other.sum(axis=1, keepdims=True)) is None
+    assert softmax_argument(one / 2.0) is None
