@@ -194,6 +194,7 @@ def test_moments_of_observations_are_those_of_distributions():
         ("student_t", lambda f: f, lambda f: 0.75 + 0.0 * f),
         ("zero_inflated", lambda f: 0.7 * np.exp(f), lambda f: 0.7 * np.exp(f) + 0.21 * np.exp(2.0 * f)),
         ("own", lambda f: f, lambda f: np.pi**2 / 4.0 + 0.0 * f),
+        ("censored_gamma", np.exp, lambda f: 0.5 * np.exp(2.0 * f)),  # as if it were not
     ):
         likelihood, *_ = of_case(name)
         found = likelihood.outcome_moments(mean, cov)
@@ -206,6 +207,9 @@ def test_distribution_functions_where_pymc_has_them():
     mean, cov = np.zeros((3, 1)), np.zeros((3, 1, 1))
     found = likelihood.cumulative(np.array([-1.0, 0.0, 2.0]), mean, cov)
     assert_allclose(found, stats.t.cdf(np.array([-2.0, 0.0, 4.0]), 3.0), rtol=1e-6)
+    likelihood, labels, _ = of_case("censored_gamma")
+    at = stats.gamma.cdf(labels, 2.0, scale=0.5)
+    assert_allclose(likelihood.ends(labels, mean, cov), [at, [at[0], 1.0, at[2]]], rtol=1e-6)
     with pytest.raises(TypeError, match="no distribution function"):
         of_case("own")[0].cumulative(np.zeros(3), mean, cov)
 
