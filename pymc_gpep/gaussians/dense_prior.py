@@ -142,7 +142,7 @@ class DensePrior(Prior):
         return self.k.diagonal(axis1=1, axis2=2)
 
     @property
-    def n_normals(self) -> int:
+    def size(self) -> int:
         """How many numbers each function is known by, which are its values here."""
         return self.shape[1]
 

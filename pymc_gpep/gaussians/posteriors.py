@@ -13,7 +13,7 @@ from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import Prior
-from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RowPosterior
+from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RootedPosterior, RowPosterior
 from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
@@ -27,7 +27,7 @@ POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
     (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
     (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
-    (RootedPrior, SiteForm.INDEPENDENT): RowPosterior,
+    (RootedPrior, SiteForm.INDEPENDENT): RootedPosterior,
     (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
     (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
     (PrecisionPrior, SiteForm.INDEPENDENT): PrecisionPosterior,

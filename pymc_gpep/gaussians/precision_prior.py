@@ -121,6 +121,10 @@ class PrecisionPrior(DensePrior):
         _ = self.precision
 
     @property
+    def size(self) -> int:
+        return self.n_normals
+
+    @property
     def own(self) -> Array:
         """Ones (1, 1): what is known of a row is one number, of variance 1."""
         return np.ones((1, 1))

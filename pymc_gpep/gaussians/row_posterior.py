@@ -23,7 +23,7 @@ from pymc_gpep.solvers.site_precisions import (
     SitePrecisions,
 )
 
-__all__ = ["BlockRowPosterior", "CoupledRowPosterior", "RowPosterior"]
+__all__ = ["BlockRowPosterior", "CoupledRowPosterior", "RootedPosterior", "RowPosterior"]
 
 _EPS = float(np.finfo(np.float64).eps)
 
@@ -231,6 +231,14 @@ class RowPosterior(DensePosterior):
 
     def draw_whitened(self, rng: np.random.Generator, draws: int) -> Array:
         return self.normals.draw(rng, draws)
+
+
+class RootedPosterior(RowPosterior):
+    """The posterior of a prior that is given by its covariance, by which new points are known as well."""
+
+    at = DensePosterior.at
+    draw_at = DensePosterior.draw_at
+    at_left_out = DensePosterior.at_left_out
 
 
 class CoupledRowPosterior(RowPosterior):

@@ -103,6 +103,10 @@ class RowPrior(DensePrior):
         return f"By rows: {n} rows of {q} standard normals."
 
     @property
+    def size(self) -> int:
+        return self.n_normals
+
+    @property
     def own(self) -> Array:
         """Ones (c, 1): what is known of a row is one number, of variance 1."""
         return np.ones((len(self.mean), 1))
@@ -171,6 +175,26 @@ class RootedPrior(RowPrior):
             roots = np.stack([covariance_root(own) for own in prior.k])
         super().__init__(roots, prior.mean)
         self._given = prior
+
+    def check(self) -> None:
+        self._given.check()
+
+    @property
+    def size(self) -> int:
+        return self._given.size
+
+    @property
+    def own(self) -> Array:
+        return self._given.own
+
+    def reach(self, some: NDArray[np.int64]) -> tuple[Array, Array]:
+        return self._given.reach(some)
+
+    def among(self, points: NDArray[np.int64], others: NDArray[np.int64]) -> Array:
+        return self._given.among(points, others)
+
+    def some(self, points: NDArray[np.int64]) -> DensePrior:  # type: ignore[override]  # again by a covariance
+        return self._given.some(points)
 
     @cached_property
     def roots(self) -> Array:

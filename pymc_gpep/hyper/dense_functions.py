@@ -63,7 +63,7 @@ class DenseFunctions(LatentFunctions):
         self.solution, self.posterior, self._roots = solution, solution.posterior, roots
         self._approximator, self._point, self._make, self._names = approximator, point, elsewhere, names
         self.n_functions, self.n_points = self.posterior.prior.shape
-        self.size = self.posterior.prior.n_normals
+        self.size = self.posterior.prior.size
 
     @cached_property
     def _elsewhere(self) -> Elsewhere:

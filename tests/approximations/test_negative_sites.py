@@ -12,6 +12,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of, whitening_of
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
+from pymc_gpep.hyper.dense_functions import DenseFunctions
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.row_form import RowForm
 from pymc_gpep.structure import read_classifier
@@ -118,3 +119,17 @@ def test_precisions_stay_at_zero_where_ep_does_not_converge_otherwise():
     assert solution.convergence.converged
     assert "at least 0" in solution.convergence.scheme
     assert solution.posterior.precision.min() == 0.0
+
+
+def test_rows_are_known_by_their_covariances(student_t):
+    method, rest = EP(tolerance=1e-9), np.array([0, 1, 2])
+    solution = method.solve(K, MEAN, Y, likelihood=student_t)
+    assert (solution.posterior.precision < 0).any()
+    functions = DenseFunctions(method, solution, {}, lambda: None, "f")
+    reach = functions.among_fitted()
+    assert functions.size == reach.own.shape[1] == len(Y)
+    assert_allclose(np.where(np.isnan(reach.cross[0]), K, reach.cross[0]), K)
+    again = method.solve(K[rest][:, rest], MEAN[:, rest], Y[rest], likelihood=student_t.at(rest))
+    mean, _, converged = functions.refitted(3)
+    assert converged
+    assert_allclose(mean[0], MEAN[:, 3] + again.posterior.weights @ K[rest, 3], rtol=1e-9)
