@@ -21,6 +21,7 @@ __all__ = [
     "DifferenceQuadrature",
     "GaussianAverage",
     "IndependentQuadrature",
+    "MixedDifferenceFactors",
     "NoisyDifferenceFactors",
     "PairFactors",
     "ParameterSlopes",
@@ -108,6 +109,13 @@ class NoisyDifferenceFactors(NamedTuple):
     """New scalar sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
     site_parameters: Kernel
     """Implied sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
+
+
+class MixedDifferenceFactors(NamedTuple):
+    """A density that is a mixture of such a product, integrated by inner EP, and of a constant."""
+
+    update: Kernel
+    """New sites of any sign, see `pymc_gpep.kernels.methods.nested_label_noise.nested_label_noise_update`."""
 
 
 class IndependentQuadrature(NamedTuple):
