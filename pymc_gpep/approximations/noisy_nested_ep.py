@@ -54,7 +54,7 @@ class NoisyNestedEP(AcceleratedEP):
     >>> solution.log_evidence
     """
 
-    max_size: int = field(default=3000, metadata=at_least(1))
+    max_size: int = field(default=1500, metadata=at_least(1))
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (MixedDifferenceFactors,)
@@ -104,6 +104,6 @@ class NoisyNestedEP(AcceleratedEP):
             Always.
         """
         raise TypeError(
-            f"The evidence of {self.name} with label noise has no correction. Its factors depend on several numbers, and "
-            "the correction is for factors of a single one."
+            f"The evidence of {self.name} with label noise has no correction. Its factors depend on several numbers, "
+            "and the correction is for factors of a single one."
         )

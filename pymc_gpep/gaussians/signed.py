@@ -1,4 +1,4 @@
-"""The Gaussian posterior of latent functions whose sites have precisions with negative eigenvalues: prediction and draws.
+"""The Gaussian posterior of latent functions whose site precisions have negative eigenvalues: prediction and draws.
 
 The algebra is that of `pymc_gpep.solvers.signed_blocks`, with M = W − F Fᵀ.
 """

@@ -56,9 +56,7 @@ class BlockEP:
     update : Update
     """
 
-    def __init__(
-        self, problem: Problem, algebra: SiteAlgebra, read: Callable[..., None], update: Update
-    ) -> None:
+    def __init__(self, problem: Problem, algebra: SiteAlgebra, read: Callable[..., None], update: Update) -> None:
         c, n = problem.mean.shape
         d = c - 1
         self._problem, self._algebra, self._read, self._update = problem, algebra, read, update

@@ -1,4 +1,4 @@
-"""Nested EP where labels may be noise, whole: sites of any sign, and without negative ones where these do not settle."""
+"""Nested EP where labels may be noise, whole: sites of any sign, or without negative ones where these do not settle."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,7 @@
 """Sites whose precisions over the functions of a point may have negative eigenvalues, in O((cn)³).
 
-With a root L of the prior covariance K of all latent values and Λ = I + LᵀWL = C Cᵀ, where W is any symmetric matrix for
-which Λ is positive definite,
+With a root L of the prior covariance K of all latent values and Λ = I + LᵀWL = C Cᵀ, where W is any symmetric matrix
+for which Λ is positive definite,
 
     G = L C⁻ᵀ,   Cov f = G Gᵀ,   log|I + WK| = log|Λ|,   F = W G,   M = W − F Fᵀ.
 
@@ -19,6 +19,8 @@ from pymc_gpep.solvers.signed_posterior import covariance_root
 from pymc_gpep.solvers.site_algebra import SiteAlgebra
 
 __all__ = ["SignedBlocks"]
+
+_ROUNDING = 1e-8  # relative, as of what else is taken for a covariance
 
 
 class SignedBlocks(SiteAlgebra):
@@ -105,7 +107,10 @@ class SignedBlocks(SiteAlgebra):
 
 
 def _root(k: Array) -> Array:
+    """A root of a covariance that may be singular; NaN where it has negative eigenvalues."""
     try:
         return np.asarray(np.linalg.cholesky(k))
     except np.linalg.LinAlgError:
-        return covariance_root(k)
+        root = covariance_root(k)
+    missing = np.abs(root @ root.T - k).max()
+    return root if missing <= _ROUNDING * np.abs(k).max() else np.full_like(k, np.nan)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 
+from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.structure import GPClassifier, read_classifier
@@ -81,6 +82,7 @@ def choose_method(
     asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
     held, there = 8.0 * _MATRICES * (c + 1) * n * n, available_memory()
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
+    few &= not (dense and approximator(dense, likelihood, {}).too_large(c, n))
     if dense and not asked and few and held <= there:
         return MethodChoice(dense, {}, None, f"{told} are few enough for matrices of all rows.")
     why = f"{told} are many for matrices of all rows"

@@ -50,7 +50,7 @@ def solve_square(a, b):
             for k in range(b.shape[1]):
                 b[j, k], b[pivot, k] = b[pivot, k], b[j, k]
         determinant *= a[j, j]
-        if not a[j, j] != 0.0:
+        if a[j, j] == 0.0:
             return 0.0
         for i in range(j + 1, d):
             factor = a[i, j] / a[j, j]

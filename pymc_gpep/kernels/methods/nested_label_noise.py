@@ -1,12 +1,12 @@
 """Sites of nested EP where a label is noise with probability ε: the factor of a point is (1 − ε) P + ε / c.
 
-P is the multinomial probit, whose integral and moments under a cavity come from inner EP. With its log normaliser log Z,
-derivatives ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance, and w = (1 − ε) Z / Z_ε, the factor has
+P is the multinomial probit, whose integral and moments under a cavity come from inner EP. With its normaliser Z,
+derivatives of log Z, ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance, and w = (1 − ε) Z / Z_ε, the factor has
 
     log Z_ε = log((1 − ε) Z + ε / c),   ρ_ε = w ρ,   T_ε = w T − w (1 − w) ρρᵀ.
 
-A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, has the tilted mean and covariance.
-T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
+A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, matches tilted means and
+covariances. T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
 
 Sites are kept as `pymc_gpep.kernels.moments.full_sites` has them, but act on the x, not on the g: the first half holds
 the diagonal of Π, and zeros after that. The second half holds locations and the lower triangle of Π below the diagonal.
@@ -29,7 +29,7 @@ _SWEEPS, _TOLERANCE = 200, 1e-11  # of inner EP
 
 @kernel
 def sites_of_differences(y, sites, pi, nu, w, location):
-    """Π and ν of the differences into `pi` (n, d, d) and `nu` (n, d), those of f into `w` (n, c, c), `location` (c, n)."""
+    """Π and ν of the differences into `pi` (n, d, d), `nu` (n, d), those of f into `w` (n, c, c), `location` (c, n)."""
     n, d = nu.shape
     for i in range(n):
         read_precision(sites, i, pi[i])
@@ -102,14 +102,12 @@ def _inner(m, s, alpha, beta, work):
 
 
 @kernel
-def nested_label_noise_update(
-    mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes
-):
+def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
     """New sites of all points into `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
 
     `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
     `beta` (n, d) the inner sites, which are overwritten. With `widens` 0 what is below zero of T_ε is left out. `scale`
-    (n, D) receives what `accelerated_ep` wants to measure changes by, `slopes` (1, n) derivatives in ε at fixed moments.
+    (n, D) receives what `accelerated_ep` measures changes by, `slopes` (1, n) derivatives in ε at fixed moments.
     Returns what the points add to the evidence, and the largest change of a site in units of its marginal.
     """
     n, d = nu.shape

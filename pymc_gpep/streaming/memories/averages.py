@@ -56,9 +56,7 @@ class AveragesMemory(Memory):
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
         """Sites of a batch."""
 
-    def bounded(
-        self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable
-    ) -> BatchSites:
+    def bounded(self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable) -> BatchSites:
         """The same sites where a step of size β leaves I + S positive definite; their precisions may be below zero."""
         return sites
 

@@ -48,9 +48,7 @@ class Variational(AveragesMemory):
             pt.zeros_like(labels),
         )
 
-    def bounded(
-        self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable
-    ) -> BatchSites:
+    def bounded(self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable) -> BatchSites:
         below = pt.minimum(sites.precision, 0.0)
         taken = -beta * batch.by_function(below * marginals.variance * batch.scale[:, None]).sum(axis=1)
         kept = pt.minimum(1.0, _MOST * (1.0 - beta) / pt.maximum(taken, _TINY))
