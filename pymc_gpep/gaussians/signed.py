@@ -11,8 +11,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.posterior import Posterior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
+from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.gaussians.sites import SignedSites, Sites
 from pymc_gpep.solvers.problem import own_matrix
@@ -23,7 +22,7 @@ from pymc_gpep.solvers.site_precisions import BlockPrecisions
 __all__ = ["SignedPosterior", "SignedRowPosterior"]
 
 
-class _OfSignedSites[P: Prior](Posterior[P]):
+class _OfSignedSites(DensePosterior):
     """Posteriors of sites that have no roots."""
 
     sites_class = SignedSites
@@ -43,7 +42,7 @@ class _OfSignedSites[P: Prior](Posterior[P]):
         raise TypeError("Site precisions with negative eigenvalues have no roots; ask `cavities`.")
 
 
-class SignedPosterior(_OfSignedSites[DensePrior], DensePosterior):
+class SignedPosterior(_OfSignedSites):
     """Sites of any precision W_i (n, c, c) for which there is a posterior."""
 
     @classmethod
@@ -115,7 +114,7 @@ class SignedPosterior(_OfSignedSites[DensePrior], DensePosterior):
         return np.asarray(z + self.prior.whitened_slope(self.weights))
 
 
-class SignedRowPosterior(_OfSignedSites, RowPosterior):  # type: ignore[misc]  # of a prior by rows
+class SignedRowPosterior(_OfSignedSites, RowPosterior):
     """The same with a prior by rows of coefficients."""
 
     precisions_class = BlockPrecisions

@@ -73,7 +73,7 @@ def nested_label_noise(
 
 
 def _halved_below_zero(precision: Array, sites: Array) -> bool:
-    """Halve the eigenvalues below zero of `precision` (n, d, d), and write it into `sites`; False if there are none."""
+    """Halve the eigenvalues below zero of `precision` (n, d, d), and write it into `sites`; False without any."""
     if not np.isfinite(precision).all():
         return False
     values, vectors = np.linalg.eigh(precision)

@@ -1,7 +1,7 @@
 """Sites whose precisions over the functions of a point may have negative eigenvalues, in O((cn)³).
 
-With a root L of the prior covariance K of all latent values and Λ = I + LᵀWL = C Cᵀ, where W is any symmetric matrix
-for which Λ is positive definite,
+Let W be any symmetric precision for which there is a posterior. With a root L of the prior covariance K of all latent
+values and Λ = I + LᵀWL = C Cᵀ
 
     G = L C⁻ᵀ,   Cov f = G Gᵀ,   log|I + WK| = log|Λ|,   F = W G,   M = W − F Fᵀ.
 

@@ -1,14 +1,14 @@
 """Sites of nested EP where a label is noise with probability ε: the factor of a point is (1 − ε) P + ε / c.
 
-P is the multinomial probit, whose integral and moments under a cavity come from inner EP. With its normaliser Z,
-derivatives of log Z, ρ in the cavity's mean and ½ (ρρᵀ − T) in its covariance, and w = (1 − ε) Z / Z_ε, the factor has
+P is the multinomial probit, whose integral Z and moments under a cavity come from inner EP. Derivatives of log Z are ρ
+in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With w = (1 − ε) Z / Z_ε the factor has
 
     log Z_ε = log((1 − ε) Z + ε / c),   ρ_ε = w ρ,   T_ε = w T − w (1 − w) ρρᵀ.
 
 A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, matches tilted means and
 covariances. T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
 
-Sites are kept as `pymc_gpep.kernels.moments.full_sites` has them, but act on the x, not on the g: the first half holds
+Sites are kept as `pymc_gpep.kernels.moments.full_sites` has them, but act on the x, not on the g. The first half holds
 the diagonal of Π, and zeros after that. The second half holds locations and the lower triangle of Π below the diagonal.
 """
 
