@@ -4,7 +4,7 @@ The algebra is that of `pymc_gpep.solvers.signed_blocks`, with M = W − F Fᵀ.
 """
 
 from functools import cached_property
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -25,7 +25,7 @@ __all__ = ["SignedPosterior", "SignedRowPosterior"]
 class _OfSignedSites(DensePosterior):
     """Posteriors of sites that have no roots."""
 
-    sites_class = SignedSites
+    sites_class: ClassVar[type[Sites]] = SignedSites
 
     def cavities(self, mean: Array, cov: Array) -> tuple[Array, Array]:
         # Π annihilates what is common to all functions: its part of Σ is the same in the cavity.

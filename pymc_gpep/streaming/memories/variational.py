@@ -24,7 +24,8 @@ class Variational(AveragesMemory):
 
     The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). Where factors are not log-concave sites may have
     precisions below zero. With P = I + S a step makes (1 − β) P + β (I + Σ t w wᵀ). The precisions below zero take at
-    most β Σ |t| wᵀP⁻¹w of the P in the first term. They are reduced where that is above a half of 1 − β. Where steps get small they no longer are, and the fixed point is a maximum of the bound.
+    most β Σ |t| wᵀP⁻¹w of the P in the first term. They are reduced where that is above a half of 1 − β. Where steps
+    get small they no longer are, and the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"
