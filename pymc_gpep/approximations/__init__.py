@@ -14,6 +14,7 @@ from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, approximat
 from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
+from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
@@ -45,6 +46,7 @@ __all__ = [
     "NaiveTAP",
     "NestedEP",
     "NoisyNestedEP",
+    "NoisyQIEP",
     "QEPSoftmax",
     "QuadraticVB",
     "ScalarLaplace",

@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep import NestedEP, NoisyNestedEP, SparseEP
+from pymc_gpep import NestedEP, NoisyNestedEP, NoisyQIEP, SparseEP
 from pymc_gpep.approximations import InducedArrays
+from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
 from tests.reference.data import squared_exponential
 
-METHOD = NoisyNestedEP(tolerance=1e-10)
+METHOD, INDEPENDENT = NoisyNestedEP(tolerance=1e-10), NoisyQIEP(tolerance=1e-10)
 
 
 def noisy(n, epsilon):
@@ -58,12 +59,13 @@ def test_without_noise_it_is_nested_ep():
     assert_allclose(found.cov, expected.cov, atol=1e-6)
 
 
-def test_derivatives_are_differences_with_negative_precisions():
+@pytest.mark.parametrize("method", [METHOD, INDEPENDENT], ids=["nested", "independent"])
+def test_derivatives_are_differences_with_negative_precisions(method):
     k, mean, y = line(40, 3, 9.0)
 
     def run(k, mean, epsilon, gradient=False):
-        likelihood, cold = noisy(40, epsilon), METHOD.cold(3, 40)
-        return METHOD.run(k[None], mean, y, cold, gradient, likelihood=likelihood)
+        cold = method.cold(3, 40)
+        return method.run(k[None], mean, y, cold, gradient, likelihood=noisy(40, epsilon))
 
     found, step = run(k, mean, 0.05, True), 1e-4
     assert np.linalg.eigvalsh(found.precision).min() < -0.05
@@ -78,14 +80,31 @@ def test_derivatives_are_differences_with_negative_precisions():
         assert slope == pytest.approx((moved(step).evidence - moved(-step).evidence) / (2.0 * step), rel=1e-4)
 
 
-def test_it_is_near_ep_of_independent_functions():
-    """With all points as inducing inputs; that keeps functions independent, and loses a little evidence for it."""
+def test_independent_functions_are_those_of_inducing_inputs_at_all_points():
     k, mean, y = line(40, 3, 4.0)
-    found = METHOD.solve(k, mean, y, likelihood=noisy(40, 0.1))
-    sparse = SparseEP(sites="quadrature").solve(InducedArrays(k, k, k.diagonal(), mean), y, likelihood=noisy(40, 0.1))
-    assert 0.0 < found.evidence - sparse.evidence < 2.5
-    apart, expected = (each - each.mean(axis=0) for each in (found.mean - mean, sparse.posterior.inducing_mean))
+    found = INDEPENDENT.solve(k, mean, y, likelihood=noisy(40, 0.1))
+    prior = InducedArrays(k, k, k.diagonal(), mean)
+    sparse = SparseEP(sites="quadrature", tolerance=1e-9).solve(prior, y, likelihood=noisy(40, 0.1))
+    assert found.posterior.precision.min() < -0.1
+    assert found.evidence == pytest.approx(sparse.evidence, abs=1e-7)
+    assert_allclose(found.mean - mean, sparse.posterior.inducing_mean, atol=1e-6)
+    assert_allclose(found.posterior.marginals()[1], found.cov, atol=1e-9)
+    # Nested EP, which couples the functions, has more evidence and about the same means.
+    nested = METHOD.solve(k, mean, y, likelihood=noisy(40, 0.1))
+    assert 0.0 < nested.evidence - found.evidence < 2.5
+    apart, expected = (each.mean - each.mean.mean(axis=0) for each in (nested, found))
     assert_allclose(apart, expected, atol=0.1 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("method", [METHOD, INDEPENDENT], ids=["nested", "independent"])
+def test_a_row_left_out_is_that_of_a_fit_without_it(method):
+    k, mean, y = line(40, 3, 9.0)
+    mean_without, _ = leave_one_out_moments(method, method.solve(k, mean, y, likelihood=noisy(40, 0.05)))
+    for i in (3, 10):  # the label of the latter is wrong
+        others = np.delete(np.arange(40), i)
+        again = method.solve(k[np.ix_(others, others)], mean[:, others], y[others], likelihood=noisy(39, 0.05))
+        expected, _ = again.posterior.predict(k[None, [i]][:, :, others], k[None, [i], [i]], mean[:, [i]])
+        assert_allclose(mean_without[i], expected[:, 0], atol=0.3)  # a tenth of the prior deviation
 
 
 def test_labels_that_contradict_each_other_leave_the_negative_sites_out():
