@@ -76,7 +76,7 @@ class BlockCurvature(NamedTuple):
 
 
 class Utilities(NamedTuple):
-    """Observations as a function of utilities, latent values with independent unit noise."""
+    """Observations as a function of utilities, latent values with independent unit noise, unless they are noise."""
 
     draw: Kernel
     """`(rng, f, y, v)`: an exact draw of v ~ N(f, I) given the observations, written (c, n)."""

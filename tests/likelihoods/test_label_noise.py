@@ -9,6 +9,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import ndtr
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations.methods import approximator
@@ -223,3 +224,38 @@ def test_samplers_that_need_no_approximation(make, likelihood, without):
     f = draws.posterior["f"].values[0]
     assert np.isfinite(f).all()
     assert len(np.unique(f[:, 0, 0])) > 7
+
+
+def test_gibbs_sampling_finds_the_posterior_with_label_noise():
+    """Two rows of two classes: the mean difference is that of quadrature."""
+    k, epsilon, y = np.array([[9.0, 8.0], [8.0, 9.0]]), 0.1, np.array([0, 1])
+    with pm.Model():
+        f = pt.stack([pm.MvNormal(f"f_{a}", [1.0 - a, 1.0 - a], k) for a in range(2)])
+        gpep.MultinomialProbit("y", f.T, epsilon=epsilon, observed=y)
+        draws = pm.sample(
+            800, tune=0, chains=1, step=gpep.ProbitGibbs(sweeps=5), random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    found = draws.posterior["f_0"].values[0] - draws.posterior["f_1"].values[0]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    z = np.stack(np.meshgrid(nodes, nodes)).reshape(2, -1)
+    x = 1.0 + np.linalg.cholesky(2.0 * k) @ z  # f_0 − f_1
+    weight = np.outer(weights, weights).ravel()
+    for row, sign in enumerate((1.0, -1.0)):
+        weight = weight * ((1 - epsilon) * ndtr(sign * x[row] / np.sqrt(2)) + epsilon / 2)
+    expected = x @ weight / weight.sum()
+    error = found.std(axis=0) / np.sqrt(300)  # draws follow each other
+    assert (np.abs(found.mean(axis=0) - expected) < 4 * error).all()
+    assert (np.abs(expected) > 5 * error).any()
+
+
+def test_gibbs_sampling_does_not_learn_noise_from_utilities():
+    model, _ = with_prior()
+    with model, pytest.raises(ValueError, match=r"hyper='collapsed' holds utilities, .* make epsilon a number"):
+        gpep.ProbitGibbs(hyper="collapsed")
+    with model:
+        draws = pm.sample(
+            3, tune=2, chains=1, step=gpep.ProbitGibbs(sweeps=2), random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert ((draws.posterior["epsilon"] > 0) & (draws.posterior["epsilon"] < 1)).all()

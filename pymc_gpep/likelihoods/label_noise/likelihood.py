@@ -55,6 +55,10 @@ class LabelNoise(OneFunctionPerClass, ABC):
                 'prior on that interval, such as pm.Beta("epsilon", 1, 19).'
             )
 
+    def draw_noise(self, rng: np.random.Generator, f: Array, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+        noise = self.parameters[0] / len(f)
+        return np.asarray(rng.random(len(observed)) < noise / np.exp(self.log_densities(f, observed)))
+
     def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
         return self._with_noise(self.log_density_without(f, observed), f.shape[-2])
 

@@ -12,8 +12,9 @@ from pymc_gpep.kernels.methods.expected_log import noisy_probit_average
 from pymc_gpep.kernels.methods.nested_label_noise import nested_label_noise_update
 from pymc_gpep.kernels.methods.noisy_labels import noisy_probit_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
+from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointAverage, PointFactor
+from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointAverage, PointFactor, Utilities
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import (
     INNER_SWEEPS,
     INNER_TOLERANCE,
@@ -41,6 +42,7 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
         MixedDifferenceFactors(nested_label_noise_update),
         PointFactor(noisy_probit_derivatives),
         PointAverage(noisy_probit_average),
+        Utilities(draw_in_cone),
     )
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
