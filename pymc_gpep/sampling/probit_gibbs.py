@@ -124,7 +124,7 @@ class ProbitGibbs(LatentStep):
         check_whole("sweeps", sweeps, 1)
         classifier = read_classifier(modelcontext(model), likelihood)
         if not classifier.likelihood_model.offers(Utilities):
-            fitting = " and ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
+            fitting = ", ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
