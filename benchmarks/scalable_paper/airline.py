@@ -9,6 +9,7 @@ class Airline(Batched):
     rivals = ("logistic", "boosting")
     rows = 241_006
     epochs = 20
+    quick_method = "vi-step"
     note = (
         "The paper has 2 127 068 flights of 2008, which could not be had; these are 251 006 flights from New York in "
         "2017, of the same eight attributes and three classes, 10 000 of them held out."

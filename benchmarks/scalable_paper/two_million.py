@@ -11,6 +11,7 @@ class TwoMillion(Batched):
     rivals = ("logistic", "boosting", "truth")
     rows = ROWS
     epochs = 2
+    quick_method = "ep-sites"
     warmup = 0  # a pass over all rows would be half of the steps
     note = (
         "Eight columns, two of them of no use, and three classes; 10 000 more rows are held out. The truth is the "

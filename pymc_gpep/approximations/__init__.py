@@ -13,6 +13,8 @@ from pymc_gpep.approximations.laplace_probit import LaplaceProbit
 from pymc_gpep.approximations.methods import APPROXIMATIONS, METHODS, approximator
 from pymc_gpep.approximations.naive_tap import NaiveTAP
 from pymc_gpep.approximations.nested_ep import NestedEP
+from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
+from pymc_gpep.approximations.noisy_qiep import NoisyQIEP
 from pymc_gpep.approximations.qep import QEP
 from pymc_gpep.approximations.qep_softmax import QEPSoftmax
 from pymc_gpep.approximations.qiep import QIEP
@@ -43,6 +45,8 @@ __all__ = [
     "LaplaceProbit",
     "NaiveTAP",
     "NestedEP",
+    "NoisyNestedEP",
+    "NoisyQIEP",
     "QEPSoftmax",
     "QuadraticVB",
     "ScalarLaplace",

@@ -11,7 +11,7 @@ from pymc_gpep.likelihoods.local_computations import AverageLogDensity, PointAve
 from pymc_gpep.solvers.problem import NO_PARAMETERS
 from pymc_gpep.solvers.sparse_vi import PointAverages
 
-__all__ = ["has_point_averages", "point_averages"]
+__all__ = ["check_label_noise", "has_point_averages", "point_averages"]
 
 type Terms = Callable[[Likelihood, Array, Array, NDArray[np.int64]], tuple[Array, Array, Array]]
 
@@ -54,12 +54,18 @@ def point_averages(likelihood: Likelihood, labels: NDArray[np.int64], c: int) ->
             f"A {likelihood.name} likelihood has no average of its logarithm under several independent latent values, "
             f"which a variational bound needs. Take another method, such as {likelihood.method!r}."
         )
-    if likelihood.offers(PointAverage) and likelihood.has_parameters and (likelihood.parameters <= 0.0).any():
-        raise ValueError(
-            f"A variational bound of a {likelihood.name} likelihood needs label noise, but epsilon is 0: the average "
-            'logarithm of a step is −∞. Give it a small one, such as epsilon=1e-3, or use method="sparse_ep".'
-        )
+    if likelihood.offers(PointAverage):
+        check_label_noise(likelihood)
     return PointAverages(
         np.tile(np.arange(c), (labels.size, 1)),
         lambda rows, mean, variance: terms(likelihood.at(rows), mean, variance, labels[rows]),
     )
+
+
+def check_label_noise(likelihood: Likelihood) -> None:
+    """Raise a ValueError if a likelihood that may have label noise has none, so that the average is −∞."""
+    if likelihood.has_parameters and (likelihood.parameters <= 0.0).any():
+        raise ValueError(
+            f"A variational bound of a {likelihood.name} likelihood needs label noise, but epsilon is 0: the average "
+            'logarithm of a step is −∞. Give it a small one, such as epsilon=1e-3, or use method="sparse_ep".'
+        )

@@ -15,6 +15,7 @@ from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RootedPosterior, RowPosterior
 from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
+from pymc_gpep.gaussians.signed import SignedPosterior, SignedRowPosterior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 
@@ -24,12 +25,14 @@ __all__ = ["POSTERIORS", "make_posterior", "posterior_class", "posterior_of", "w
 POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
     (DensePrior, SiteForm.COUPLED): CoupledPosterior,
     (DensePrior, SiteForm.BLOCK): BlockPosterior,
+    (DensePrior, SiteForm.SIGNED): SignedPosterior,
     (DensePrior, SiteForm.INDEPENDENT): IndependentPosterior,
     (DensePrior, SiteForm.FACTORIAL): FactorialPosterior,
     (RowPrior, SiteForm.INDEPENDENT): RowPosterior,
     (RootedPrior, SiteForm.INDEPENDENT): RootedPosterior,
     (RowPrior, SiteForm.COUPLED): CoupledRowPosterior,
     (RowPrior, SiteForm.BLOCK): BlockRowPosterior,
+    (RowPrior, SiteForm.SIGNED): SignedRowPosterior,
     (PrecisionPrior, SiteForm.INDEPENDENT): PrecisionPosterior,
 }
 """Posteriors by the types of their priors, and the forms of their sites."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.block_sites import block_roots
 
-__all__ = ["FLOOR", "BlockSites", "CoupledSites", "IndependentSites", "SiteForm", "Sites"]
+__all__ = ["FLOOR", "BlockSites", "CoupledSites", "IndependentSites", "SignedSites", "SiteForm", "Sites"]
 
 
 FLOOR = 1e-200
@@ -30,6 +30,8 @@ class SiteForm(StrEnum):
     """diag(π_i) − π_iπ_iᵀ / 1ᵀπ_i: blind to what is added to all latent functions."""
     BLOCK = "block"
     """Any semi-definite matrix whose rows sum to zero."""
+    SIGNED = "signed"
+    """Any symmetric matrix, whose eigenvalues may be negative."""
     INDEPENDENT = "independent"
     """diag(π_i): each latent function has a site of its own."""
     FACTORIAL = "factorial"
@@ -86,7 +88,7 @@ class Sites(ABC):
 
     @abstractmethod
     def quadratic(self, x: Array) -> Array:
-        """xᵀΠx (...), of x (..., c, n): a sum of squares, in which nothing cancels."""
+        """xᵀΠx (...), of x (..., c, n): a sum of squares, in which nothing cancels where all signs are the same."""
 
     def slope(self, f: Array) -> Array:
         """ν − Πf (..., c, n): the derivative of the log of the sites."""
@@ -147,6 +149,18 @@ class BlockSites(Sites):
 
     def quadratic(self, x: Array) -> Array:
         return np.asarray((np.einsum("iap,...ai->...ip", self.roots, x) ** 2).sum((-2, -1)))
+
+
+class SignedSites(Sites):
+    """Sites with the Π_i themselves in `precision` (n, c, c), of eigenvalues of any sign."""
+
+    form = SiteForm.SIGNED
+
+    def product(self, f: Array) -> Array:
+        return np.asarray(np.einsum("iab,...bi->...ai", self.precision, f))
+
+    def quadratic(self, x: Array) -> Array:
+        return np.asarray((self.product(x) * x).sum((-2, -1)))
 
 
 class IndependentSites(Sites):

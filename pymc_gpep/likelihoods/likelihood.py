@@ -137,6 +137,10 @@ class Likelihood(ABC):
         """Return at which points (n,) the observation has the same probability whatever the latent values are."""
         return np.zeros(len(observed), dtype=bool)
 
+    def draw_noise(self, rng: np.random.Generator, f: Array, observed: Observed) -> NDArray[np.bool_]:
+        """Draw at which points (n,) the observation has nothing to do with the latent values f (c, n)."""
+        return np.zeros(len(observed), dtype=bool)
+
     def may_be(self, variable: TensorVariable) -> bool:
         """Whether a random variable has a distribution that it may be read from."""
         return isinstance(variable.owner.op, self.distributions)

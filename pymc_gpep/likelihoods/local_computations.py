@@ -21,6 +21,7 @@ __all__ = [
     "DifferenceQuadrature",
     "GaussianAverage",
     "IndependentQuadrature",
+    "MixedDifferenceFactors",
     "NoisyDifferenceFactors",
     "PairFactors",
     "ParameterSlopes",
@@ -75,7 +76,7 @@ class BlockCurvature(NamedTuple):
 
 
 class Utilities(NamedTuple):
-    """Observations as a function of utilities, latent values with independent unit noise."""
+    """Observations as a function of utilities, latent values with independent unit noise, unless they are noise."""
 
     draw: Kernel
     """`(rng, f, y, v)`: an exact draw of v ~ N(f, I) given the observations, written (c, n)."""
@@ -108,6 +109,13 @@ class NoisyDifferenceFactors(NamedTuple):
     """New scalar sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_inner_ep_update`."""
     site_parameters: Kernel
     """Implied sites, see `pymc_gpep.kernels.moments.noisy_inner_ep.noisy_site_parameters`."""
+
+
+class MixedDifferenceFactors(NamedTuple):
+    """A density that is a mixture of such a product, integrated by inner EP, and of a constant."""
+
+    update: Kernel
+    """New sites of any sign, see `pymc_gpep.kernels.methods.nested_label_noise.nested_label_noise_update`."""
 
 
 class IndependentQuadrature(NamedTuple):

@@ -10,6 +10,7 @@ from pymc.blocking import PointType, StatsDict
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.hmc.nuts import NUTS, NUTSState
 from pymc.step_methods.state import dataclass_state
+from pytensor.graph.traversal import ancestors
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.argument_types import check_whole
@@ -17,6 +18,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.given_utilities import GivenUtilities, given_utilities
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import Utilities
 from pymc_gpep.sampling.conditional_nuts import (
     centred,
@@ -50,7 +52,8 @@ class ProbitGibbs(LatentStep):
 
     The label of a point is the class of the largest of its utilities :math:`v_k = f_k + \epsilon_k`, or says whether
     its only one is positive (Albert and Chib 1993). Utilities given latent values and latent values given utilities are
-    drawn in turn, each in one piece and without tuning (Girolami and Rogers 2006, appendix D). The labels have no say
+    drawn in turn, each in one piece and without tuning (Girolami and Rogers 2006, appendix D). Which labels are noise,
+    where some may be, is drawn before the utilities. The labels have no say
     on the part that several utilities of a point have in common. It is drawn with the latent values integrated out.
     PyMC's NUTS moves hyperparameters after the sweeps.
 
@@ -119,7 +122,7 @@ class ProbitGibbs(LatentStep):
         check_whole("sweeps", sweeps, 1)
         classifier = read_classifier(sampled_model(model), likelihood)
         if not classifier.likelihood_model.offers(Utilities):
-            fitting = " and ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
+            fitting = ", ".join(each.written for each in LIKELIHOODS if each.offers(Utilities))
             raise ValueError(
                 f"The likelihood {classifier.response!r} is a {classifier.kind}, and ProbitGibbs is for "
                 f"{fitting} only: no other has these utilities. Use NUTS for this model, or change it."
@@ -130,11 +133,17 @@ class ProbitGibbs(LatentStep):
                 "'whitened' or 'collapsed'."
             )
         super().__init__(vars, classifier, rng, compile_kwargs)
+        parameters = classifier.model.replace_rvs_by_values([classifier.parameters])
+        if hyper == "collapsed" and not set(self.latent_model.value_vars).isdisjoint(ancestors(parameters)):
+            raise ValueError(
+                "hyper='collapsed' holds utilities, which do not say how many labels are noise. Use 'whitened' or "
+                "'centred', or make epsilon a number."
+            )
         self._likelihood = classifier.likelihood_model
         self.hyper = hyper
         self.sweeps = int(sweeps)
         self.blocked = blocked
-        self._labels = self.latent_model.function([classifier.labels.astype("int64")])
+        self._observed = self.latent_model.function([classifier.labels.astype("int64"), *parameters])
         self._given: GivenUtilities | None = None
         self.nuts: NUTS | None = None
         if self.hyperparameters:
@@ -147,20 +156,27 @@ class ProbitGibbs(LatentStep):
 
     def advance(self, point: PointType) -> tuple[PointType, StatsDict]:
         begun = perf_counter()
-        (labels,) = self._labels(point)
+        labels, parameters = self._observed(point)
+        likelihood = self._likelihood.given(parameters)
         prior, f = self.current(point)
         for _ in range(self.sweeps):
-            f = self._draw_latent_values(prior, self._utilities(labels, prior.functions(f)))
+            f = self._draw_latent_values(prior, self._utilities(likelihood, labels, prior.functions(f)))
         stats: StatsDict = {}
         # After the sweeps: hyperparameters given the latent values that a model starts with can go far astray.
         if self.nuts is not None:
             self.nuts.tune = self.tune
-            point, prior, f, stats = self._move_hyperparameters(self.nuts, point, labels, prior, f)
+            point, prior, f, stats = self._move_hyperparameters(self.nuts, point, likelihood, labels, prior, f)
         stats["draw_time"] = perf_counter() - begun
         return self.moved(point, f, prior), stats
 
     def _move_hyperparameters(
-        self, nuts: NUTS, point: PointType, labels: NDArray[np.int64], prior: Sampled, f: Array
+        self,
+        nuts: NUTS,
+        point: PointType,
+        likelihood: Likelihood,
+        labels: NDArray[np.int64],
+        prior: Sampled,
+        f: Array,
     ) -> tuple[PointType, Sampled, Array, StatsDict]:
         """Move hyperparameters, and latent values with them.
 
@@ -172,7 +188,7 @@ class ProbitGibbs(LatentStep):
             case "whitened":
                 given = prior.whitened(f)
             case _:
-                given = self._utilities(labels, prior.functions(f))
+                given = self._utilities(likelihood, labels, prior.functions(f))
         moved, all_stats = move_hyperparameters(nuts, point, given)
         stats = {name: value for name, value in all_stats.items() if name in self.stats_dtypes_shapes}
         new = self.prior(moved)
@@ -185,10 +201,12 @@ class ProbitGibbs(LatentStep):
                 f = self._draw_latent_values(new, given)
         return moved, new, f, stats
 
-    def _utilities(self, labels: NDArray[np.int64], f: Array) -> Array:
-        """A draw of the utilities given latent values (c, n)."""
+    def _utilities(self, likelihood: Likelihood, labels: NDArray[np.int64], f: Array) -> Array:
+        """A draw of the utilities given latent values (c, n): any where a label is noise."""
         v = np.empty_like(f)
-        self._likelihood.computation(Utilities).draw(self.rng, f, labels, v)
+        likelihood.computation(Utilities).draw(self.rng, f, labels, v)
+        if (noise := likelihood.draw_noise(self.rng, f, labels)).any():
+            v[:, noise] = f[:, noise] + self.rng.standard_normal((len(f), int(noise.sum())))
         return v
 
     def _draw_latent_values(self, prior: Sampled, v: Array) -> Array:

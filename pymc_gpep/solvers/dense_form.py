@@ -23,7 +23,9 @@ from pymc_gpep.solvers.dense_blocks import DenseBlocks
 from pymc_gpep.solvers.dense_coupled import DenseCoupled
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.prior_form import Algebra, PriorForm
+from pymc_gpep.solvers.signed_blocks import SignedBlocks
 from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
+from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 __all__ = ["DenseForm", "DenseFunctionPosterior"]
@@ -135,6 +137,6 @@ class DenseForm(PriorForm):
         """See `PriorForm`."""
         return DenseCoupled(self.array, n_functions, team)
 
-    def blocks(self, n_functions: int) -> DenseBlocks:
+    def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
         """See `PriorForm`."""
-        return DenseBlocks(self.array, n_functions)
+        return SignedBlocks(self.array, n_functions) if signed else DenseBlocks(self.array, n_functions)

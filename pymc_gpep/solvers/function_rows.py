@@ -55,8 +55,7 @@ class FunctionRows(Coefficients):
                     gram[np.ix_(columns, its)] += between
                     gram[np.ix_(its, columns)] += between.T
             if (block := precisions.block(k, k)) is not None:
-                # Rounding may leave a precision of 0 below it.
-                lower = np.tril(rows.gram(np.maximum(block, 0.0)))
+                lower = np.tril(rows.gram(block))
                 gram[np.ix_(columns, columns)] += lower + np.tril(lower, -1).T
         return gram
 

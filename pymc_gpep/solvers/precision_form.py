@@ -142,7 +142,7 @@ class PrecisionForm(PriorForm):
         """See `PriorForm`; priors of several functions are not given in this form."""
         return _one_function()
 
-    def blocks(self, n_functions: int) -> SiteAlgebra:
+    def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
         """See `PriorForm`; priors of several functions are not given in this form."""
         return _one_function()
 

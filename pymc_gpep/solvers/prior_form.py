@@ -123,5 +123,8 @@ class PriorForm(ABC):
         """
 
     @abstractmethod
-    def blocks(self, n_functions: int) -> SiteAlgebra:
-        """The algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero."""
+    def blocks(self, n_functions: int, *, signed: bool = False) -> SiteAlgebra:
+        """The algebra of sites with any semi-definite Π_i (n, c, c) whose rows sum to zero.
+
+        Where they are `signed` they may have negative eigenvalues.
+        """

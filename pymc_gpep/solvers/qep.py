@@ -8,9 +8,10 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
 from pymc_gpep.kernels.status import TOO_LARGE
+from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["full_qep", "qep"]
@@ -65,36 +66,18 @@ def full_qep(
     sites. `start` has the layout of the kernels of full sites and is overwritten. Options are those of `qep`, with the
     kernel `full_update`. `max_size` is the largest number cn of latent values whose covariance is a matrix.
     """
-    prior_mean, y = problem.mean, problem.labels
-    c, n = prior_mean.shape
-    d = c - 1
+    y = problem.labels
+    c, n = problem.mean.shape
     sites = start.reshape(2, n, packed_size(c))
-    b, mean = np.full((2, c, n), np.nan)
-    w, cov = np.full((2, n, c, c), np.nan)
-    pi, nu, orders = np.empty((n, d, d)), np.empty((n, d)), np.full((n, d), -1)
-    location = np.empty((c, n))
+    orders = np.full((n, c - 1), -1)
     if problem.prior.square and c * n > max_size:
+        b, mean = np.full((2, c, n), np.nan)
+        w, cov = np.full((2, n, c, c), np.nan)
         return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
-    algebra = problem.prior.blocks(c)
 
-    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        difference_sites(y, sites, pi, nu, w, location)
-        ok, log_det = algebra.factorise(w)
-        if not ok:
-            return False, np.nan, np.nan
-        # Everything is relative to the prior mean: ν becomes ν − W m, and the sites have a value at m.
-        pull = np.einsum("iae,ei->ai", w, prior_mean)
-        relative = location - pull
-        evidence = -0.5 * log_det + float(np.vdot(prior_mean, location - 0.5 * pull))
-        algebra.weights(relative, b)
-        algebra.moments(b, mean, cov)
-        evidence += 0.5 * float(np.vdot(relative, mean))
-        mean[:] += prior_mean
-        terms, residual = update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, scale)
-        return True, evidence + terms, residual
+    def quadrature(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
+        return update(hermite, rule, orders, space.mean, space.cov, space.pi, space.nu, y, sites, target, scale)
 
-    def of_evidence() -> Derivatives:
-        return Derivatives(algebra.gradient(b), b.copy())
-
-    evidence, status, rung = ep_ladder(sweep, sites, history, **options)
-    return Found(evidence, status, b, mean, cov, w, of_evidence, rung)
+    ep = BlockEP(problem, problem.prior.blocks(c), difference_sites, quadrature)
+    evidence, status, rung = ep_ladder(ep.sweep, sites, history, **options)
+    return ep.found(evidence, status, rung, NO_PARAMETERS)

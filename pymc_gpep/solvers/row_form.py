@@ -168,6 +168,6 @@ class RowForm(PriorForm):
         """See `PriorForm`."""
         return CoupledRowAlgebra(self.rows, self.array.shape)
 
-    def blocks(self, n_functions: int) -> RowAlgebra:
+    def blocks(self, n_functions: int, *, signed: bool = False) -> RowAlgebra:
         """See `PriorForm`."""
         return RowAlgebra(self.rows, self.array.shape, BlockPrecisions)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pymc as pm
 
+from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.graph.memory import available_memory, least_memory
@@ -82,6 +83,7 @@ def choose_method(
     asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
     held, there = _SPARE * least_memory(DensePrior, c, n, n, learned=True), available_memory()
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
+    few &= not (dense and approximator(dense, likelihood, {}).too_large(c, n))
     if dense and not asked and few and held <= there:
         return MethodChoice(dense, {}, None, f"{told} are few enough for matrices of all rows.")
     why = f"{told} are many for matrices of all rows"

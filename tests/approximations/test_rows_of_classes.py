@@ -11,7 +11,7 @@ from pymc_gpep.approximations import APPROXIMATIONS
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.row_prior import RowPrior
-from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites
+from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.solvers.function_rows import rows_from_entries, rows_of_functions
 from pymc_gpep.solvers.row_form import RowForm
@@ -19,7 +19,7 @@ from pymc_gpep.solvers.site_precisions import BlockPrecisions, CoupledPrecisions
 
 N, C = 16, 3
 METHODS = [
-    (method(), likelihood)
+    (method(), likelihood.given(np.full((1, N), 0.1)))
     for likelihood in LIKELIHOODS
     for method in APPROXIMATIONS
     if method.takes(RowForm) and method.approximates(likelihood) and not likelihood.sees_common
@@ -112,10 +112,11 @@ def test_derivatives_where_functions_have_normals_in_common(method, likelihood):
 def sites_of(form, rng):
     pi, location = rng.gamma(1.0, size=(C, N)), rng.normal(size=(C, N))
     location -= location.mean(axis=0)
-    if form is BlockSites:
+    if form in (BlockSites, SignedSites):
         half = rng.normal(size=(N, C, C - 1))
         half -= half.mean(axis=1, keepdims=True)
-        return BlockSites(half @ half.swapaxes(1, 2), location)
+        below = 0.05 * (np.eye(C) - 1.0 / C) if form is SignedSites else 0.0
+        return form(half @ half.swapaxes(1, 2) - below, location)
     return form(pi, location)
 
 
@@ -126,7 +127,7 @@ def whole(sites):
 
 
 @pytest.mark.parametrize("make", [full, entries, mixed, shared], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("form", [CoupledSites, BlockSites, IndependentSites])
+@pytest.mark.parametrize("form", [CoupledSites, BlockSites, SignedSites, IndependentSites])
 def test_a_posterior_is_that_of_all_latent_values(form, make):
     rng = np.random.default_rng(3)
     j, mean, sites = make(rng), rng.normal(size=(C, N)), sites_of(form, rng)
@@ -160,7 +161,7 @@ def test_a_posterior_is_that_of_all_latent_values(form, make):
 
 
 @shapes
-@pytest.mark.parametrize("form", [CoupledSites, BlockSites])
+@pytest.mark.parametrize("form", [CoupledSites, BlockSites, SignedSites])
 def test_what_is_asked_of_functions_that_are_independent_a_priori(form, make):
     rng = np.random.default_rng(5)
     j, mean, sites = make(rng), rng.normal(size=(C, N)), sites_of(form, rng)

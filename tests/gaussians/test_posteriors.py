@@ -11,7 +11,7 @@ from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import make_posterior, posterior_class, posterior_of
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
-from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SiteForm, Sites
+from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites, SiteForm, Sites
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.dense_posterior import DenseGaussian, block_diagonal, dense_gaussian, site_blocks
 
@@ -39,6 +39,7 @@ SITES = {
     "coupled, some tiny": lambda rng: (CoupledSites, coupled_precisions(rng, 1e-10)),
     "coupled, some zero": lambda rng: (CoupledSites, coupled_precisions(rng, 0.0)),
     "block": lambda rng: (BlockSites, block_precisions(rng)),
+    "signed": lambda rng: (SignedSites, block_precisions(rng) - 0.05 * (np.eye(C) - 1.0 / C)),
     "independent, ones": lambda rng: (IndependentSites, np.ones((C, N))),
     "independent, tiny": lambda rng: (IndependentSites, 10.0 ** rng.uniform(-40.0, 1.0, size=(C, N))),
     "independent, some zero": lambda rng: (
@@ -271,7 +272,8 @@ class UnitVectors:
 def test_draws_are_a_linear_map_with_the_right_covariance(setting):
     """The map from noise to draws, column by column: its square is the covariance, its offset the mean."""
     posterior = setting.posterior
-    noise = UnitVectors(C * N + (N * (C - 1) if setting.sites.form == SiteForm.BLOCK else C * N))
+    beside = {SiteForm.BLOCK: N * (C - 1), SiteForm.SIGNED: 0}.get(setting.sites.form, C * N)
+    noise = UnitVectors(C * N + beside)
     z = posterior.draw_whitened(noise, noise.draws)
     assert len(noise.rows) == 0
     columns = z.reshape(-1, C * N)
@@ -297,7 +299,9 @@ def test_rounded_prior_variances_leave_no_negative_variance(form):
 def test_covariance_that_is_not_positive_definite(form):
     k = np.array([[[1.0, 5.0], [5.0, 1.0]]])
     prior = DensePrior(k, np.zeros((2, 2)))
-    precision = np.ones((2, 2)) if form != SiteForm.BLOCK else np.tile(np.eye(2) - 0.5, (2, 1, 1))
+    precision = (
+        np.ones((2, 2)) if form not in (SiteForm.BLOCK, SiteForm.SIGNED) else np.tile(np.eye(2) - 0.5, (2, 1, 1))
+    )
     posterior = make_posterior(prior, form, precision, np.zeros((2, 2)))
     for use in (lambda: posterior.predict(k, k[:, 0], np.zeros((2, 2))), lambda: posterior.joint_covariance(k, k)):
         with pytest.raises(np.linalg.LinAlgError, match="not positive semi-definite"):

@@ -9,9 +9,11 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import ndtr
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations.methods import approximator
+from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood
@@ -22,6 +24,9 @@ RNG = np.random.default_rng(1)
 F, Y = RNG.normal(size=(N, C)), np.array([0, 2, 1, 1, 0])
 STEP = (np.arange(C) == F.argmax(axis=1)[:, None]).astype(float)
 PROBIT = np.exp(np.stack([pm.logp(gpep.MultinomialProbit.dist(F), k).eval() for k in range(C)], axis=1))
+
+
+STEPS, PROBITS = RobustMaxLikelihood(), NoisyMultinomialProbitLikelihood()
 
 
 def noisy_probit(f, epsilon=EPSILON, **options):
@@ -146,7 +151,6 @@ def test_steps_of_values_that_are_known():
         (np.nan, ValueError, "y: epsilon must be from 0 to below 1, but is nan"),
         ("a", TypeError, "y: epsilon must be a number, but is 'a'"),
         ([0.1, 0.2], TypeError, "y: epsilon must be a number"),
-        (pt.dscalar("e"), TypeError, "y: epsilon must be a number, but is the variable e. Approximations hold it"),
     ],
 )
 def test_epsilons_that_are_refused(epsilon, kind, message):
@@ -156,17 +160,57 @@ def test_epsilons_that_are_refused(epsilon, kind, message):
         assert not model.basic_RVs
 
 
-@both
-def test_other_methods_say_which_there_are(make, likelihood, without):
-    model, _ = model_of(likelihood)
-    advice = (
-        rf"a {likelihood.name} likelihood, which no method .* With inducing inputs there is pm.fit\(method=\"sparse"
-    )
+def test_variables_that_are_no_epsilon():
+    with pytest.raises(TypeError, match=r"y: epsilon must be a number, but is the variable e. A step of latent values"):
+        gpep.RobustMax("y", F, epsilon=pt.dscalar("e"), observed=Y)
+    with pytest.raises(ValueError, match="y: epsilon must be one number for all labels, but e has 1 axes"):
+        gpep.MultinomialProbit("y", F, epsilon=pt.dvector("e"), observed=Y)
+    with pytest.raises(ValueError, match=r"epsilon of 'y' must be from 0 to below 1, but is 1.2. .* pm.Beta"):
+        bound(NoisyMultinomialProbitLikelihood(), epsilon=1.2).check_parameters(None, "'y'")
+
+
+def test_other_methods_say_which_there_are():
+    step, probit = (gpep.read_classifier(model_of(each)[0]).likelihood_model for each in (STEPS, PROBITS))
+    advice = r"a robust_max likelihood, which no method .* With inducing inputs there is pm.fit\(method=\"sparse"
     for method in (None, "nested_ep", "vb"):
         with pytest.raises(ValueError, match=advice):
-            approximator(method, gpep.read_classifier(model).likelihood_model, {})
-    with pytest.raises(ValueError, match=advice):
-        pm.fit(model=model, method="qiep")
+            approximator(method, step, {})
+    assert type(approximator(None, probit, {})) is gpep.NoisyNestedEP
+    with pytest.raises(ValueError, match=r"'vb' approximates .* Methods that fit it: 'nested_ep'"):
+        approximator("vb", probit, {})
+
+
+def with_prior():
+    with pm.Model() as model:
+        epsilon = pm.Beta("epsilon", 2, 10)
+        gp = pm.gp.Latent(cov_func=4 * pm.gp.cov.ExpQuad(1, ls=2.0))
+        f = gp.prior("f", X=np.arange(12.0)[:, None], n_outputs=2)
+        y = np.repeat([0, 1], 6)
+        y[2] = 1
+        gpep.MultinomialProbit("y", f.T, epsilon=epsilon, observed=y)
+    return model, gp
+
+
+def test_label_noise_is_learned_predicted_with_and_saved():
+    model, gp = with_prior()
+    log_posterior = DenseLogPosterior(gpep.read_classifier(model), gpep.NoisyNestedEP(tolerance=1e-9))
+    theta = np.array([-1.0])
+    slope = log_posterior(theta).gradient[0]
+    up, down = (log_posterior(theta + h).log_posterior for h in (1e-4, -1e-4))
+    assert slope == pytest.approx((up - down) / 2e-4, rel=1e-6)
+    with model:
+        fit = pm.fit(method="nested_ep", progressbar=False)
+    epsilon = float(fit.hyperparameters["epsilon"])
+    assert 0.05 < epsilon < 0.4
+    p = fit.predict(gp, np.array([[2.0], [9.0]]))["p"].values
+    assert (p.argmax(axis=1) == [0, 1]).all()  # the label at 2 is the other
+    assert (p > epsilon / 2).all()
+    again = gpep.from_datatree(fit.to_datatree(), model)
+    assert_allclose(again.predict(gp, np.array([[2.0], [9.0]]))["p"].values, p, atol=1e-10)
+    with pytest.raises(
+        NotImplementedError, match=r"'sparse_ep' holds the parameters .* depend on 'epsilon'. .*nested_ep"
+    ):
+        pm.fit(model=model, method="sparse_ep", inducing=3, gp=gp, progressbar=False)
 
 
 @both
@@ -180,3 +224,38 @@ def test_samplers_that_need_no_approximation(make, likelihood, without):
     f = draws.posterior["f"].values[0]
     assert np.isfinite(f).all()
     assert len(np.unique(f[:, 0, 0])) > 7
+
+
+def test_gibbs_sampling_finds_the_posterior_with_label_noise():
+    """Two rows of two classes: the mean difference is that of quadrature."""
+    k, epsilon, y = np.array([[9.0, 8.0], [8.0, 9.0]]), 0.1, np.array([0, 1])
+    with pm.Model():
+        f = pt.stack([pm.MvNormal(f"f_{a}", [1.0 - a, 1.0 - a], k) for a in range(2)])
+        gpep.MultinomialProbit("y", f.T, epsilon=epsilon, observed=y)
+        draws = pm.sample(
+            800, tune=0, chains=1, step=gpep.ProbitGibbs(sweeps=5), random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    found = draws.posterior["f_0"].values[0] - draws.posterior["f_1"].values[0]
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+    z = np.stack(np.meshgrid(nodes, nodes)).reshape(2, -1)
+    x = 1.0 + np.linalg.cholesky(2.0 * k) @ z  # f_0 − f_1
+    weight = np.outer(weights, weights).ravel()
+    for row, sign in enumerate((1.0, -1.0)):
+        weight = weight * ((1 - epsilon) * ndtr(sign * x[row] / np.sqrt(2)) + epsilon / 2)
+    expected = x @ weight / weight.sum()
+    error = found.std(axis=0) / np.sqrt(300)  # draws follow each other
+    assert (np.abs(found.mean(axis=0) - expected) < 4 * error).all()
+    assert (np.abs(expected) > 5 * error).any()
+
+
+def test_gibbs_sampling_does_not_learn_noise_from_utilities():
+    model, _ = with_prior()
+    with model, pytest.raises(ValueError, match=r"hyper='collapsed' holds utilities, .* make epsilon a number"):
+        gpep.ProbitGibbs(hyper="collapsed")
+    with model:
+        draws = pm.sample(
+            3, tune=2, chains=1, step=gpep.ProbitGibbs(sweeps=2), random_seed=1, progressbar=False,
+            compute_convergence_checks=False,
+        )  # fmt: skip
+    assert ((draws.posterior["epsilon"] > 0) & (draws.posterior["epsilon"] < 1)).all()

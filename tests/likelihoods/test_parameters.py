@@ -16,7 +16,7 @@ from pymc_gpep.structure import StructureError
 from tests.likelihoods.with_parameters import CASES, COUNTS, CUTS, EVERY, EXPOSURE, ORDERED, X, model_of
 
 cases = pytest.mark.parametrize("name", CASES)
-WITH_LABEL_NOISE = {"noisy_multinomial_probit", "robust_max"}  # for inducing inputs, see test_label_noise.py
+WITH_LABEL_NOISE = {"noisy_multinomial_probit", "robust_max"}  # see test_label_noise.py
 DENSE = [each for each in LIKELIHOODS if each.has_parameters and each.name not in WITH_LABEL_NOISE]
 
 
@@ -85,10 +85,11 @@ def test_methods_without_slopes_in_parameters_are_not_offered():
         assert {kind.name for kind in APPROXIMATIONS if kind.approximates(likelihood)} == {"ep", "kl", "fv"} | smooth
 
 
-def test_label_noise_is_for_inducing_inputs():
-    found = [each for each in LIKELIHOODS if each.name in WITH_LABEL_NOISE]
-    assert len(found) == len(WITH_LABEL_NOISE)
-    assert not any(kind.approximates(likelihood) for likelihood in found for kind in APPROXIMATIONS)
+def test_label_noise_is_for_two_methods_and_that_of_a_step_for_inducing_inputs():
+    found = {each.name: [kind.name for kind in APPROXIMATIONS if kind.approximates(each)] for each in LIKELIHOODS}
+    assert {name: found[name] for name in WITH_LABEL_NOISE} == {
+        "noisy_multinomial_probit": ["nested_ep", "qiep"], "robust_max": []
+    }  # fmt: skip
 
 
 def test_predictions_of_counts_are_moments(fits):

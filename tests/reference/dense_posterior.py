@@ -84,8 +84,8 @@ class DenseGaussian(NamedTuple):
 
 
 def site_blocks(form: str, precision: np.ndarray) -> np.ndarray:
-    """Π_i (n, c, c) of sites of a form, "coupled", "independent" or "block", from the definitions."""
-    if form == "block":
+    """Π_i (n, c, c) of sites of a form, "coupled", "independent", "block" or "signed", from the definitions."""
+    if form in ("block", "signed"):
         return precision
     blocks = np.einsum("ai,ab->iab", precision, np.eye(len(precision)))
     if form == "coupled":

@@ -278,7 +278,7 @@ def test_hyperparameters_without_a_prior_are_refused_in_silence(hyper):
 
 def test_refuses_other_likelihoods():
     model, _ = models.softmax()
-    with pytest.raises(ValueError, match=r"'y' is a softmax.*gpep.MultinomialProbit and gpep.Probit only"):
+    with pytest.raises(ValueError, match=r"'y' is a softmax.*gpep.MultinomialProbit, gpep.Probit, .*epsilon=.* only"):
         step_of(model)
 
 

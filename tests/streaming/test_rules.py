@@ -9,6 +9,7 @@ from scipy.integrate import quad
 from scipy.special import log_expit, log_ndtr
 
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.local_computations import PointAverage
 from pymc_gpep.streaming.rules.all_rules import RULES, rule_for
 
 NAMED = {likelihood.name: likelihood for likelihood in LIKELIHOODS}
@@ -77,6 +78,18 @@ def test_expected_logarithms_are_integrals(name, log_response):
         else:
             pairs = [((2 * y[i] - 1) * mean[i, 0], variance[i, 0])]
         assert_allclose(value[i], sum(integral(m, v) for m, v in pairs), atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["noisy_multinomial_probit", "robust_max"])
+def test_averages_with_label_noise_are_those_of_the_kernels(name):
+    likelihood = NAMED[name].given(np.full((1, 6), 0.05))
+    y, _, mean, variance, terms = evaluated(rule_for("expected log", None, likelihood), likelihood, 3.0)
+    expected = np.empty(6), np.empty((6, 4)), np.empty((6, 4))
+    likelihood.computation(PointAverage).terms(mean, variance, y, likelihood.parameters, *expected)
+    for found, each in zip(terms(mean, variance), expected, strict=True):
+        assert_allclose(found, each, atol=1e-8)
+    with pytest.raises(ValueError, match="needs label noise, but epsilon is 0"):
+        rule_for("expected log", None, NAMED[name].given(np.zeros((1, 6))))
 
 
 def test_far_tails_are_finite():

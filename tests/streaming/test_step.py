@@ -1,10 +1,14 @@
 """A step batch by batch against all rows at once, against the fixed points of EP, and against differences."""
 
 import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from numpy.testing import assert_allclose
 
+import pymc_gpep as gpep
 from pymc_gpep.approximations.sparse_ep import SparseEP
+from pymc_gpep.approximations.sparse_vi import SparseVI
 from pymc_gpep.solvers.whitened_posterior import whitened_posterior
 from pymc_gpep.streaming.memories.stateless import Stateless
 from pymc_gpep.streaming.memories.stochastic import Stochastic
@@ -85,6 +89,51 @@ def test_gradients_are_those_of_the_objective(memory, build):
                 values.append(float(estimates(*batch)[0]))
             variable.set_value(at)
             assert_allclose(slope[place], (values[0] - values[1]) / 2e-5, rtol=1e-5, atol=1e-5)
+
+
+def step_likelihood():
+    """Each class with a variance and noise of its own."""
+    X, y = models.data()
+    with pm.Model() as model:
+        magnitude, noise = pm.HalfNormal("magnitude", 3, shape=3), pm.HalfNormal("noise", 1, shape=3)
+        gps = [
+            pm.gp.Latent(cov_func=magnitude[k] ** 2 * pm.gp.cov.ExpQuad(2, ls=1.0) + pm.gp.cov.WhiteNoise(noise[k]))
+            for k in range(3)
+        ]
+        f = pt.stack([gp.prior(f"f_{k}", X=X) for k, gp in enumerate(gps)])
+        gpep.RobustMax("y", f.T, epsilon=0.02, observed=y)
+    return model, tuple(gps)
+
+
+def test_the_bound_with_label_noise_has_its_gradient_and_its_maximum():
+    """The step likelihood, noise of each class's own; the maximum is that of all rows at once."""
+    problem = small(step_likelihood, Variational(), None, 30, inducing=3)
+    state, batch, estimates = problem.state, problem.all_rows(), problem.estimates()
+    _, of_theta, *_ = estimates(*batch)
+    theta = state.theta.get_value()
+    for place, slope in enumerate(of_theta):
+        values = []
+        for sign in (1.0, -1.0):
+            state.theta.set_value(theta + sign * 1e-5 * (np.arange(len(theta)) == place))
+            values.append(float(estimates(*batch)[0]))
+        assert_allclose(slope, (values[0] - values[1]) / 2e-5, rtol=1e-5, atol=1e-5)
+    state.theta.set_value(theta)
+    state.precision.set_value(np.zeros_like(state.precision.get_value()))
+    state.location.set_value(np.zeros_like(state.location.get_value()))
+    step, lowest = problem.step(), []
+    for _ in range(50):
+        taken = step(*batch, 0.4, False)
+        assert taken.went_well
+        lowest.append(np.linalg.eigvalsh(state.precision.get_value()).min())
+    assert min(lowest) > -1.0  # I + S has a Cholesky factor at each step
+    assert taken.floored == 0.0
+    space = problem.problem.space
+    blocks = InducingBlocks(space.classifier, problem.problem.gps, space.data)
+    prior = PriorAt(blocks, space.point(theta), state.inducing_inputs())
+    likelihood = space.classifier.likelihood_model.given(np.full((1, 30), 0.02))
+    start = np.zeros(2 * 30 * 3)
+    whole = SparseVI(tolerance=1e-8).solve(prior, batch.labels, start, likelihood=likelihood)
+    assert_allclose(taken.log_posterior - space.log_prior(theta), whole.evidence, atol=1e-3)
 
 
 @pytest.fixture(scope="module")

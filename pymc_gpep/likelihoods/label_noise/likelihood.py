@@ -20,7 +20,7 @@ __all__ = ["LabelNoise"]
 
 @dataclass(frozen=True)
 class LabelNoise(OneFunctionPerClass, ABC):
-    """p(y | f) = (1 − ε) p₀(y | f) + ε / c; the parameter is ε, (1, n), a number in all models."""
+    """p(y | f) = (1 − ε) p₀(y | f) + ε / c; the parameter is ε, (1, n)."""
 
     method: ClassVar[str] = "sparse_ep"
     guide: ClassVar[str] = "prior"
@@ -47,6 +47,17 @@ class LabelNoise(OneFunctionPerClass, ABC):
             return None
         latent, epsilon = variable.owner.op.dist_params(variable.owner)
         return Reading(cast(TensorVariable, latent), pt.atleast_2d(epsilon))
+
+    def check_parameters(self, observed: NDArray[np.int64] | None, name: str) -> None:
+        if (bad := ~((self.parameters >= 0.0) & (self.parameters < 1.0))).any():
+            raise ValueError(
+                f"The epsilon of {name} must be from 0 to below 1, but is {self.parameters[bad][0]:.4g}. Give it a "
+                'prior on that interval, such as pm.Beta("epsilon", 1, 19).'
+            )
+
+    def draw_noise(self, rng: np.random.Generator, f: Array, observed: NDArray[np.int64]) -> NDArray[np.bool_]:
+        noise = self.parameters[0] / len(f)
+        return np.asarray(rng.random(len(observed)) < noise / np.exp(self.log_densities(f, observed)))
 
     def log_densities(self, f: Array, observed: NDArray[np.int64]) -> Array:
         return self._with_noise(self.log_density_without(f, observed), f.shape[-2])

@@ -13,7 +13,7 @@ from pytensor.link.numba.dispatch.random import numba_core_rv_funcify
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.likelihoods.label_noise.epsilon import as_epsilon
+from pymc_gpep.likelihoods.label_noise.epsilon import as_free_epsilon
 from pymc_gpep.likelihoods.multinomial_probit.log_probability import multinomial_probit_log_probability
 from pymc_gpep.likelihoods.multinomial_probit.noisy_distribution import NoisyMultinomialProbit
 from pymc_gpep.likelihoods.observed_classes import known_shape, observed_classes, shape_text
@@ -72,10 +72,11 @@ class MultinomialProbit(Discrete):
     f : tensor_like, (..., c)
         Latent values. The class axis is the last, as in :class:`pymc.Categorical`: latent values from
         ``pm.gp.Latent(...).prior(..., n_outputs=c)`` are (c, n), so pass ``f.T``.
-    epsilon : float
+    epsilon : float or TensorVariable
         Part of the labels that have nothing to do with `f`, but are drawn from all classes, from 0 to below 1. The
         probability is then :math:`(1 - \varepsilon) p(y \mid f) + \varepsilon / c`. Such a model is fitted by
-        ``pm.fit(method="sparse_ep" | "sparse_vi")`` and sampled by NUTS.
+        ``pm.fit(method="nested_ep" | "sparse_ep" | "sparse_vi")`` and sampled by NUTS. It may have a prior, such as
+        ``pm.Beta("epsilon", 1, 19)``, for ``"nested_ep"`` and for NUTS.
 
     Raises
     ------
@@ -85,7 +86,7 @@ class MultinomialProbit(Discrete):
         ``pm.Data`` are checked by their present values, those in other symbolic expressions (``pm.Minibatch``) by their
         shape only. Nothing has been added to the model then.
     TypeError
-        If `epsilon` is a variable of the model.
+        If `epsilon` is no number.
 
     Notes
     -----
@@ -105,18 +106,19 @@ class MultinomialProbit(Discrete):
         cls, name: str, f: Any, *args: Any, epsilon: Any = 0.0, observed: Any = None, **kwargs: Any
     ) -> TensorVariable:
         """Check `f`, `epsilon` and the labels, then add the variable to the model on the context stack."""
-        f, epsilon = as_latent(f, name), as_epsilon(epsilon, name)
+        f, epsilon = as_latent(f, name), as_free_epsilon(epsilon, name)
         if observed is not None:
             observed = as_labels(observed, f, name)
-        if epsilon:
+        if _may_be_noise(epsilon):
             return NoisyMultinomialProbit(name, f, epsilon, *args, observed=observed, **kwargs)
         return super().__new__(cls, name, f, *args, observed=observed, **kwargs)
 
     @classmethod
     def dist(cls, f: Any, *, epsilon: Any = 0.0, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model; arguments as for the class."""
-        f, epsilon = as_latent(f, "MultinomialProbit"), as_epsilon(epsilon, "MultinomialProbit")
-        return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if epsilon else super().dist([f], **kwargs)
+        f, epsilon = as_latent(f, "MultinomialProbit"), as_free_epsilon(epsilon, "MultinomialProbit")
+        noisy = _may_be_noise(epsilon)
+        return NoisyMultinomialProbit.dist(f, epsilon, **kwargs) if noisy else super().dist([f], **kwargs)
 
     def support_point(rv: TensorVariable, size: Variable | None, f: TensorVariable) -> TensorVariable:
         """The label of the largest latent value."""
@@ -126,6 +128,10 @@ class MultinomialProbit(Discrete):
     def logp(value: TensorVariable, f: TensorVariable) -> TensorVariable:
         """log p(value | f)."""
         return multinomial_probit_log_probability(value, f)
+
+
+def _may_be_noise(epsilon: float | TensorVariable) -> bool:
+    return isinstance(epsilon, Variable) or epsilon > 0.0
 
 
 def as_latent(f: Any, name: str) -> TensorVariable:

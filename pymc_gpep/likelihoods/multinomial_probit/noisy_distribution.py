@@ -60,7 +60,7 @@ class NoisyMultinomialProbit(Discrete):
     rv_op = noisy_multinomial_probit
 
     @classmethod
-    def dist(cls, f: TensorVariable, epsilon: float, **kwargs: Any) -> TensorVariable:
+    def dist(cls, f: TensorVariable, epsilon: float | TensorVariable, **kwargs: Any) -> TensorVariable:
         """A random variable outside any model."""
         return super().dist([f, epsilon], **kwargs)
 

@@ -9,10 +9,12 @@ from pytensor.graph.op import Op
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.expected_log import noisy_probit_average
+from pymc_gpep.kernels.methods.nested_label_noise import nested_label_noise_update
 from pymc_gpep.kernels.methods.noisy_labels import noisy_probit_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
+from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import PointAverage, PointFactor
+from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointAverage, PointFactor, Utilities
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import (
     INNER_SWEEPS,
     INNER_TOLERANCE,
@@ -30,12 +32,18 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
     """The class of the largest of the latent values, each with unit normal noise, or any class."""
 
     name: ClassVar[str] = "noisy_multinomial_probit"
+    method: ClassVar[str] = "nested_ep"
     written: ClassVar[str] = "gpep.MultinomialProbit(..., epsilon=...)"
     ways: ClassVar[tuple[str, ...]] = MultinomialProbitLikelihood.ways
     largest_precision: ClassVar[float] = MultinomialProbitLikelihood.largest_precision
     noise: ClassVar[float] = 1.0
     distributions: ClassVar[tuple[type[Op], ...]] = (NoisyMultinomialProbitRV,)
-    local: ClassVar[tuple[object, ...]] = (PointFactor(noisy_probit_derivatives), PointAverage(noisy_probit_average))
+    local: ClassVar[tuple[object, ...]] = (
+        MixedDifferenceFactors(nested_label_noise_update),
+        PointFactor(noisy_probit_derivatives),
+        PointAverage(noisy_probit_average),
+        Utilities(draw_in_cone),
+    )
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:
         return log_probabilities_and_gradients(observed, f.swapaxes(-1, -2))[0]

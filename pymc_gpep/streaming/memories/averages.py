@@ -56,6 +56,10 @@ class AveragesMemory(Memory):
     def sites(self, rule: Rule, marginals: Marginals, labels: TensorVariable) -> BatchSites:
         """Sites of a batch."""
 
+    def bounded(self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable) -> BatchSites:
+        """The same sites where a step of size β leaves I + S positive definite; their precisions may be below zero."""
+        return sites
+
     @abstractmethod
     def constant(
         self, seen: Gaussian, precision: TensorVariable, location: TensorVariable, counts: TensorVariable
@@ -77,6 +81,8 @@ class AveragesMemory(Memory):
         rest = pt.broadcast_to(features.rest, variance.shape)
         marginals = Marginals(*map(batch.at_sites, (mean, variance, features.mean, rest)))
         sites = self.sites(rule, marginals, batch.labels)
+        if not rule.log_concave:
+            sites = self.bounded(sites, marginals, batch, beta)
 
         # What stands for the rows that are not in the batch.
         t, nu, of_mean, of_variance, of_rest = (

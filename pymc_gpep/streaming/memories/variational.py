@@ -6,6 +6,7 @@ from typing import ClassVar
 import pytensor.tensor as pt
 from pytensor.tensor.variable import TensorVariable
 
+from pymc_gpep.streaming.batch_graph import BatchGraph
 from pymc_gpep.streaming.gaussian import Gaussian, gaussian
 from pymc_gpep.streaming.memories.averages import AveragesMemory, BatchSites
 from pymc_gpep.streaming.memories.memory import Marginals
@@ -13,12 +14,18 @@ from pymc_gpep.streaming.rules.rule import Rule
 
 __all__ = ["Variational"]
 
+_MOST = 0.5  # of what a step keeps of a precision, that sites may take away
+_TINY = 1e-300
+
 
 @dataclass(frozen=True)
 class Variational(AveragesMemory):
     """Hensman et al. (2013) in natural parameters (Khan and Lin 2017): no cavity is formed.
 
-    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)).
+    The objective is the lower bound Σ E_q[log t] − KL(q, N(0, I)). Where factors are not log-concave sites may have
+    precisions below zero. With P = I + S a step makes (1 − β) P + β (I + Σ t w wᵀ). The precisions below zero take at
+    most β Σ |t| wᵀP⁻¹w of the P in the first term. They are reduced where that is above a half of 1 − β. Where steps
+    get small they no longer are, and the fixed point is a maximum of the bound.
     """
 
     name: ClassVar[str] = "variational"
@@ -39,6 +46,17 @@ class Variational(AveragesMemory):
             of_point.in_variance,
             of_point.in_variance,
             pt.zeros_like(labels),
+        )
+
+    def bounded(self, sites: BatchSites, marginals: Marginals, batch: BatchGraph, beta: TensorVariable) -> BatchSites:
+        below = pt.minimum(sites.precision, 0.0)
+        taken = -beta * batch.by_function(below * marginals.variance * batch.scale[:, None]).sum(axis=1)
+        kept = pt.minimum(1.0, _MOST * (1.0 - beta) / pt.maximum(taken, _TINY))
+        less = below * (1.0 - batch.at_sites(pt.broadcast_to(kept[:, None], (kept.shape[0], below.shape[0]))))
+        return sites._replace(
+            precision=sites.precision - less,
+            location=sites.location - less * marginals.mean,
+            floored=pt.lt(less, 0.0).any(axis=1),
         )
 
     def constant(

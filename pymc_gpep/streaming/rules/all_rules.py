@@ -2,7 +2,7 @@
 
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.streaming.rules.label_noise import LabelNoiseNormaliser
+from pymc_gpep.streaming.rules.label_noise import ExpectedLogLabelNoise, LabelNoiseNormaliser
 from pymc_gpep.streaming.rules.one_function import (
     ExpectedLogLogit,
     ExpectedLogProbit,
@@ -25,6 +25,7 @@ RULES: tuple[type[Rule], ...] = (
     ExpectedLogPairs,
     ExpectedLogProbit,
     ExpectedLogLogit,
+    ExpectedLogLabelNoise,
 )
 """All there are; a new one is a line here."""
 

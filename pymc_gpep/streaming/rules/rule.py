@@ -35,6 +35,8 @@ class Rule(ABC):
     """The factors."""
     functional: ClassVar[str]
     """Which functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
+    log_concave: ClassVar[bool] = True
+    """Whether factors are log-concave, so that no site has a precision below zero."""
 
     @classmethod
     @abstractmethod

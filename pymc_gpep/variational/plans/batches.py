@@ -157,6 +157,7 @@ class ByBatches(Plan):
 
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
+        self.check_numbers(given)
         self._rule(given)
         functions_of(given.classifier, given.gps)
 

@@ -93,6 +93,7 @@ class InducingInputs(Plan):
     def check(self, given: FitTask) -> None:
         """See `Plan`."""
         functions_of(given.classifier, given.gps)
+        self.check_numbers(given)
         likelihood = given.classifier.likelihood_model
         if given.rows is not None and likelihood.has_parameters:
             raise NotImplementedError(

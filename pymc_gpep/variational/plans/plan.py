@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
+from pytensor.graph.traversal import ancestors
+
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -145,6 +147,18 @@ class Plan(ABC):
     @abstractmethod
     def check(self, given: FitTask) -> None:
         """Refuse what cannot be fitted, before any work."""
+
+    @staticmethod
+    def check_numbers(given: FitTask) -> None:
+        """Refuse a likelihood whose parameters depend on hyperparameters, for methods that hold them."""
+        classifier = given.classifier
+        free = set(classifier.hyperparameters).intersection(ancestors([classifier.parameters]))
+        if free:
+            named = ", ".join(sorted(repr(each.name) for each in free))
+            raise NotImplementedError(
+                f"method={given.method!r} holds the parameters of a {classifier.kind} likelihood, but they depend on "
+                f'{named}. Make them numbers, or take method="{classifier.likelihood_model.method}", which learns them.'
+            )
 
     def doubt(self, fit: Fit) -> str:
         """Return what makes a fit that converged doubtful, in words; empty if nothing does."""

@@ -1,0 +1,172 @@
+"""Sites of nested EP where a label is noise with probability ε: the factor of a point is (1 − ε) P + ε / c.
+
+P is the multinomial probit, whose integral Z and moments under a cavity come from inner EP. Derivatives of log Z are ρ
+in the cavity's mean and ½ (ρρᵀ − T) in its covariance. With w = (1 − ε) Z / Z_ε the factor has
+
+    log Z_ε = log((1 − ε) Z + ε / c),   ρ_ε = w ρ,   T_ε = w T − w (1 − w) ρρᵀ.
+
+A site Π = T_ε (I − S T_ε)⁻¹ on the differences x_j = f_y − f_j, of cavity covariance S, matches tilted means and
+covariances. T_ε, and with it Π, may have negative eigenvalues: a label that may be noise can make a point less certain.
+
+Sites are kept as `pymc_gpep.kernels.moments.full_sites` has them, but act on the x, not on the g. The first half holds
+the diagonal of Π, and zeros after that. The second half holds locations and the lower triangle of Π below the diagonal.
+"""
+
+import math
+
+import numpy as np
+
+from pymc_gpep.kernels.compile import inlined_kernel, kernel
+from pymc_gpep.kernels.linalg.small_matrix import solve_square
+from pymc_gpep.kernels.moments.full_sites import read_precision, write_precision
+from pymc_gpep.kernels.moments.inner_ep import change_site, inner_sweep, site_terms
+from pymc_gpep.kernels.moments.label_differences import label_differences
+
+__all__ = ["nested_label_noise_update", "sites_of_differences"]
+
+_SWEEPS, _TOLERANCE = 200, 1e-11  # of inner EP
+
+
+@kernel
+def sites_of_differences(y, sites, pi, nu, w, location):
+    """Π and ν of the differences into `pi` (n, d, d), `nu` (n, d), those of f into `w` (n, c, c), `location` (c, n)."""
+    n, d = nu.shape
+    for i in range(n):
+        read_precision(sites, i, pi[i])
+        w[i, y[i], y[i]] = 0.0
+        location[y[i], i] = 0.0
+        for j in range(d):
+            a = j + (j >= y[i])
+            nu[i, j] = sites[1, i, j]
+            location[a, i] = -nu[i, j]
+            location[y[i], i] += nu[i, j]
+            of_y = 0.0
+            for k in range(d):
+                w[i, a, k + (k >= y[i])] = pi[i, j, k]
+                of_y -= pi[i, j, k]
+            w[i, a, y[i]] = of_y
+            w[i, y[i], a] = of_y
+            w[i, y[i], y[i]] -= of_y
+
+
+@inlined_kernel
+def _without_site(m, s, pi, nu, room, pull):
+    """Turn moments of x under the posterior, `m` (d,) and `s` (d, d), into those without the site.
+
+    Returns the log normaliser of the site under them; NaN where there is no such Gaussian.
+    """
+    d = m.shape[0]
+    log_z = 0.0
+    for j in range(d):
+        pull[j] = -nu[j]
+        for k in range(d):
+            pull[j] += pi[j, k] * m[k]
+            room[j, k] = 1.0 if j == k else 0.0
+            for a in range(d):
+                room[j, k] -= s[j, a] * pi[a, k]
+        log_z += 0.5 * m[j] * (nu[j] - pull[j])
+    determinant = solve_square(room, s)
+    if not determinant > 0.0:
+        return np.nan
+    log_z += 0.5 * math.log(determinant)
+    for j in range(d):
+        for k in range(j):
+            s[j, k] = s[k, j] = 0.5 * (s[j, k] + s[k, j])
+        if not s[j, j] >= 0.0:
+            return np.nan
+    for j in range(d):
+        shift = 0.0
+        for k in range(d):
+            shift += s[j, k] * pull[k]
+        log_z -= 0.5 * pull[j] * shift
+        m[j] += shift
+    return log_z
+
+
+@inlined_kernel
+def _inner(m, s, alpha, beta, work):
+    """Run inner EP on from the sites α and β; `m` and `s` become the moments of g with them. Returns log Z."""
+    log_z = 0.0
+    for j in range(m.shape[0]):
+        log_z += change_site(m, s, j, alpha[j], beta[j], work)
+    for _ in range(_SWEEPS):
+        gained, change = inner_sweep(m, s, alpha, beta, work)
+        log_z += gained
+        if not change > _TOLERANCE:
+            break
+    log_z += site_terms(m, s, alpha, beta)
+    if not math.isfinite(log_z):
+        alpha[:] = 0.0
+        beta[:] = 0.0
+    return log_z
+
+
+@kernel
+def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, alpha, beta, target, scale, slopes):
+    """New sites of all points into `target` (2, n, D) from the posterior's `mean` (c, n) and `cov` (n, c, c).
+
+    `parameters` (1, n) holds ε. `pi` (n, d, d) and `nu` (n, d) are the present sites of the differences, and `alpha`,
+    `beta` (n, d) the inner sites, which are overwritten. With `widens` 0 what is below zero of T_ε is left out. `scale`
+    (n, D) receives what `accelerated_ep` measures changes by, `slopes` (1, n) derivatives in ε at fixed moments.
+    Returns what the points add to the evidence, and the largest change of a site in units of its marginal.
+    """
+    n, d = nu.shape
+    m, own, rho, work = np.empty((4, d))
+    s, t, product, room = np.empty((4, d, d))
+    terms = 0.0
+    residual = 0.0
+    for i in range(n):
+        label_differences(mean[:, i], cov[i], y[i], m, s)
+        for j in range(d):
+            scale[i, j] = s[j, j]
+        terms -= _without_site(m, s, pi[i], nu[i], room, work)
+        for j in range(d):
+            own[j] = m[j]
+            for k in range(d):
+                product[j, k] = s[j, k]
+                s[j, k] += 1.0
+        log_p = _inner(m, s, alpha[i], beta[i], work)
+        epsilon = parameters[0, i]
+        noise = epsilon / (d + 1)
+        right = math.log1p(-epsilon) + log_p if 0.0 <= epsilon < 1.0 else np.nan
+        top = max(right, math.log(noise)) if noise > 0.0 else right
+        log_z = top + math.log(math.exp(right - top) + (math.exp(math.log(noise) - top) if noise > 0.0 else 0.0))
+        terms += log_z
+        share = math.exp(right - log_z)
+        slopes[0, i] = math.exp(-math.log(d + 1) - log_z) - share / (1.0 - epsilon)
+        for j in range(d):
+            rho[j] = beta[i, j] - alpha[i, j] * m[j]
+        for j in range(d):
+            for k in range(d):
+                t[j, k] = -share * alpha[i, j] * s[j, k] * alpha[i, k]
+                t[j, k] -= widens * share * (1.0 - share) * rho[j] * rho[k]
+            t[j, j] += share * alpha[i, j]
+        # The site: Π (I − S T) = T, of which all are symmetric.
+        for j in range(d):
+            for k in range(d):
+                own[j] += share * product[j, k] * rho[k]
+                room[j, k] = 1.0 if j == k else 0.0
+                for a in range(d):
+                    room[j, k] -= t[j, a] * product[a, k]
+        if not solve_square(room, t) > 0.0:
+            return np.nan, np.nan
+        for j in range(d):
+            for k in range(j):
+                t[j, k] = t[k, j] = 0.5 * (t[j, k] + t[k, j])
+        write_precision(t, target, i)
+        entry = d
+        for j in range(d):
+            target[1, i, j] = share * rho[j]
+            for k in range(d):
+                target[1, i, j] += t[j, k] * own[k]
+            # For the second half accelerated EP wants squares of the units: those of Π_jk are 1 / (x_j x_k).
+            for k in range(j):
+                scale[i, entry] = scale[i, j] * scale[i, k]
+                entry += 1
+        for e in range(entry):
+            residual = max(residual, abs(target[1, i, e] - sites[1, i, e]) * math.sqrt(scale[i, e]))
+            if e < d:
+                residual = max(residual, abs(target[0, i, e] - sites[0, i, e]) * scale[i, e])
+            else:
+                target[0, i, e] = 0.0
+    return terms, residual

@@ -1,0 +1,98 @@
+"""EP whose sites have any precisions over the latent functions of a point, for any way to take tilted moments."""
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.solvers.problem import Derivatives, Found, Problem
+from pymc_gpep.solvers.site_algebra import SiteAlgebra
+
+__all__ = ["BlockEP", "BlockSpace", "Update"]
+
+
+class BlockSpace(NamedTuple):
+    """Room for a posterior, NaN where nothing is computed yet."""
+
+    pi: Array
+    """Precisions of the sites of differences f_y − f_j, (n, c − 1, c − 1)."""
+    nu: Array
+    """Their locations, (n, c − 1)."""
+    w: Array
+    """Precisions of the sites of the latent values, (n, c, c)."""
+    location: Array
+    """Their locations, (c, n)."""
+    weights: Array
+    """b = K⁻¹ (mean − prior mean), (c, n)."""
+    mean: Array
+    """Posterior mean of the latent values, (c, n)."""
+    cov: Array
+    """Posterior covariance of the latent values of each point, (n, c, c)."""
+
+
+class Update(Protocol):
+    """A way to take tilted moments."""
+
+    def __call__(self, space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
+        """Write new sites, and the units of changes; return what points add to the evidence, and the largest change."""
+        ...
+
+
+class BlockEP:
+    """A sweep of EP, and what it leaves.
+
+    The posterior has all the tilted means and covariances that the update has, and the evidence is stationary in the
+    sites.
+
+    Parameters
+    ----------
+    problem : Problem
+    algebra : SiteAlgebra
+        Algebra of blocks (n, c, c).
+    read : callable
+        Kernel that turns sites into precisions and locations, such as
+        `pymc_gpep.kernels.moments.full_sites.difference_sites`.
+    update : Update
+    """
+
+    def __init__(self, problem: Problem, algebra: SiteAlgebra, read: Callable[..., None], update: Update) -> None:
+        c, n = problem.mean.shape
+        d = c - 1
+        self._problem, self._algebra, self._read, self._update = problem, algebra, read, update
+        weights, mean, location = np.full((3, c, n), np.nan)
+        w, cov = np.full((2, n, c, c), np.nan)
+        self.space = BlockSpace(np.empty((n, d, d)), np.empty((n, d)), w, location, weights, mean, cov)
+
+    def taken(self, sites: Array) -> tuple[bool, float]:
+        """Take the precisions of sites; whether there is a posterior, and the log determinant."""
+        pi, nu, w, location, *_ = self.space
+        self._read(self._problem.labels, sites, pi, nu, w, location)
+        return self._algebra.factorise(w)
+
+    def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        """One sweep, see `pymc_gpep.solvers.site_space.Sweep`."""
+        ok, log_det = self.taken(sites)
+        if not ok:
+            return False, np.nan, np.nan
+        _, _, w, location, b, mean, cov = self.space
+        prior_mean = self._problem.mean
+        # Everything is relative to the prior mean: ν becomes ν − W m, and the sites have a value at m.
+        pull = np.einsum("iae,ei->ai", w, prior_mean)
+        relative = location - pull
+        evidence = -0.5 * log_det + float(np.vdot(prior_mean, location - 0.5 * pull))
+        self._algebra.weights(relative, b)
+        self._algebra.moments(b, mean, cov)
+        evidence += 0.5 * float(np.vdot(relative, mean))
+        mean += prior_mean
+        terms, residual = self._update(self.space, sites, target, scale)
+        return True, evidence + terms, residual
+
+    def found(self, evidence: float, status: int, rung: int, slopes: Array) -> Found:
+        """Return the result of a solver that ended here, with derivatives (p, n) in parameters of the likelihood."""
+        _, _, w, _, b, mean, cov = self.space
+
+        def derivatives() -> Derivatives:
+            return Derivatives(self._algebra.gradient(b), b.copy(), slopes)
+
+        return Found(evidence, status, b, mean, cov, w, derivatives, rung)

@@ -1,0 +1,87 @@
+"""Nested EP where labels may be noise, whole: sites of any sign, or without negative ones where these do not settle."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.methods.nested_label_noise import sites_of_differences
+from pymc_gpep.kernels.moments.full_sites import packed_size
+from pymc_gpep.kernels.status import CONVERGED, TOO_LARGE
+from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace
+from pymc_gpep.solvers.ep_ladder import PATIENCE, SCHEMES, ep_ladder
+from pymc_gpep.solvers.found import Derivatives
+from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import Found, Problem
+
+__all__ = ["nested_label_noise"]
+
+_HALVINGS = 30  # of eigenvalues below zero, where there is no posterior
+
+
+def nested_label_noise(
+    problem: Problem,
+    start: Array,
+    history: History,
+    *,
+    update: Callable[..., tuple[float, float]],
+    max_size: int,
+    **options: Any,
+) -> Found:
+    """Iterate from sites of the differences in `start`, which is overwritten.
+
+    `update` is the kernel of `pymc_gpep.likelihoods.local_computations.MixedDifferenceFactors`, in whose layout sites
+    are. Where EP with negative eigenvalues does not converge, it begins again without them, which is the last rung.
+    `max_size` is the largest number cn of latent values whose covariance is a matrix. Other options are those of
+    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    """
+    c, n = problem.mean.shape
+    sites = start.reshape(2, n, packed_size(c))
+    if problem.prior.square and c * n > max_size:
+        b, mean = np.full((2, c, n), np.nan)
+        w, cov = np.full((2, n, c, c), np.nan)
+        return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
+    alpha, beta = np.zeros((2, n, c - 1))
+    slopes = np.full_like(problem.parameters, np.nan)
+    widens = 1.0
+
+    def tilted(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
+        return update(
+            space.mean, space.cov, problem.labels, problem.parameters, widens, space.pi, space.nu, sites, alpha, beta,
+            target, scale, slopes,
+        )  # fmt: skip
+
+    ep = BlockEP(problem, problem.prior.blocks(c, signed=True), sites_of_differences, tilted)
+
+    def sweep(sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
+        for _ in range(_HALVINGS):
+            found = ep.sweep(sites, target, scale)
+            if found[0] or not _halved_below_zero(ep.space.pi, sites):
+                break
+        return found
+
+    begun = sites.copy()
+    evidence, status, rung = ep_ladder(
+        sweep, sites, history, least_precision=-np.inf, last_patience=PATIENCE, **options
+    )
+    if status != CONVERGED and options["ladder"] and not history.is_full():
+        widens, sites[:] = 0.0, begun
+        evidence, status, _ = ep_ladder(sweep, sites, history, least_precision=-np.inf, **options)
+        rung = len(SCHEMES)
+    return ep.found(evidence, status, rung, slopes)
+
+
+def _halved_below_zero(precision: Array, sites: Array) -> bool:
+    """Halve the eigenvalues below zero of `precision` (n, d, d), and write it into `sites`; False without any."""
+    if not np.isfinite(precision).all():
+        return False
+    values, vectors = np.linalg.eigh(precision)
+    if not (below := values < 0.0).any():
+        return False
+    less = (vectors * np.where(below, 0.5 * values, values)[:, None, :]) @ vectors.swapaxes(1, 2)
+    d = precision.shape[1]
+    rows, columns = np.tril_indices(d, -1)
+    sites[0, :, :d] = less.diagonal(axis1=1, axis2=2)
+    sites[1, :, d:] = less[:, rows, columns]
+    return True
