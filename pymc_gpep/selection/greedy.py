@@ -70,7 +70,7 @@ class Candidates:
         self.rows[places] = rows
         block = self.prior.block(self.active, rows)
         self.prior_mean[:, places] = block.mean
-        self.growth.fill(places, *block)
+        self.growth.fill(places, block.cross, block.variance, block.mean)
         self.waiting[places] = True
 
     def scores(self, name: str) -> tuple[Places, Array]:
