@@ -14,6 +14,7 @@ from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors
 from pymc_gpep.solvers.ep_ladder import SCHEMES
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_label_noise import nested_label_noise
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["NoisyNestedEP"]
@@ -58,7 +59,7 @@ class NoisyNestedEP(AcceleratedEP):
 
     name: ClassVar[str] = "nested_ep"
     needs: ClassVar[tuple[type, ...]] = (MixedDifferenceFactors,)
-    by_rows: ClassVar[bool] = True
+    algebra: ClassVar[Algebra] = Algebra.FUNCTIONS
     follows_parameters: ClassVar[bool] = True
     schemes: ClassVar[tuple[str, ...]] = (*SCHEMES, "EP without sites of negative precision")
 

@@ -17,6 +17,7 @@ from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointFactor
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_label_noise import independent_label_noise
+from pymc_gpep.solvers.prior_form import Algebra
 from pymc_gpep.solvers.problem import Found, Problem
 
 __all__ = ["NoisyQIEP"]
@@ -58,7 +59,7 @@ class NoisyQIEP(NoisyNestedEP):
 
     name: ClassVar[str] = "qiep"
     needs: ClassVar[tuple[type, ...]] = (PointFactor, MixedDifferenceFactors)  # the latter for the response
-    by_rows: ClassVar[bool] = False
+    algebra: ClassVar[Algebra] = Algebra.MATRIX
 
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
         settings = self.settings

@@ -60,7 +60,8 @@ def test_likelihood_is_that_of_the_model(name, read):
     expected = model.compile_logp(vars=model.observed_RVs)(there)
     likelihood = latent_model.likelihood()
     value, slope = likelihood(point, x, prior)
-    assert value == pytest.approx(float(expected), rel=1e-9)
+    # PyMC subtracts probabilities of ordered probits, and loses digits.
+    assert value == pytest.approx(float(expected), rel=1e-8)
     for direction in (np.ones_like(x), np.cos(np.arange(x.size))[None]):
         differences = [likelihood(point, x + h * direction, prior)[0] for h in (1e-5, -1e-5)]
         assert np.vdot(slope, direction) == pytest.approx(np.subtract(*differences) / 2e-5, rel=1e-5, abs=1e-5)
