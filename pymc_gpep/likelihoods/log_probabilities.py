@@ -33,7 +33,7 @@ from pytensor.tensor.variable import TensorConstant, TensorVariable
 
 from pymc_gpep.likelihoods.censoring import UNBOUNDED
 
-__all__ = ["censored_sides", "log_above", "log_below", "log_probability", "uncensored"]
+__all__ = ["bounds", "censored_sides", "log_above", "log_below", "log_probability", "uncensored"]
 
 _LEAST = np.float64(1e-280)  # probability below which its logarithm is computed by another form
 _ZERO = np.float64(-1e-290)
@@ -62,6 +62,7 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
         distribution, lower, upper = others
         between = _before(distribution, _bound(lower)), _bound(upper)
         inside = log_probability(distribution, value) - _log_between(distribution, *between, value)
+        upper, lower = _clipped(upper), _clipped(lower)
         return cast(TensorVariable, pt.switch(pt.gt(value, upper) | pt.lt(value, lower), np.nan, inside))
     return cast(TensorVariable, pm.logp(variable, value, warn_rvs=False))
 
@@ -70,6 +71,15 @@ def uncensored(variable: TensorVariable) -> TensorVariable:
     """Return the distribution behind censoring, which is the variable itself without any."""
     op, *others = _parts(variable)
     return others[0] if isinstance(op, CensoredRV) else variable
+
+
+def bounds(variable: TensorVariable) -> list[TensorVariable]:
+    """Return the bounds of a censored or truncated variable, and of what is behind it."""
+    op, *others = _parts(variable)
+    if not isinstance(op, CensoredRV | TruncatedRV | TruncatedNormalRV):
+        return []
+    distribution, *own = others
+    return [*own, *bounds(distribution)]
 
 
 def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
@@ -88,8 +98,8 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
             below = _before(base, _bound(lower))
             whole = _log_between(base, below, _bound(upper), value)
             part = _log_between(base, below, value, value) - whole
-            found = pt.switch(pt.ge(value, upper), 0.0, part)
-            return cast(TensorVariable, pt.switch(pt.lt(value, lower), -np.inf, found))
+            found = pt.switch(pt.ge(value, _clipped(upper)), 0.0, part)
+            return cast(TensorVariable, pt.switch(pt.lt(value, _clipped(lower)), -np.inf, found))
         case NormalRV():
             mu, sigma = others
             return _log_normal_above((mu - value) / sigma)
@@ -112,8 +122,8 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
             base, lower, upper = others
             whole = _log_between(base, _before(base, _bound(lower)), _bound(upper), value)
             part = _log_between(base, value, _bound(upper), value) - whole
-            found = pt.switch(pt.lt(value, lower), 0.0, part)
-            return cast(TensorVariable, pt.switch(pt.ge(value, upper), -np.inf, found))
+            found = pt.switch(pt.lt(value, _clipped(lower)), 0.0, part)
+            return cast(TensorVariable, pt.switch(pt.ge(value, _clipped(upper)), -np.inf, found))
         case NormalRV():
             mu, sigma = others
             return _log_normal_above((value - mu) / sigma)

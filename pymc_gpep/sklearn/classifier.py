@@ -38,7 +38,7 @@ class GaussianProcessClassifier(ClassifierMixin, GaussianProcessEstimator):
     hyper : str, optional
         `"map"`, or a way to integrate over hyperparameters, such as `"ccd"`; see `pm.fit`.
     label_noise : float
-        Part of the labels that are drawn from all classes alike. Above 0 the fit is by inducing inputs.
+        Part of the labels that are drawn from all classes alike.
     max_dense_rows : int
         Most rows that are fitted all together.
     missing : {"error", "impute"}

@@ -125,7 +125,7 @@ class LikelihoodElsewhere:
         """Parameters at the new points (p, m), or as many as one row more, or (p, 1)."""
         try:
             (parameters,) = function(*(point[name] for name in self._names), *self._values)
-        except (ValueError, IndexError) as error:
+        except (ValueError, IndexError, AssertionError) as error:
             raise ValueError(self._refusal) from error
         if self._positions is not None:
             parameters = np.broadcast_to(parameters, (len(parameters), self._n_rows))[:, self._positions]

@@ -73,7 +73,8 @@ def spline(x: ArrayLike | TensorVariable, k: int = 10) -> tuple[Any, Any]:
     check_whole("k", k, _FEWEST)
     values = _values(x)
     distinct = np.unique(values)
-    distinct = distinct[np.append(True, np.diff(distinct) > _SAME * np.ptp(distinct))]
+    if (gap := _SAME * np.ptp(distinct)) > 0.0:  # one value of each interval of this length
+        distinct = distinct[np.unique(np.floor((distinct - distinct[0]) / gap), return_index=True)[1]]
     if distinct.size < k:
         mend = f"take k={distinct.size} at most" if distinct.size >= _FEWEST else "take the line or its levels alone"
         raise ValueError(f"x has {distinct.size} distinct values, which is too few for {k} knots: {mend}.")

@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self, cast
@@ -20,7 +20,7 @@ from pytensor.tensor.random.type import RandomType
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.likelihoods.log_probabilities import censored_sides, log_below, log_probability, uncensored
+from pymc_gpep.likelihoods.log_probabilities import bounds, censored_sides, log_below, log_probability, uncensored
 from pymc_gpep.likelihoods.observed_classes import known_shape
 from pymc_gpep.structure.univariate.row_cut import RowCut, RowsMixedError
 from pymc_gpep.structure.univariate.row_derivatives import row_derivatives, row_slopes
@@ -103,16 +103,24 @@ def row_graph(variable: TensorVariable, argument: TensorVariable) -> _Cut:
     free = uncensored(alone)
     if free is not alone:
         found |= {"uncensored": log_probability(free, y), "side": censored_sides(alone, y)}
+    # A bound that may be infinite is no number of a row; one that is clipped is.
+    inner = {each.name for each in ancestors(bounds(alone))}
     try:
-        return _cut_graph(found | {"cumulative": log_below(free, y)}, argument, leaves)
+        return _cut_graph(found | {"cumulative": log_below(free, y)}, argument, leaves, inner)
     except (NotImplementedError, TypeError, ValueError, RowsMixedError):
-        return _cut_graph(found, argument, leaves)
+        return _cut_graph(found, argument, leaves, inner)
 
 
 def _cut_graph(
-    found: Mapping[str, TensorVariable], argument: TensorVariable, leaves: Mapping[Variable, Variable]
+    found: Mapping[str, TensorVariable],
+    argument: TensorVariable,
+    leaves: Mapping[Variable, Variable],
+    inner: Container[str | None],
 ) -> _Cut:
-    """The same of quantities whose variables have the names of stand-ins for those of the model."""
+    """The same of quantities whose variables have the names of stand-ins for those of the model.
+
+    Variables with the names `inner` are not rows themselves, but inside of what rows are.
+    """
     every = list(found.values())
     behind = {each.name: each for each in explicit_graph_inputs(every) if not isinstance(each, Constant)}
     back = {behind[new.name]: old for old, new in leaves.items() if new.name in behind}
@@ -131,7 +139,7 @@ def _cut_graph(
     y = pt.vector("seen", dtype=every[0].type.dtype if "y" not in behind else behind["y"].type.dtype)
     moving = {behind["f"]: f} | ({behind["y"]: y} if "y" in behind else {})
     own = [behind[new.name] for new in leaves.values() if new.name in behind]
-    rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own)}
+    rows = {each: pt.dvector(f"row_{i}") for i, each in enumerate(own) if each.name not in inner}
 
     def cut_with(also: Mapping[TensorVariable, TensorVariable]) -> _Cut:
         cut = RowCut({**moving, **also}, length_of)
