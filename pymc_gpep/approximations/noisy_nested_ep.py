@@ -91,8 +91,8 @@ class NoisyNestedEP(AcceleratedEP):
         if size > self.max_size:
             return (
                 f"{self.name} with label noise is slow for {n_functions} latent functions at {n_points} points: they "
-                f'are {size} latent values. Use method="sparse_ep", which takes inducing inputs, or allow it with '
-                f"max_size={size} (now {self.max_size})."
+                f'are {size} latent values. Use method="sparse_ep", which takes inducing inputs and '
+                f"epsilon as a number, or allow it with max_size={size} (now {self.max_size})."
             )
         return ""
 

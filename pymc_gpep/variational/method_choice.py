@@ -6,13 +6,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
 from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.graph.memory import available_memory, least_memory
 from pymc_gpep.rows.open_rows import rows_of
-from pymc_gpep.structure import GPClassifier, read_classifier
+from pymc_gpep.structure import GPClassifier, StructureError, read_classifier
+from pymc_gpep.structure.effects_beside import by_inducing
 
 __all__ = ["AUTO", "MethodChoice", "choose_method", "chosen"]
 
@@ -77,9 +79,8 @@ def choose_method(
     n = classifier.n_points if given.get("data") is None else rows_of(given["data"]).n_rows
     told = f"{n} rows and {c} latent function{'s' * (c > 1)}"
     dense = likelihood.method if likelihood.method != SparseEP.name else None
-    if classifier.effects or not SparseEP.approximates(likelihood):
-        what = "a sum of effects" if classifier.effects else f"a {classifier.kind} likelihood"
-        return MethodChoice(dense or SparseEP.name, {}, None, f"no method with inducing inputs fits {what}.")
+    if instead := _not_by_inducing(classifier):
+        return MethodChoice(dense or SparseEP.name, {}, None, f"no method with inducing inputs {instead}.")
     asked = [name for name in ("inducing", "batch_size", "data") if given.get(name) is not None]
     held, there = _SPARE * least_memory(DensePrior, c, n, n, learned=True), available_memory()
     few = c * float(n) ** 3 <= _DENSE if max_dense_rows is None else n <= max_dense_rows
@@ -96,12 +97,26 @@ def choose_method(
         min(_INDUCING, n) if inducing is None else int(inducing) if np.ndim(inducing) == 0 else np.shape(inducing)[-2]
     )
     by_batches = given.get("batch_size") is not None
-    if not by_batches and c * float(n) * size**2 <= _SWEPT:
+    if classifier.effects or (not by_batches and c * float(n) * size**2 <= _SWEPT):
         options = {"inducing": size, "shared_inducing": True} if inducing is None else {}
-        return MethodChoice(SparseEP.name, options, None, f"{why}, and few enough for sweeps over all of them.")
+        sweeps = "batches take no effects" if classifier.effects else "few enough for sweeps over all of them"
+        return MethodChoice(SparseEP.name, options, None, f"{why}, and {sweeps}.")
     batch = given.get("batch_size") or _BATCH
     steps = int(np.clip(_PASSES * n // batch, _FEWEST, _MOST))
     return MethodChoice(SparseEP.name, {"batch_size": batch}, steps, f"{why}: a step takes {batch} of them.")
+
+
+def _not_by_inducing(classifier: GPClassifier) -> str:
+    """Return what inducing inputs do not do that a model needs, in words; empty if they fit it."""
+    if not SparseEP.approximates(classifier.likelihood_model):
+        return f"fits a {classifier.kind} likelihood"
+    if set(classifier.hyperparameters).intersection(ancestors([classifier.parameters])):
+        return "learns parameters of a likelihood"
+    try:
+        by_inducing(classifier)
+    except StructureError:
+        return "fits this sum of effects"
+    return ""
 
 
 def chosen(model: pm.Model | None, given: Mapping[str, Any]) -> MethodChoice:

@@ -4,8 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 
+import pymc_gpep as gpep
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.ordered.likelihood import OrderedLogitLikelihood
 from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
@@ -14,10 +16,26 @@ from pymc_gpep.variational.method_choice import choose_method
 from tests import models
 
 
-def classifier(n, c, likelihood=MultinomialProbitLikelihood, effects=()):
+def classifier(n, c, likelihood=MultinomialProbitLikelihood):
     return SimpleNamespace(
-        n_points=n, n_functions=c, likelihood_model=likelihood(), effects=effects, kind=likelihood.name
+        n_points=n,
+        n_functions=c,
+        likelihood_model=likelihood(),
+        effects=(),
+        kind=likelihood.name,
+        hyperparameters=(),
+        parameters=pt.zeros((0, n)),
+        prior=None,
     )
+
+
+def effects_of(n, place):
+    """A reading of effects of n rows beside a process of all rows, or of places."""
+    where = np.arange(n) % 5
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=np.arange(5.0 if place else n)[:, None])
+        gpep.Probit("y", pm.Normal("a", shape=5)[where] + (f[where] if place else f), observed=where > 2)
+    return gpep.read_classifier(model)
 
 
 @pytest.fixture(autouse=True)
@@ -66,8 +84,25 @@ def test_options_of_a_user_ask_for_inducing_inputs():
 
 
 def test_models_that_inducing_inputs_do_not_fit_keep_the_method_of_their_likelihood():
-    assert choose_method(classifier(50_000, 3, effects=("u",)), {})[:2] == ("nested_ep", {})
+    assert choose_method(effects_of(5000, place=True), {})[:2] == ("ep", {})
     assert choose_method(classifier(50_000, 1, OrderedLogitLikelihood), {})[:2] == ("ep", {})
+
+
+def test_effects_beside_a_process_are_swept_over_and_never_taken_by_batches(monkeypatch):
+    monkeypatch.setattr(method_choice, "_DENSE", 1e6)
+    monkeypatch.setattr(method_choice, "_SWEPT", 1e6)
+    found = choose_method(effects_of(200, place=False), {})
+    assert found[:2] == ("sparse_ep", {"inducing": 100, "shared_inducing": True})
+    assert "batches take no effects" in found.reason
+
+
+def test_label_noise_that_is_learned_has_no_inducing_inputs():
+    with pm.Model() as model:
+        f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(1, 1.0)).prior("f", X=np.zeros((9, 1)), n_outputs=3)
+        gpep.MultinomialProbit("y", f.T, epsilon=pm.Beta("epsilon", 1, 20), observed=np.arange(9) % 3)
+    found = choose_method(gpep.read_classifier(model), {"inducing": 3})
+    assert found.method == "nested_ep"
+    assert "learns parameters" in found.reason
 
 
 def test_label_noise_has_inducing_inputs_for_few_rows_too():

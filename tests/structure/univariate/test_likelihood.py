@@ -280,6 +280,10 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         lambda f: pm.Mixture(
             "y", w=[0.1, 0.9], comp_dists=[pm.Normal.dist(f, 10.0), pm.Normal.dist(f, 0.5)], observed=Y
         ),
+        lambda f: pm.Truncated("y", pm.Normal.dist(f, 1.0), lower=np.array([-1.5, -np.inf, -0.5, -np.inf]), observed=Y),
+        lambda f: pm.Censored(
+            "y", pm.Gumbel.dist(f, 0.5), lower=None, upper=pm.Data("end", [np.inf, 9.0, np.inf, 9.0]), observed=Y
+        ),
     ],
     ids=[
         "softplus",
@@ -292,6 +296,8 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         "truncated counts",
         "censored by sd",
         "two scales",
+        "truncated in some rows",
+        "censored by data in some rows",
     ],
 )
 def test_log_density_is_that_of_the_model(declare):
@@ -299,6 +305,7 @@ def test_log_density_is_that_of_the_model(declare):
         declare(pm.Normal("f", 0, 1, shape=4))
     found = read_classifier(model)
     parameters, labels = evaluate([found.parameters, found.labels])
+    assert np.isfinite(parameters).all()
     likelihood = found.likelihood_model.given(parameters)
     f = np.array([0.3, -0.2, 0.9, -1.0])
     (expected,) = model.compile_fn(model.logp([model["y"]], sum=False), mode="FAST_COMPILE")({"f": f})
