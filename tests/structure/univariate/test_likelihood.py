@@ -280,7 +280,9 @@ def test_a_scale_of_one_gaussian_number_stays_a_hyperparameter():
         lambda f: pm.Mixture(
             "y", w=[0.1, 0.9], comp_dists=[pm.Normal.dist(f, 10.0), pm.Normal.dist(f, 0.5)], observed=Y
         ),
-        lambda f: pm.Truncated("y", pm.Normal.dist(f, 1.0), lower=np.array([-1.5, -np.inf, -0.5, -np.inf]), observed=Y),
+        lambda f: pm.Truncated(
+            "y", pm.Logistic.dist(f, 1.0), lower=np.array([-1.5, -np.inf, -0.5, -np.inf]), observed=Y
+        ),
         lambda f: pm.Censored(
             "y", pm.Gumbel.dist(f, 0.5), lower=None, upper=pm.Data("end", [np.inf, 9.0, np.inf, 9.0]), observed=Y
         ),
