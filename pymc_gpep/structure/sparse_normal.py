@@ -183,7 +183,7 @@ class SparseNormal(Continuous):
     Raises
     ------
     ValueError
-        If `tau` is not square and symmetric, or an operation in it is another one.
+        If `tau` is not square and symmetric, or an operation in it is another one; if `mu` has another length.
     TypeError
         If `tau` is not sparse.
 
@@ -232,6 +232,8 @@ class SparseNormal(Continuous):
         mu = pt.as_tensor_variable(mu).astype("float64")
         if mu.ndim == 0:
             mu = pt.alloc(mu, n)
+        elif (length := mu.type.shape[-1]) not in (n, None):
+            raise ValueError(f"mu must have a number for each of the {n} rows of tau, or one alone, but has {length}.")
         return super().dist([mu, entries, first, second], **kwargs)
 
 

@@ -62,6 +62,8 @@ def test_what_is_no_precision_is_refused():
         gpep.SparseNormal.dist(0.0, sp.csc_matrix(np.tri(3)))
     with pytest.raises(ValueError, match="square"):
         gpep.SparseNormal.dist(0.0, sp.csc_matrix(np.ones((2, 3))))
+    with pytest.raises(ValueError, match="mu must have a number for each"):
+        gpep.SparseNormal.dist(np.zeros(N - 1), STEPS)
     with pytest.raises(ValueError, match="data that may change"):
         gpep.SparseNormal.dist(0.0, pytensor.shared(STEPS) + G)
     with pytest.raises(ValueError, match="the operation TrueDot"):
