@@ -53,7 +53,7 @@ def test_derivatives_are_exact_for_frozen_sites_that_are_no_fixed_point(rule, ow
     parts = []
     sweeps = SparseEPSweeps(features, factors)
     of_inducing = sweeps.derivatives(sites, sweeps.posterior(sites), lambda rows, bars: parts.append(bars))
-    slopes = of_inducing, *parts[0]
+    slopes = of_inducing, *parts[0][:3]  # without effects
     for name in ("z", "log_scales"):
         values = getattr(problem, name)
         for place in list(np.ndindex(values.shape))[:: max(1, values.size // 4)]:
