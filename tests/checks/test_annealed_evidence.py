@@ -168,7 +168,7 @@ def test_refuses_with_reasons(bernoulli, options, message):
 
 def test_refuses_an_approximation_of_another_likelihood():
     with pytest.raises(
-        ValueError, match="approximates a multinomial_probit, .* likelihood, but the model has a softmax"
+        ValueError, match=r"approximates a multinomial_probit, .* likelihood, but the model has a softmax"
     ):
         estimate(small.classifier("softmax"), start="nested_ep")
 

@@ -145,7 +145,7 @@ def test_rows_with_label_noise_are_refused():
     with pm.Model() as model:
         f = pm.gp.Latent(cov_func=pm.gp.cov.ExpQuad(2, ls=1.0)).prior("f", X=X, n_outputs=3)
         gpep.MultinomialProbit("y", f.T, epsilon=0.01, observed=Y)
-    with model, pytest.raises(ValueError, match="Methods that fit it: .*'sparse_ep', 'sparse_vi'"):
+    with model, pytest.raises(ValueError, match=r"Methods that fit it: .*'sparse_ep', 'sparse_vi'"):
         pm.fit(method="ivm", active=5)
 
 
