@@ -30,7 +30,7 @@ SHARES = {
     "checks": 0.12,
     "fits": 0.16,
     "likelihoods": 0.11,
-    "structure": 0.16,
+    "structure": 0.18,
     "kernels": 0.10,
     "streaming": 0.07,
     "graph": 0.08,
