@@ -159,7 +159,7 @@ class Priors(Experiment):
 def joined(parts: Sequence[Arrays]) -> Arrays:
     """The folds of several cells; of the starts, those that all of them have."""
     starts = min(part["log_posterior"].shape[1] for part in parts)
-    keys = [key for key in parts[0] if key != "seconds" and all(key in part for part in parts)]
+    keys = [key for key in parts[0] if parts[0][key].ndim and all(key in part for part in parts)]
     return {
         key: np.concatenate([part[key][:, :starts] if part[key].ndim > 1 else part[key] for part in parts])
         for key in keys

@@ -177,7 +177,7 @@ def all_times(found: Mapping[str, Arrays]) -> list[dict[str, float]]:
 
 def times_of(found: Mapping[str, Arrays], method: str) -> list[dict[str, float]]:
     """What was measured of a method, by n and c."""
-    arrays = {name: values for name, values in found.get(method, {}).items() if name != "seconds"}
+    arrays = {name: values for name, values in found.get(method, {}).items() if np.ndim(values)}
     return [dict(zip(arrays, map(float, row), strict=True)) for row in zip(*arrays.values(), strict=True)]
 
 
