@@ -6,10 +6,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.kernels.status import TOO_LARGE
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
 from pymc_gpep.solvers.site_algebra import SiteAlgebra
 
-__all__ = ["BlockEP", "BlockSpace", "Update"]
+__all__ = ["BlockEP", "BlockSpace", "Update", "refused"]
 
 
 class BlockSpace(NamedTuple):
@@ -37,6 +38,16 @@ class Update(Protocol):
     def __call__(self, space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
         """Write new sites, and the units of changes; return what points add to the evidence, and the largest change."""
         ...
+
+
+def refused(problem: Problem, max_size: int) -> Found | None:
+    """Return a result without numbers where the covariance of more than `max_size` latent values would be a matrix."""
+    c, n = problem.mean.shape
+    if not problem.prior.square or c * n <= max_size:
+        return None
+    b, mean = np.full((2, c, n), np.nan)
+    w, cov = np.full((2, n, c, c), np.nan)
+    return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
 
 
 class BlockEP:

@@ -1,5 +1,6 @@
 """Accelerated EP, and where that gets no closer any more, plain damped EP: for EPs without an energy to descend."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from pymc_gpep.solvers.accelerated_ep import Steps, iterate
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.site_space import SitesInMemory, SiteSpace, Sweep
 
-__all__ = ["PATIENCE", "SCHEMES", "climb", "ep_ladder"]
+__all__ = ["SCHEMES", "climb", "ep_ladder", "signed_ladder"]
 
 SCHEMES = ("accelerated EP", "damped EP", "damped EP with small steps")
-PATIENCE = 40  # sweeps without progress before the next rung
+_PATIENCE = 40  # sweeps without progress before the next rung
 _SHRINKAGE = 0.6  # damping of each rung, in units of that of the one before
 
 
@@ -21,6 +22,41 @@ def ep_ladder(sweep: Sweep, sites: Array, history: History, *, ladder: bool, **o
     """Iterate from `sites` (2, n, d), which are overwritten; see `climb`."""
     space = SitesInMemory(sweep, sites, options["memory"])
     return climb(space, history, ladder=ladder, **options)
+
+
+def signed_ladder(
+    sweep: Sweep,
+    sites: Array,
+    history: History,
+    without: Callable[[Array], None],
+    *,
+    again: bool = True,
+    least_again: float = 0.0,
+    **options: Any,
+) -> tuple[float, int, int]:
+    """Iterate from sites whose precisions may be negative, and without these where that does not converge.
+
+    Parameters
+    ----------
+    sweep, sites, history
+        As for `ep_ladder`.
+    without : callable
+        Makes the sweep leave negative precisions out. It gets the sites to begin from again, and may change them.
+    again : bool
+        Whether to begin again, which is the rung after all others.
+    least_again : float
+        Least entry of the first half of the sites then.
+    **options
+        As for `ep_ladder`.
+    """
+    begun = sites.copy()
+    ended = ep_ladder(sweep, sites, history, least_precision=-np.inf, last_patience=_PATIENCE, **options)
+    if ended[1] == CONVERGED or not again or history.is_full():
+        return ended
+    sites[:] = begun
+    without(sites)
+    evidence, status, _ = ep_ladder(sweep, sites, history, least_precision=least_again, **options)
+    return evidence, status, len(SCHEMES)
 
 
 def climb(
@@ -35,7 +71,7 @@ def climb(
     rung = 0
     while True:
         last = not ladder or rung == len(SCHEMES) - 1
-        evidence, status = iterate(space, history, steps, patience=last_patience if last else PATIENCE)
+        evidence, status = iterate(space, history, steps, patience=last_patience if last else _PATIENCE)
         if status in (CONVERGED, NOT_POSITIVE_DEFINITE) or last or history.is_full():
             return evidence, status, rung
         if status == NOT_FINITE:

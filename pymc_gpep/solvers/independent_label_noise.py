@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import CONVERGED
-from pymc_gpep.solvers.ep_ladder import PATIENCE, SCHEMES, ep_ladder
+from pymc_gpep.solvers.ep_ladder import signed_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, own_matrix
 from pymc_gpep.solvers.signed_blocks import SignedBlocks
@@ -95,13 +94,10 @@ def independent_label_noise(
         right = (1.0 - epsilon * noise) / (1.0 - epsilon)
         return Derivatives(gradient, b.copy(), noise - right)
 
-    begun = sites.copy()
-    evidence, status, rung = ep_ladder(
-        sweep, sites, history, least_precision=-np.inf, last_patience=PATIENCE, **options
-    )
-    if status != CONVERGED and options["ladder"] and not history.is_full():
-        least, sites[:] = 0.0, begun
-        evidence, status, _ = ep_ladder(sweep, sites, history, **options)
-        rung = len(SCHEMES)
+    def without(_: Array) -> None:
+        nonlocal least
+        least = 0.0
+
+    evidence, status, rung = signed_ladder(sweep, sites, history, without, again=options["ladder"], **options)
     unit = np.eye(c)
     return Found(evidence, status, b, mean, variance.T[:, :, None] * unit, pi.T[:, :, None] * unit, derivatives, rung)

@@ -94,7 +94,7 @@ class InducingWhitening(NamedTuple):
         w = self._solve(block.cross)
         rest = np.maximum(block.variance - (w * w).sum(axis=1), 0.0)
         if self.n_effects:
-            # What belongs to a row stays side by side in memory.
+            # Numbers of a row stay side by side in memory.
             w = np.concatenate([w.swapaxes(1, 2), block.effects.swapaxes(1, 2)], axis=2).swapaxes(1, 2)
         return Features(w, rest, block.mean)
 

@@ -8,10 +8,8 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.nested_label_noise import sites_of_differences
 from pymc_gpep.kernels.moments.full_sites import packed_size
-from pymc_gpep.kernels.status import CONVERGED, TOO_LARGE
-from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace
-from pymc_gpep.solvers.ep_ladder import PATIENCE, SCHEMES, ep_ladder
-from pymc_gpep.solvers.found import Derivatives
+from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
+from pymc_gpep.solvers.ep_ladder import signed_ladder
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Found, Problem
 
@@ -38,10 +36,8 @@ def nested_label_noise(
     """
     c, n = problem.mean.shape
     sites = start.reshape(2, n, packed_size(c))
-    if problem.prior.square and c * n > max_size:
-        b, mean = np.full((2, c, n), np.nan)
-        w, cov = np.full((2, n, c, c), np.nan)
-        return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
+    if (result := refused(problem, max_size)) is not None:
+        return result
     alpha, beta = np.zeros((2, n, c - 1))
     slopes = np.full_like(problem.parameters, np.nan)
     widens = 1.0
@@ -61,15 +57,12 @@ def nested_label_noise(
                 break
         return found
 
-    begun = sites.copy()
-    evidence, status, rung = ep_ladder(
-        sweep, sites, history, least_precision=-np.inf, last_patience=PATIENCE, **options
-    )
-    if status != CONVERGED and options["ladder"] and not history.is_full():
-        widens, sites[:] = 0.0, begun
-        evidence, status, _ = ep_ladder(sweep, sites, history, least_precision=-np.inf, **options)
-        rung = len(SCHEMES)
-    return ep.found(evidence, status, rung, slopes)
+    def without(_: Array) -> None:
+        nonlocal widens
+        widens = 0.0
+
+    ended = signed_ladder(sweep, sites, history, without, again=options["ladder"], least_again=-np.inf, **options)
+    return ep.found(*ended, slopes)
 
 
 def _halved_below_zero(precision: Array, sites: Array) -> bool:

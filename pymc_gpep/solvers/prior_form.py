@@ -79,7 +79,7 @@ class PriorForm(ABC):
     square: ClassVar[bool]
     """Whether `array` has a row and a column for each point, and the algebra matrices of that size."""
     algebras: ClassVar[frozenset[Algebra]]
-    """What it offers to solvers."""
+    """Abilities that it offers to solvers."""
 
     @abstractmethod
     def among(self, points: NDArray[np.int64]) -> Array:

@@ -7,11 +7,10 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
-from pymc_gpep.kernels.status import TOO_LARGE
-from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace
+from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
 from pymc_gpep.solvers.ep_ladder import ep_ladder
 from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import NO_PARAMETERS, Derivatives, Found, Problem
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["full_qep", "qep"]
@@ -70,10 +69,8 @@ def full_qep(
     c, n = problem.mean.shape
     sites = start.reshape(2, n, packed_size(c))
     orders = np.full((n, c - 1), -1)
-    if problem.prior.square and c * n > max_size:
-        b, mean = np.full((2, c, n), np.nan)
-        w, cov = np.full((2, n, c, c), np.nan)
-        return Found(np.nan, TOO_LARGE, b, mean, cov, w, lambda: Derivatives(np.empty(0), b))
+    if (result := refused(problem, max_size)) is not None:
+        return result
 
     def quadrature(space: BlockSpace, sites: Array, target: Array, scale: Array) -> tuple[float, float]:
         return update(hermite, rule, orders, space.mean, space.cov, space.pi, space.nu, y, sites, target, scale)

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.cavity_newton import sites_at_mode
-from pymc_gpep.solvers.ep_ladder import PATIENCE, SCHEMES, ep_ladder
+from pymc_gpep.solvers.ep_ladder import ep_ladder, signed_ladder
 from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
@@ -79,15 +79,14 @@ def scalar_ep(
         # From sites that say nothing EP may leave for good where the prior is wide.
         start.reshape(2, -1)[:] = sites_at_mode(problem, average, _ROUGHLY, wide=False)
     sites = start.reshape(2, -1, 1)
+
+    def without(sites: Array) -> None:
+        nonlocal least
+        least = 0.0
+        np.maximum(sites[0], 0.0, out=sites[0])
+
     if least < 0.0:
-        begun = sites.copy()
-        evidence, status, rung = ep_ladder(
-            sweep, sites, history, least_precision=least, last_patience=PATIENCE, **options
-        )
-        if status != CONVERGED and not history.is_full():
-            sites[0], sites[1], least = np.maximum(begun[0], 0.0), begun[1], 0.0
-            evidence, status, _ = ep_ladder(sweep, sites, history, **options)
-            rung = len(SCHEMES)
+        evidence, status, rung = signed_ladder(sweep, sites, history, without, **options)
     else:
         evidence, status, rung = ep_ladder(sweep, sites, history, **options)
     status = lost_in_rounding(problem, posterior.weights[None], history, status)

@@ -27,7 +27,7 @@ def line(n, c, variance):
 
 
 def integrated(k, mean, y, likelihood, order):
-    """Exact evidence, and posterior means (c, n) but for what is common to all functions, by quadrature."""
+    """Exact evidence, and posterior means (c, n) less their common level, by quadrature."""
     c, n = mean.shape
     contrast = np.linalg.svd(np.ones((1, c)))[2][1:]  # (c − 1, c), orthonormal; the common level is not seen
     nodes, weights = np.polynomial.hermite_e.hermegauss(order)

@@ -3,12 +3,10 @@
 The sites are exp(ξᵀg − gᵀΛg/2) with a full Λ (equations 19 to 21), kept as in `pymc_gpep.kernels.moments.full_sites`.
 """
 
-import math
-
 import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
-from pymc_gpep.kernels.moments.full_sites import cavity, shrink_to_semidefinite, write_precision
+from pymc_gpep.kernels.moments.full_sites import cavity, change_to_site, shrink_to_semidefinite
 from pymc_gpep.kernels.moments.tilted_site import BELOW_ONE, tilted_site
 
 __all__ = ["full_qep_update"]
@@ -36,21 +34,7 @@ def full_qep_update(hermite, rule, orders, mean, cov, pi, nu, y, sites, target, 
         for j in range(d):
             precision[j, j] = min(max(precision[j, j], 0.0), BELOW_ONE)
         shrink_to_semidefinite(precision, s)
-        write_precision(precision, target, i)
-        entry = d
         for j in range(d):
-            target[1, i, j] = location[j]
-            for k in range(d):
-                target[1, i, j] += precision[j, k] * m[k]
-            # For the second half accelerated EP wants squares of the units: those of Λ_jk are 1 / (g_j g_k).
             scale[i, j] = v[j]
-            for k in range(j):
-                scale[i, entry] = v[j] * v[k]
-                entry += 1
-        for e in range(entry):
-            residual = max(residual, abs(target[1, i, e] - sites[1, i, e]) * math.sqrt(scale[i, e]))
-            if e < d:
-                residual = max(residual, abs(target[0, i, e] - sites[0, i, e]) * scale[i, e])
-            else:
-                target[0, i, e] = 0.0
+        residual = max(residual, change_to_site(precision, location, m, sites, target, scale, i))
     return terms, residual

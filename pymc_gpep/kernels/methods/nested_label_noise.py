@@ -18,8 +18,8 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.small_matrix import solve_square
-from pymc_gpep.kernels.moments.full_sites import read_precision, write_precision
-from pymc_gpep.kernels.moments.inner_ep import change_site, inner_sweep, site_terms
+from pymc_gpep.kernels.moments.full_sites import change_to_site, read_precision
+from pymc_gpep.kernels.moments.inner_ep import change_site, settle_sites
 from pymc_gpep.kernels.moments.label_differences import label_differences
 
 __all__ = ["nested_label_noise_update", "sites_of_differences"]
@@ -89,12 +89,7 @@ def _inner(m, s, alpha, beta, work):
     log_z = 0.0
     for j in range(m.shape[0]):
         log_z += change_site(m, s, j, alpha[j], beta[j], work)
-    for _ in range(_SWEEPS):
-        gained, change = inner_sweep(m, s, alpha, beta, work)
-        log_z += gained
-        if not change > _TOLERANCE:
-            break
-    log_z += site_terms(m, s, alpha, beta)
+    log_z += settle_sites(m, s, alpha, beta, _SWEEPS, _TOLERANCE, work)
     if not math.isfinite(log_z):
         alpha[:] = 0.0
         beta[:] = 0.0
@@ -153,20 +148,7 @@ def nested_label_noise_update(mean, cov, y, parameters, widens, pi, nu, sites, a
         for j in range(d):
             for k in range(j):
                 t[j, k] = t[k, j] = 0.5 * (t[j, k] + t[k, j])
-        write_precision(t, target, i)
-        entry = d
         for j in range(d):
-            target[1, i, j] = share * rho[j]
-            for k in range(d):
-                target[1, i, j] += t[j, k] * own[k]
-            # For the second half accelerated EP wants squares of the units: those of Π_jk are 1 / (x_j x_k).
-            for k in range(j):
-                scale[i, entry] = scale[i, j] * scale[i, k]
-                entry += 1
-        for e in range(entry):
-            residual = max(residual, abs(target[1, i, e] - sites[1, i, e]) * math.sqrt(scale[i, e]))
-            if e < d:
-                residual = max(residual, abs(target[0, i, e] - sites[0, i, e]) * scale[i, e])
-            else:
-                target[0, i, e] = 0.0
+            rho[j] *= share
+        residual = max(residual, change_to_site(t, rho, own, sites, target, scale, i))
     return terms, residual

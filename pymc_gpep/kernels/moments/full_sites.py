@@ -14,7 +14,14 @@ import numpy as np
 from pymc_gpep.kernels.compile import inlined_kernel, kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
 
-__all__ = ["cavity", "difference_sites", "packed_size", "read_precision", "shrink_to_semidefinite", "write_precision"]
+__all__ = [
+    "cavity",
+    "change_to_site",
+    "difference_sites",
+    "packed_size",
+    "read_precision",
+    "shrink_to_semidefinite",
+]
 
 _BISECTIONS = 30
 
@@ -45,6 +52,33 @@ def write_precision(precision, sites, i):
         for k in range(j):
             sites[1, i, entry] = precision[j, k]
             entry += 1
+
+
+@kernel
+def change_to_site(precision, slope, at, sites, target, scale, i):
+    """Make Λ `precision` (d, d), with the slope `slope` (d,) at `at` (d,), the target of point i.
+
+    `scale` has the variances of the differences of the point, and gets the other units. Returns the largest change of
+    the point's sites, in units of its marginal.
+    """
+    write_precision(precision, target, i)
+    entry = d = slope.shape[0]
+    for j in range(d):
+        target[1, i, j] = slope[j]
+        for k in range(d):
+            target[1, i, j] += precision[j, k] * at[k]
+        # For the second half accelerated EP wants squares of the units: those of Λ_jk are 1 / (g_j g_k).
+        for k in range(j):
+            scale[i, entry] = scale[i, j] * scale[i, k]
+            entry += 1
+    residual = 0.0
+    for e in range(entry):
+        residual = max(residual, abs(target[1, i, e] - sites[1, i, e]) * math.sqrt(scale[i, e]))
+        if e < d:
+            residual = max(residual, abs(target[0, i, e] - sites[0, i, e]) * scale[i, e])
+        else:
+            target[0, i, e] = 0.0
+    return residual
 
 
 @kernel

@@ -22,8 +22,8 @@ __all__ = [
     "inner_sweep",
     "matched_site",
     "point_update",
+    "settle_sites",
     "site_terms",
-    "sites_from_nothing",
     "tilted_log_normaliser",
 ]
 
@@ -138,13 +138,16 @@ def site_terms(m, s, alpha, beta):
 
 
 @kernel
-def sites_from_nothing(m, s, alpha, beta, max_sweeps, tolerance, work):
-    """Sites of one point, which are zero, from the moments of its g, overwritten; returns its log normaliser."""
+def settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work):
+    """Update the sites of one point until they settle; `m` and `s`, the moments of g with them, follow.
+
+    Returns the log normaliser relative to that of the Gaussian with the sites that there were: the whole one from none.
+    """
     total = 0.0
     for _ in range(max_sweeps):
         gained, change = inner_sweep(m, s, alpha, beta, work)
         total += gained
-        if change <= tolerance:
+        if not change > tolerance:
             break
     return total + site_terms(m, s, alpha, beta)
 
@@ -222,5 +225,5 @@ def tilted_log_normaliser(mean, cov, max_sweeps, tolerance):
             alpha[:] = 0.0
             beta[:] = 0.0
             difference_moments(mean[i], cov[i], k, 1.0, alpha, beta, m, s, work)
-            out[i, k] = sites_from_nothing(m, s, alpha, beta, max_sweeps, tolerance, work)
+            out[i, k] = settle_sites(m, s, alpha, beta, max_sweeps, tolerance, work)
     return out

@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_gpep.kernels.compile import kernel
 from pymc_gpep.kernels.linalg.small_matrix import lower_factor, solve_lower
-from pymc_gpep.kernels.moments.inner_ep import difference_moments, sites_from_nothing
+from pymc_gpep.kernels.moments.inner_ep import difference_moments, settle_sites
 from pymc_gpep.kernels.moments.label_differences import label_differences
 from pymc_gpep.kernels.moments.softmax_quadrature import softmax_moments
 
@@ -83,7 +83,7 @@ def probit_information(mean, cov, y, log_z, information):
             differences[j] = m[j]
             for k in range(d):
                 spread[j, k] = s[j, k]
-        log_z[i] = sites_from_nothing(m, s, alpha, beta, _SWEEPS, _TOLERANCE, work)
+        log_z[i] = settle_sites(m, s, alpha, beta, _SWEEPS, _TOLERANCE, work)
         information[i] = _divergence(differences, spread, alpha, beta, room, side)
 
 
