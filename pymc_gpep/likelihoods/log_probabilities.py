@@ -51,7 +51,6 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
     op, *others = _parts(variable)
     if isinstance(op, CensoredRV):
         distribution, lower, upper = others
-        upper, lower = _clipped(upper), _clipped(lower)
         above, below = pt.ge(value, upper), pt.le(value, lower)
         # Where nothing is censored, bounds stand apart, which have no derivative.
         beyond = log_above(distribution, _before(distribution, pt.switch(above, upper, value)))
@@ -62,7 +61,6 @@ def log_probability(variable: TensorVariable, value: TensorVariable) -> TensorVa
         distribution, lower, upper = others
         between = _before(distribution, _bound(lower)), _bound(upper)
         inside = log_probability(distribution, value) - _log_between(distribution, *between, value)
-        upper, lower = _clipped(upper), _clipped(lower)
         return cast(TensorVariable, pt.switch(pt.gt(value, upper) | pt.lt(value, lower), np.nan, inside))
     return cast(TensorVariable, pm.logp(variable, value, warn_rvs=False))
 
@@ -85,7 +83,7 @@ def bounds(variable: TensorVariable) -> list[TensorVariable]:
 def censored_sides(variable: TensorVariable, value: TensorVariable) -> TensorVariable:
     """Return 1 for values at the upper bound of a censored variable, −1 for those at the lower one, 0 for others."""
     _, _, lower, upper = _parts(variable)
-    above, below = pt.ge(value, _clipped(upper)), pt.le(value, _clipped(lower))
+    above, below = pt.ge(value, upper), pt.le(value, lower)
     return cast(TensorVariable, pt.switch(above, 1.0, pt.switch(below, -1.0, 0.0)))
 
 
@@ -98,8 +96,8 @@ def log_below(distribution: TensorVariable, value: TensorVariable) -> TensorVari
             below = _before(base, _bound(lower))
             whole = _log_between(base, below, _bound(upper), value)
             part = _log_between(base, below, value, value) - whole
-            found = pt.switch(pt.ge(value, _clipped(upper)), 0.0, part)
-            return cast(TensorVariable, pt.switch(pt.lt(value, _clipped(lower)), -np.inf, found))
+            found = pt.switch(pt.ge(value, upper), 0.0, part)
+            return cast(TensorVariable, pt.switch(pt.lt(value, lower), -np.inf, found))
         case NormalRV():
             mu, sigma = others
             return _log_normal_above((mu - value) / sigma)
@@ -122,8 +120,8 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
             base, lower, upper = others
             whole = _log_between(base, _before(base, _bound(lower)), _bound(upper), value)
             part = _log_between(base, value, _bound(upper), value) - whole
-            found = pt.switch(pt.lt(value, _clipped(lower)), 0.0, part)
-            return cast(TensorVariable, pt.switch(pt.ge(value, _clipped(upper)), -np.inf, found))
+            found = pt.switch(pt.lt(value, lower), 0.0, part)
+            return cast(TensorVariable, pt.switch(pt.ge(value, upper), -np.inf, found))
         case NormalRV():
             mu, sigma = others
             return _log_normal_above((value - mu) / sigma)
@@ -159,20 +157,22 @@ def log_above(distribution: TensorVariable, value: TensorVariable) -> TensorVari
 
 
 def _parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op, and variables
-    """The Op of a random variable and its parameters; the distribution and bounds where it has bounds."""
+    """The Op of a random variable and its parameters; the distribution and finite bounds where it has bounds."""
     node = variable.owner
     while isinstance(node.op, SpecifyShape):
         node = node.inputs[0].owner
     op = node.op
     match op:
         case CensoredRV():
-            return [op, *node.inputs[:3]]
+            distribution, *ends = node.inputs[:3]
+            return [op, distribution, *map(_clipped, ends)]
         case TruncatedNormalRV():
-            mu, sigma, lower, upper = op.dist_params(node)
-            return [op, pm.Normal.dist(mu, sigma), lower, upper]
+            mu, sigma, *ends = op.dist_params(node)
+            return [op, pm.Normal.dist(mu, sigma), *map(_clipped, ends)]
         case TruncatedRV():
             *inputs, lower, upper = node.inputs
-            return [op, op.base_rv_op.make_node(*inputs).default_output(), lower, upper]
+            base = op.base_rv_op.make_node(*inputs).default_output()
+            return [op, base, _clipped(lower), _clipped(upper)]
         case RandomVariable():
             return [op, *op.dist_params(node)]
         case SymbolicRandomVariable() if op.extended_signature is not None:
@@ -181,13 +181,14 @@ def _parts(variable: TensorVariable) -> list:  # type: ignore[type-arg]  # an Op
 
 
 def _bound(bound: TensorVariable) -> TensorVariable | None:
-    """A bound in numbers that solvers take, or None for a constant infinite one."""
-    if isinstance(bound, TensorConstant) and np.isinf(bound.data).all():
-        return None
-    return _clipped(bound)
+    """A bound, or None for a constant one that was infinite."""
+    return None if isinstance(bound, TensorConstant) and (np.abs(bound.data) >= _FAR).all() else bound
 
 
 def _clipped(bound: TensorVariable) -> TensorVariable:
+    """A bound in numbers that solvers take."""
+    if isinstance(bound, TensorConstant):
+        return pt.constant(np.clip(bound.data.astype("float64"), -_FAR, _FAR))
     return cast(TensorVariable, pt.clip(bound.astype("float64"), -_FAR, _FAR))
 
 
