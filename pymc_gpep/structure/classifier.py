@@ -142,6 +142,12 @@ class GPClassifier(LatentPrior):
         return self.prior.hyperparameters
 
     @property
+    def learned_parameters(self) -> list[TensorVariable]:
+        """Hyperparameters that parameters of the likelihood depend on."""
+        behind = set(ancestors([self.parameters]))
+        return [each for each in self.hyperparameters if each in behind]
+
+    @property
     def held(self) -> tuple[TensorVariable, ...]:
         """See `LatentPrior`."""
         return self.prior.held

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
-from pytensor.graph.traversal import ancestors
 
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
@@ -110,7 +109,7 @@ def _not_by_inducing(classifier: GPClassifier) -> str:
     """Return what inducing inputs do not do that a model needs, in words; empty if they fit it."""
     if not SparseEP.approximates(classifier.likelihood_model):
         return f"fits a {classifier.kind} likelihood"
-    if set(classifier.hyperparameters).intersection(ancestors([classifier.parameters])):
+    if classifier.learned_parameters:
         return "learns parameters of a likelihood"
     try:
         by_inducing(classifier)

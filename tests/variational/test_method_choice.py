@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
 
 import pymc_gpep as gpep
@@ -23,8 +22,7 @@ def classifier(n, c, likelihood=MultinomialProbitLikelihood):
         likelihood_model=likelihood(),
         effects=(),
         kind=likelihood.name,
-        hyperparameters=(),
-        parameters=pt.zeros((0, n)),
+        learned_parameters=[],
         prior=None,
     )
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from pytensor.graph.traversal import ancestors
-
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper.hyperparameters import Hyperparameters
@@ -152,9 +150,8 @@ class Plan(ABC):
     def check_numbers(given: FitTask) -> None:
         """Refuse a likelihood whose parameters depend on hyperparameters, for methods that hold them."""
         classifier = given.classifier
-        free = set(classifier.hyperparameters).intersection(ancestors([classifier.parameters]))
-        if free:
-            named = ", ".join(sorted(repr(each.name) for each in free))
+        if learned := classifier.learned_parameters:
+            named = ", ".join(sorted(repr(each.name) for each in learned))
             raise NotImplementedError(
                 f"method={given.method!r} holds the parameters of a {classifier.kind} likelihood, but they depend on "
                 f'{named}. Make them numbers, or take method="{classifier.likelihood_model.method}", which learns them.'
