@@ -4,8 +4,8 @@
     python -m benchmarks.coming_from --data FOLDER --only cattle
 
 FOLDER has `cbpp.csv`, `smooth.csv` and `estimates.json`, the estimates of lme4 and mgcv with their seconds on another
-machine: R is not run here. All else is run. Seconds are those of a second run in the process, but for NUTS, which is
-run once, with what it compiles.
+machine: R is not run here. All else is run. Seconds are those of a second run in the process. NUTS is run once, and
+its seconds have compiling in them.
 
 `cattle`: ill cattle of fifteen herds in four periods, a binomial response with a level of each herd. The table has the
 level of the first period and the coefficient of the last, each with its standard deviation or error, and the standard

@@ -24,6 +24,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 Arrays = dict[str, np.ndarray]
 
+_OF_RUN = "seconds", "commit"  # what each result says of itself
+
 THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 PLACES = ("data", "folder", "python")  # arguments that say where something is, which does not change what it is
@@ -146,6 +148,11 @@ def _end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+
+
+def returned(arrays: Arrays) -> Arrays:
+    """Return what the function of a cell returned, without what is known of its run."""
+    return {key: values for key, values in arrays.items() if key not in _OF_RUN}
 
 
 def _commit() -> str:

@@ -17,7 +17,7 @@ import pymc as pm
 import pymc_gpep as gpep
 from benchmarks.command import run
 from benchmarks.common import read_csv
-from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.paper.data import folds
 from pymc_gpep.fits.fit import Fit
 from pymc_gpep.hyper import hyper_method
@@ -159,7 +159,7 @@ class Priors(Experiment):
 def joined(parts: Sequence[Arrays]) -> Arrays:
     """The folds of several cells; of the starts, those that all of them have."""
     starts = min(part["log_posterior"].shape[1] for part in parts)
-    keys = [key for key in parts[0] if parts[0][key].ndim and all(key in part for part in parts)]
+    keys = [key for key in returned(parts[0]) if all(key in part for part in parts)]
     return {
         key: np.concatenate([part[key][:, :starts] if part[key].ndim > 1 else part[key] for part in parts])
         for key in keys

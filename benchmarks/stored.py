@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.experiment import Arrays, Experiment
+from benchmarks.experiment import Arrays, Experiment, returned
 
 FOLDER = Path(__file__).parents[1] / "docs" / "figures"
 
@@ -21,7 +21,7 @@ DIGITS = 6
 def store(
     paper: str, name: str, experiment: Experiment, found: Mapping[str, Arrays], only: Sequence[str], folder: Path
 ) -> Path:
-    """Write what the picture of an experiment needs, and which commits computed it.
+    """Write the numbers that the picture of an experiment needs, and which commits computed them.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def store(
     experiment : Experiment
         What is drawn.
     found : mapping
-        What its cells returned, by name.
+        Results of its cells, by name.
     only : sequence of str
         Patterns of the cells that were asked for; others are left out.
     folder : Path
@@ -53,7 +53,7 @@ def store(
             f"Results of {name} were computed by code of no commit ({', '.join(bad)}): commit, and run again."
         )
     pictured = {
-        cell: {key: _short(values) for key, values in arrays.items() if key not in ("seconds", "commit")}
+        cell: {key: _short(values) for key, values in returned(arrays).items()}
         for cell, arrays in experiment.pictured(found).items()
     }
     chosen = "" if tuple(only) == ("*",) else f" --only {shlex.join(only)}"
@@ -74,7 +74,7 @@ def stored(folder: Path = FOLDER) -> list[tuple[str, str]]:
 
 
 def read(paper: str, name: str, folder: Path = FOLDER) -> dict[str, Any]:
-    """What was stored of an experiment, `found` as arrays."""
+    """Return the record of an experiment, `found` as arrays."""
     record = json.loads((folder / f"{paper}.{name}.json").read_text())
     found = {cell: {key: np.asarray(x) for key, x in arrays.items()} for cell, arrays in record["found"].items()}
     return record | {"found": found}
@@ -85,7 +85,7 @@ def picture(paper: str, name: str) -> Figure:
     experiment: Experiment = importlib.import_module(f"benchmarks.{paper}.{name}").EXPERIMENT
     figure = experiment.draw(read(paper, name)["found"])
     if figure is None:
-        raise ValueError(f"What is stored of {name} is not enough for its picture: store it again.")
+        raise ValueError(f"The file of {name} is not enough for its picture: store it again.")
     return figure
 
 

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from benchmarks.binary_paper.covariances import COVARIANCES, JITTER, Pairs
 from benchmarks.binary_paper.methods import EVERY, LINKS
 from benchmarks.binary_paper.regimes import LABELS, REGIMES, covariance, effective, exact
-from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from pymc_gpep.plots.contours import draw_gaussian
 from pymc_gpep.plots.style import NEUTRAL
 
@@ -110,7 +110,7 @@ class Figures2To5(Experiment):
             if likelihood not in found:
                 continue
             cell = found[likelihood]
-            record[likelihood] = {name: values.tolist() for name, values in cell.items() if name != "seconds"}
+            record[likelihood] = {name: values.tolist() for name, values in returned(cell).items()}
             lines += [f"## {likelihood}", "", f"| regime | exact | {' | '.join(METHODS)} |"]
             lines.append("| --- " * (2 + len(METHODS)) + "|")
             lines += [f"| {regime} | {' | '.join(_row(cell, i))} |" for i, regime in enumerate(REGIMES)]

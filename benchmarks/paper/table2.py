@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 import pymc_gpep as gpep
 from benchmarks.common import best_time
-from benchmarks.experiment import Arrays, Cell, Experiment
+from benchmarks.experiment import Arrays, Cell, Experiment, returned
 from benchmarks.solver import floor, problem
 from pymc_gpep.approximations import Approximator
 from pymc_gpep.plots.style import LINE_STYLES, MARKERS, colours
@@ -177,7 +177,7 @@ def all_times(found: Mapping[str, Arrays]) -> list[dict[str, float]]:
 
 def times_of(found: Mapping[str, Arrays], method: str) -> list[dict[str, float]]:
     """What was measured of a method, by n and c."""
-    arrays = {name: values for name, values in found.get(method, {}).items() if np.ndim(values)}
+    arrays = returned(found.get(method, {}))
     return [dict(zip(arrays, map(float, row), strict=True)) for row in zip(*arrays.values(), strict=True)]
 
 

@@ -305,7 +305,7 @@ class Batched(Experiment):
         rate = f"rate {self.rate:g}{', falling to 0' if self.falls else ''}"
         lines += ["", f"{self.note} M = {INDUCING} for each class, or as many as rows, and batches of {BATCH}, where "
                   f"no others are named; Adam, {rate}. Seconds of the processor, compiling included, predictions "
-                  f"not. Label noise of {EPSILON:g} is in the probabilities alone, but for the step."]  # fmt: skip
+                  f"not. Label noise of {EPSILON:g} is in the probabilities alone, except with the step."]  # fmt: skip
         return record, "\n".join(lines)
 
     def draw(self, found: Mapping[str, Arrays]) -> Figure | None:
