@@ -1,4 +1,4 @@
-"""What the page of known differences says of PyMC: where a test fails, PyMC is mended, and the page is out."""
+"""Claims of the page of known differences. Where a test fails, PyMC is mended, and the page is out of date."""
 
 import numpy as np
 import pymc as pm
