@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from pymc_gpep.gaussians.posteriors import POSTERIORS
+from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
+from pymc_gpep.likelihoods.likelihood import Likelihood
 
 ROOT = Path(__file__).parents[1]
 MODULES = sorted((ROOT / "pymc_gpep").rglob("*.py"))
@@ -116,6 +119,25 @@ def test_imports_go_one_way():
     assert upwards == []
 
 
+def test_modules_import_each_other_in_no_circle():
+    """Imports inside functions and for type checkers count as well.
+
+    Modules that need no other are taken away, then those that no other needs; what stays is in a circle.
+    """
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in MODULES}
+    needs = {}
+    for name, path in modules.items():
+        module = ast.parse(path.read_text())
+        froms = [node for node in ast.walk(module) if isinstance(node, ast.ImportFrom)]
+        named = [f"{node.module}.{alias.name}" for node in froms for alias in node.names]
+        needs[name] = {other for other, _ in imports(module)}.union(named) & modules.keys() - {name}
+    while free := [name for name, others in needs.items() if not others & needs.keys()]:
+        needs = {name: others for name, others in needs.items() if name not in free}
+    while idle := needs.keys() - set().union(*needs.values()):
+        needs = {name: others for name, others in needs.items() if name not in idle}
+    assert sorted(needs) == []
+
+
 def test_rooms_stand_on_at_most_ten_floors():
     """Each room stands one floor above the highest one that it imports from."""
     below = {name: set() for name in ROOMS}
@@ -181,16 +203,66 @@ def test_only_what_is_slow_to_import_is_imported_late():
     assert late == []
 
 
+def named_types(module: ast.AST) -> dict[ast.expr, int]:
+    """Types that `isinstance`, `issubclass` and comparisons with `type(...)` of a module name, and the lines where."""
+    found = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in {"isinstance", "issubclass"}:
+            found[node.args[1]] = node.lineno
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+            if any(isinstance(side, ast.Call) and getattr(side.func, "id", "") == "type" for side in sides):
+                found |= dict.fromkeys(sides, node.lineno)
+        if isinstance(node, ast.MatchClass):
+            found[node.cls] = node.lineno
+    return found
+
+
+def classes_of(kind: type) -> set[str]:
+    """Names of classes of the package that are of a kind."""
+    below = kind.__subclasses__()
+    return {kind.__name__}.union(*map(classes_of, below)) if below else {kind.__name__}
+
+
+def asks_which(module: ast.AST, classes: set[str]) -> list[int]:
+    """Lines of a module that ask whether something is of one of these classes."""
+    asked = named_types(module)
+    return [line for types, line in asked.items() if {getattr(n, "id", "") for n in ast.walk(types)} & classes]
+
+
 def test_likelihoods_are_told_apart_by_their_contract_only():
-    names = {likelihood.name for likelihood in LIKELIHOODS}
-    room = ROOT / "pymc_gpep" / "likelihoods"
+    names, classes = {likelihood.name for likelihood in LIKELIHOODS}, classes_of(Likelihood)
+    assert {"ProbitLikelihood", "RobustMaxLikelihood", "LabelNoise"} <= classes
+    room, found = ROOT / "pymc_gpep" / "likelihoods", []
+    for path in (path for path in MODULES if room not in path.parents):
+        module = ast.parse(path.read_text())
+        compared = [node for node in ast.walk(module) if isinstance(node, ast.Compare | ast.MatchValue)]
+        lines = [
+            each.lineno
+            for each in compared
+            if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(each))
+        ]
+        found += [f"{path.relative_to(ROOT)}:{line}" for line in lines + asks_which(module, classes)]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["isinstance(one, ProbitLikelihood)", "type(one) is ProbitLikelihood", "issubclass(kind, A | ProbitLikelihood)"],
+)
+def test_questions_which_class_something_is_are_seen(code):
+    assert asks_which(ast.parse(code), {"ProbitLikelihood"}) == [1]
+    assert asks_which(ast.parse(code), {"LogitLikelihood"}) == []
+
+
+def test_priors_are_told_apart_where_they_are_made_alone():
+    classes = classes_of(Prior)
+    assert {prior.__name__ for prior, _ in POSTERIORS} <= classes
     found = [
-        f"{path.relative_to(ROOT)}:{compared.lineno}"
+        f"{path.relative_to(ROOT)}:{line}"
         for path in MODULES
-        if room not in path.parents
-        for compared in ast.walk(ast.parse(path.read_text()))
-        if isinstance(compared, ast.Compare | ast.MatchValue)
-        if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(compared))
+        if room(".".join(path.relative_to(ROOT).with_suffix("").parts)) != "gaussians"
+        for line in asks_which(ast.parse(path.read_text()), classes)
     ]
     assert found == []
 

@@ -1,8 +1,8 @@
 """The approximations by name, and which of them fits a likelihood."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from dataclasses import Field, fields
+from typing import Any, ClassVar, Protocol
 
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.ep import EP
@@ -31,9 +31,6 @@ from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.argument_types import plain
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
-
-if TYPE_CHECKING:
-    from pymc_gpep.approximations.ivm import IVM
 
 __all__ = ["APPROXIMATIONS", "METHODS", "SPARSE_APPROXIMATIONS", "approximator", "check_fits", "with_options"]
 
@@ -130,7 +127,14 @@ def _refusal(method: str, fits: Callable[[Likelihood], bool], likelihood: Likeli
     )
 
 
-def with_options[A: Approximator | SparseApproximation | IVM](
+class _Options(Protocol):
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    name: ClassVar[str]
+
+    def __init__(self, **options: Any) -> None: ...
+
+
+def with_options[A: _Options](
     kind: type[A], options: Mapping[str, Any], besides: str = "", others: Collection[str] = ()
 ) -> A:
     """An approximation with its options; a TypeError, as of `approximator`, if one of them is not its own."""

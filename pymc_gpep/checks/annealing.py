@@ -21,10 +21,10 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.ellipse import elliptical_slice
-from pymc_gpep.gaussians.normals_prior import NormalsPrior
 from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.posteriors import sampled_posterior
 from pymc_gpep.gaussians.prior import Prior
-from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled
+from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.hyper.weights import Estimate
 
 __all__ = [
@@ -67,19 +67,11 @@ def posterior_base(posterior: Posterior[Any], prior: Sampled | None = None) -> B
     prior : DensePrior or NormalsPrior, optional
         The prior of what is sampled, where that is not latent values.
     """
-    if isinstance(prior, NormalsPrior):
-        whitening = NormalsWhitening(prior, posterior.sites)
-        centre, normals = whitening.centre, prior
-        return Base(
-            mean=centre,
-            draw=lambda rng, count: np.stack([whitening.latent(z) for z in normals.draw(rng, count)]) - centre,
-            log_sites=lambda x: float(posterior.relative_site_log_density(normals.moved(x))),
-            log_normaliser=posterior.relative_log_normaliser,
-        )
+    mean, draw, values = sampled_posterior(posterior, prior)
     return Base(
-        mean=posterior.mean,
-        draw=lambda rng, count: posterior.draw(rng, count) - posterior.mean,
-        log_sites=lambda x: float(posterior.relative_site_log_density(x)),
+        mean=mean,
+        draw=draw,
+        log_sites=lambda x: float(posterior.relative_site_log_density(values(x))),
         log_normaliser=posterior.relative_log_normaliser,
     )
 

@@ -1,5 +1,8 @@
 """The posteriors by the forms of prior and sites that they are of."""
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from pymc_gpep.array_types import Array
@@ -10,6 +13,7 @@ from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
+from pymc_gpep.gaussians.posterior import Posterior
 from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import Prior
@@ -19,7 +23,16 @@ from pymc_gpep.gaussians.signed import SignedPosterior, SignedRowPosterior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.gaussians.whitening import NormalsWhitening, Sampled, Whitening
 
-__all__ = ["POSTERIORS", "make_posterior", "posterior_class", "posterior_of", "whitening_of", "whitens"]
+__all__ = [
+    "POSTERIORS",
+    "SampledPosterior",
+    "make_posterior",
+    "posterior_class",
+    "posterior_of",
+    "sampled_posterior",
+    "whitening_of",
+    "whitens",
+]
 
 
 POSTERIORS: dict[tuple[type[Prior], SiteForm], type[DensePosterior]] = {
@@ -101,3 +114,26 @@ def whitening_of(prior: Sampled, sites: Sites) -> Whitening:
     if sites.form in _SCALAR:
         sites = type(sites)(np.maximum(sites.precision, 0.0), sites.location)
     return NormalsWhitening(prior, sites) if isinstance(prior, NormalsPrior) else posterior_of(prior, sites).whitening()
+
+
+class SampledPosterior(NamedTuple):
+    """The posterior of what samplers move: latent values, or the standard normals that they are made of."""
+
+    mean: Array
+    """Its mean, (c, n) or (1, q)."""
+    draw: Callable[[np.random.Generator, int], Array]
+    """Draws (count, c, n) or (count, 1, q), less the mean."""
+    values: Callable[[Array], Array]
+    """Latent values less their prior mean (c, n), of what is sampled less its prior mean."""
+
+
+def sampled_posterior(posterior: Posterior[Any], prior: Sampled | None = None) -> SampledPosterior:
+    """Return the posterior of what a prior is of, given the posterior of latent values; that one without a prior."""
+    if isinstance(prior, NormalsPrior):
+        normals, whitening = prior, NormalsWhitening(prior, posterior.sites)
+
+        def draw(rng: np.random.Generator, count: int) -> Array:
+            return np.stack([whitening.latent(z) for z in normals.draw(rng, count)]) - whitening.centre
+
+        return SampledPosterior(whitening.centre, draw, normals.moved)
+    return SampledPosterior(posterior.mean, lambda rng, count: posterior.draw(rng, count) - posterior.mean, lambda x: x)

@@ -21,8 +21,11 @@ __all__ = [
     "DifferenceQuadrature",
     "GaussianAverage",
     "IndependentQuadrature",
+    "LargestUtility",
+    "LogisticResponse",
     "MixedDifferenceFactors",
     "NoisyDifferenceFactors",
+    "NormalResponse",
     "PairFactors",
     "ParameterSlopes",
     "PlainDensity",
@@ -235,3 +238,24 @@ class ParameterSlopes(NamedTuple):
     """`(mean, variance, y, parameters, out)`: those of `GaussianAverage`'s h at fixed moments, written (p, n)."""
     average_log: Kernel
     """`(mean, variance, y, parameters, out)`: those of `AverageLogDensity`'s g at fixed moments, written (p, n)."""
+
+
+# Densities that graphs of batches write down themselves.
+
+
+class NormalResponse(NamedTuple):
+    """p(y | f) = Φ((2y − 1) f) of one latent value."""
+
+
+class LogisticResponse(NamedTuple):
+    """p(y | f) = 1 / (1 + exp(−(2y − 1) f)) of one latent value."""
+
+
+class LargestUtility(NamedTuple):
+    """The probability that the class has the largest utility, latent values with independent normal noise.
+
+    A likelihood with parameters has one, the part ε of labels that are drawn from all classes alike.
+    """
+
+    noise: float
+    """Variance of the noise of a utility."""

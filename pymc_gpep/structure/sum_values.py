@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import numpy as np
 import pytensor.tensor as pt
@@ -20,10 +20,9 @@ from pymc_gpep.solvers.coefficients import Composed, coefficients
 from pymc_gpep.structure.affine_variables import at_zero, slopes_of
 from pymc_gpep.structure.interpreted import graph_function, without_c_compiler
 from pymc_gpep.structure.recipes import Recipe
+from pymc_gpep.structure.row_parts import RowParts
+from pymc_gpep.structure.row_sum import RowSum
 from pymc_gpep.structure.sampled_values import SampledValues
-
-if TYPE_CHECKING:
-    from pymc_gpep.structure.latent_sum import LatentSum
 
 __all__ = ["SumValues"]
 
@@ -36,6 +35,41 @@ _Undo = Callable[[Array, Array, np.random.Generator], Array]
 """Returns z, given r and T (size, d) of r = Tᵀz."""
 
 
+class SampledSum(RowSum, Protocol):
+    """A sum of effects and of values of Gaussian processes, with its prior moments."""
+
+    @property
+    def recipes(self) -> dict[TensorVariable, Recipe]:
+        """The integrated variables outside of processes, and what they are made of."""
+
+    @property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the processes, (points,) or (outputs, points)."""
+
+    def mean(self) -> TensorVariable:
+        """Return the prior mean, (c, n)."""
+
+    def roots(self) -> TensorVariable:
+        """Return the coefficients of all standard normals, (c, n, q)."""
+
+    def supported(self) -> TensorVariable | None:
+        """Return whether hyperparameters are where the model has a density; None where they always are."""
+
+    def row_parts(self, data: Mapping[Variable, Variable]) -> RowParts | None:
+        """Return coefficients of rows apart from those of parts; None where they are not apart."""
+
+    def by_parts(
+        self,
+        outputs: Sequence[TensorVariable],
+        z: TensorVariable,
+        values: Sequence[TensorVariable],
+        free: Mapping[TensorVariable, TensorVariable] | None = None,
+        *,
+        seen: bool = False,
+    ) -> list[TensorVariable]:
+        """Return expressions in terms of the normals of recipes, and of values of processes; see `LatentSum`."""
+
+
 class SumValues(SampledValues):
     """x is the standard normals z (1, q) of a sum.
 
@@ -44,12 +78,12 @@ class SumValues(SampledValues):
 
     Parameters
     ----------
-    prior : LatentSum
+    prior : SampledSum
     data : mapping
         Data of the model → constants that take their place.
     """
 
-    def __init__(self, prior: "LatentSum", data: Mapping[Variable, Variable]) -> None:
+    def __init__(self, prior: SampledSum, data: Mapping[Variable, Variable]) -> None:
         self._sum, self.data = prior, data
         self.shape = 1, prior.n_normals
         self._apart = prior.row_parts(data)

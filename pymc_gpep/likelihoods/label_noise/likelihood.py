@@ -27,8 +27,6 @@ class LabelNoise(OneFunctionPerClass, ABC):
     has_parameters: ClassVar[bool] = True
     log_concave: ClassVar[bool] = False
     largest_precision: ClassVar[float]
-    noise: ClassVar[float]
-    """Variance of what is added to latent values before the largest of them is looked for."""
 
     @abstractmethod
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:

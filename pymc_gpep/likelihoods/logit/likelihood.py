@@ -12,6 +12,7 @@ from pymc_gpep.kernels.scalar import logit
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
+    LogisticResponse,
     QuadraticBound,
     ScalarDensity,
 )
@@ -35,6 +36,7 @@ class LogitLikelihood(TwoClasses):
         GaussianAverage(logit.average),
         AverageLogDensity(logit.average_log),
         QuadraticBound(logit.bound),
+        LogisticResponse(),
     )
 
     def link(self, f: Array) -> Array:

@@ -33,6 +33,7 @@ from pymc_gpep.likelihoods.local_computations import (
     DifferenceFactors,
     DifferenceQuadrature,
     IndependentQuadrature,
+    LargestUtility,
     NoisyDifferenceFactors,
     PairFactors,
     PointAverage,
@@ -82,6 +83,7 @@ class MultinomialProbitLikelihood(OneFunctionPerClass):
         RoughDensity(rough_log_likelihood),
         UtilityBound(bound_terms),
         Utilities(draw_in_cone),
+        LargestUtility(1.0),
     )
 
     def read(self, variable: TensorVariable, latents: Collection[Variable] = ()) -> Reading | None:

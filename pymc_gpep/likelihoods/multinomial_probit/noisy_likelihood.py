@@ -14,7 +14,13 @@ from pymc_gpep.kernels.methods.noisy_labels import noisy_probit_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.kernels.sampling.cone import draw_in_cone
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointAverage, PointFactor, Utilities
+from pymc_gpep.likelihoods.local_computations import (
+    LargestUtility,
+    MixedDifferenceFactors,
+    PointAverage,
+    PointFactor,
+    Utilities,
+)
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import (
     INNER_SWEEPS,
     INNER_TOLERANCE,
@@ -36,13 +42,13 @@ class NoisyMultinomialProbitLikelihood(LabelNoise):
     written: ClassVar[str] = "gpep.MultinomialProbit(..., epsilon=...)"
     ways: ClassVar[tuple[str, ...]] = MultinomialProbitLikelihood.ways
     largest_precision: ClassVar[float] = MultinomialProbitLikelihood.largest_precision
-    noise: ClassVar[float] = 1.0
     distributions: ClassVar[tuple[type[Op], ...]] = (NoisyMultinomialProbitRV,)
     local: ClassVar[tuple[object, ...]] = (
         MixedDifferenceFactors(nested_label_noise_update),
         PointFactor(noisy_probit_derivatives),
         PointAverage(noisy_probit_average),
         Utilities(draw_in_cone),
+        LargestUtility(1.0),
     )
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:

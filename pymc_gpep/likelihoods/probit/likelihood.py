@@ -18,6 +18,7 @@ from pymc_gpep.likelihoods.likelihood import Reading
 from pymc_gpep.likelihoods.local_computations import (
     AverageLogDensity,
     GaussianAverage,
+    NormalResponse,
     QuadraticBound,
     ScalarDensity,
     Utilities,
@@ -44,6 +45,7 @@ class ProbitLikelihood(TwoClasses):
         AverageLogDensity(probit.average_log),
         QuadraticBound(probit.bound),
         Utilities(draw_by_sign),
+        NormalResponse(),
     )
 
     def log_probability(self, value: TensorVariable, reading: Reading) -> TensorVariable:

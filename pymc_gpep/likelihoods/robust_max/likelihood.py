@@ -13,7 +13,7 @@ from pymc_gpep.kernels.methods.factor_derivatives import step_pair_derivatives
 from pymc_gpep.kernels.methods.noisy_labels import noisy_step_derivatives
 from pymc_gpep.kernels.moments.inner_ep import tilted_log_normaliser
 from pymc_gpep.likelihoods.label_noise.likelihood import LabelNoise
-from pymc_gpep.likelihoods.local_computations import PairFactors, PointAverage, PointFactor
+from pymc_gpep.likelihoods.local_computations import LargestUtility, PairFactors, PointAverage, PointFactor
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import INNER_SWEEPS, INNER_TOLERANCE
 from pymc_gpep.likelihoods.multinomial_probit.predictive import class_probabilities
 from pymc_gpep.likelihoods.robust_max.distribution import RobustMaxRV
@@ -34,13 +34,13 @@ class RobustMaxLikelihood(LabelNoise):
     written: ClassVar[str] = "gpep.RobustMax"
     ways: ClassVar[tuple[str, ...]] = ("orthant",)
     largest_precision: ClassVar[float] = np.inf
-    noise: ClassVar[float] = 0.0
     fixes_scale: ClassVar[bool] = False
     distributions: ClassVar[tuple[type[Op], ...]] = (RobustMaxRV,)
     local: ClassVar[tuple[object, ...]] = (
         PointFactor(noisy_step_derivatives),
         PairFactors(step_pair_derivatives),
         PointAverage(noisy_step_average),
+        LargestUtility(0.0),
     )
 
     def log_density_without(self, f: Array, observed: NDArray[np.int64]) -> Array:

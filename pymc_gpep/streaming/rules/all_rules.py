@@ -2,16 +2,15 @@
 
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.streaming.rules.label_noise import ExpectedLogLabelNoise, LabelNoiseNormaliser
 from pymc_gpep.streaming.rules.one_function import (
     ExpectedLogLogit,
     ExpectedLogProbit,
     LogitNormaliser,
     ProbitNormaliser,
 )
-from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers, StepPairNormalisers
+from pymc_gpep.streaming.rules.pairs import ExpectedLogPairs, PairNormalisers
 from pymc_gpep.streaming.rules.rule import Rule
-from pymc_gpep.streaming.rules.whole_point import WholePointNormaliser
+from pymc_gpep.streaming.rules.whole_point import ExpectedLogLabelNoise, WholePointNormaliser
 
 __all__ = ["RULES", "rule_for"]
 
@@ -20,8 +19,6 @@ RULES: tuple[type[Rule], ...] = (
     PairNormalisers,
     ProbitNormaliser,
     LogitNormaliser,
-    LabelNoiseNormaliser,
-    StepPairNormalisers,
     ExpectedLogPairs,
     ExpectedLogProbit,
     ExpectedLogLogit,

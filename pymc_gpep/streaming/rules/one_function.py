@@ -10,8 +10,7 @@ from pytensor.tensor.variable import TensorVariable
 from pymc_gpep.approximations.site_rules.one_function import OneFunctionSite
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
-from pymc_gpep.likelihoods.probit.likelihood import ProbitLikelihood
+from pymc_gpep.likelihoods.local_computations import LogisticResponse, NormalResponse
 from pymc_gpep.solvers.batch_sites import PointKernel, probit_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.log_concave import window
@@ -38,7 +37,7 @@ class ProbitNormaliser(_OfOneFunction):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, ProbitLikelihood)
+        return likelihood.offers(NormalResponse)
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         scale = _sign(labels) / pt.sqrt(1.0 + variance[:, 0])
@@ -57,7 +56,7 @@ class LogitNormaliser(_OfOneFunction):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, LogitLikelihood)
+        return likelihood.offers(LogisticResponse)
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         sign, m, deviation = _sign(labels), mean[:, 0], pt.sqrt(variance[:, 0])
@@ -112,7 +111,7 @@ class ExpectedLogProbit(_ExpectedLog):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, ProbitLikelihood)
+        return likelihood.offers(NormalResponse)
 
     def log_response(self, f: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
         return log_ndtr(f), hazard(f)
@@ -123,7 +122,7 @@ class ExpectedLogLogit(_ExpectedLog):
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, LogitLikelihood)
+        return likelihood.offers(LogisticResponse)
 
     def log_response(self, f: TensorVariable) -> tuple[TensorVariable, TensorVariable]:
         return -pt.softplus(-f), pt.sigmoid(-f)

@@ -1,6 +1,7 @@
 """The paper's factors: the observed class against each other class."""
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 import pytensor.tensor as pt
@@ -10,25 +11,37 @@ from pymc_gpep.approximations.site_rules.pairs import Pairs
 from pymc_gpep.approximations.site_rules.site_rule import SiteRule
 from pymc_gpep.array_types import Array
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
-from pymc_gpep.likelihoods.robust_max.likelihood import RobustMaxLikelihood
+from pymc_gpep.likelihoods.local_computations import LargestUtility
 from pymc_gpep.solvers.batch_sites import PointKernel, pair_kernel
 from pymc_gpep.streaming.graph_functions import hazard, log_ndtr
 from pymc_gpep.streaming.rules.rule import PointTerms, Rule
 
-__all__ = ["ExpectedLogPairs", "PairNormalisers", "StepPairNormalisers"]
+__all__ = ["ExpectedLogPairs", "PairNormalisers"]
 
 
+@dataclass(frozen=True)
 class _OfPairs(Rule):
-    """∏_k Φ((f_y − f_k) / √2), k ≠ y; the sites on f_y come first, then those on the f_k."""
+    """∏_k Φ((f_y − f_k) / √2), k ≠ y; the sites on f_y come first, then those on the f_k.
+
+    The factors are Θ(f_y − f_k) where utilities have no noise. Label noise is left out, as in the paper.
+
+    Attributes
+    ----------
+    noise : float
+        Variance of the noise of a difference that is no part of latent values.
+    """
+
+    noise: float
 
     expresses: ClassVar[type[SiteRule]] = Pairs
-    noise: ClassVar[float] = 2.0
-    """Variance of the noise of a difference that is no part of latent values."""
 
     @classmethod
     def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, MultinomialProbitLikelihood) and not likelihood.has_parameters
+        return likelihood.offers(LargestUtility) and Pairs.fits(likelihood)
+
+    @classmethod
+    def of(cls, likelihood: Likelihood) -> Self:
+        return cls(2.0 * likelihood.computation(LargestUtility).noise)
 
     def functions(self, labels: TensorVariable, c: int) -> TensorVariable:
         others = np.arange(c - 1)[None, :]
@@ -55,16 +68,6 @@ class PairNormalisers(_OfPairs):
         return pair_kernel(self.noise)
 
 
-class StepPairNormalisers(PairNormalisers):
-    """The same of Θ(f_y − f_k); the label noise of the step likelihood is left out, as in the paper."""
-
-    noise: ClassVar[float] = 0.0
-
-    @classmethod
-    def fits(cls, likelihood: Likelihood) -> bool:
-        return isinstance(likelihood, RobustMaxLikelihood)
-
-
 class ExpectedLogPairs(_OfPairs):
     """By a fixed rule of quadrature in each difference, and its own derivatives.
 
@@ -72,6 +75,11 @@ class ExpectedLogPairs(_OfPairs):
     """
 
     functional: ClassVar[str] = "expected log"
+
+    @classmethod
+    def fits(cls, likelihood: Likelihood) -> bool:
+        # The logarithm of a step has no average.
+        return super().fits(likelihood) and likelihood.computation(LargestUtility).noise > 0.0
 
     def terms(self, mean: TensorVariable, variance: TensorVariable, labels: TensorVariable) -> PointTerms:
         of_mean, of_variance = _differences(mean, variance)

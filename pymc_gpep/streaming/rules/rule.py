@@ -35,7 +35,7 @@ class Rule(ABC):
     """The factors."""
     functional: ClassVar[str]
     """Which functional: "log normaliser", log ∫ t(f) N(f) df, or "expected log", ∫ log t(f) N(f) df."""
-    log_concave: ClassVar[bool] = True
+    log_concave: bool = True
     """Whether factors are log-concave, so that no site has a precision below zero."""
 
     @classmethod
