@@ -7,10 +7,16 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import numpy as np
 import pytest
 
+from pymc_gpep.approximations.ep import EP
 from pymc_gpep.gaussians.posteriors import POSTERIORS
 from pymc_gpep.gaussians.prior import Prior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
@@ -177,6 +183,40 @@ def test_forms_of_priors_are_known_where_they_are_made_alone():
         if name.startswith("pymc_gpep.") and name.split(".")[-1] in forms
     ]
     assert found == []
+
+
+def files_that_run(call: Callable[[], Any]) -> set[str]:
+    """Files of the package whose code a call runs, with those of the kernels that its functions name."""
+    package, functions, kernels = str(ROOT / "pymc_gpep"), set(), []
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        if event == "call" and frame.f_code.co_filename.startswith(package):
+            functions.add(frame.f_code)
+            named = [frame.f_globals.get(name) for name in frame.f_code.co_names]
+            kernels.extend(value for value in [*named, *frame.f_locals.values()] if hasattr(value, "py_func"))
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    while kernels:
+        function = kernels.pop().py_func
+        if function.__code__ not in functions:
+            functions.add(function.__code__)
+            named = [function.__globals__.get(name) for name in function.__code__.co_names]
+            kernels += [value for value in named if hasattr(value, "py_func")]
+    return {str(Path(each.co_filename).relative_to(package)) for each in functions}
+
+
+def test_probit_ep_is_read_in_few_files():
+    y = np.arange(6) % 2
+    likelihood = next(each for each in LIKELIHOODS if each.name == "probit")
+    solve = partial(EP().solve, np.eye(6) + 0.5, np.zeros(6), y, likelihood=likelihood)
+    solve()  # kernels are compiled
+    files = files_that_run(solve)
+    assert {"approximations/ep.py", "solvers/scalar_ep.py", "kernels/scalar/probit.py"} <= files
+    assert len(files) <= 24, sorted(files)
 
 
 def brings(name: str) -> set[str]:

@@ -18,7 +18,7 @@ from pymc_gpep.checks.annealing import (
     prior_base,
     thermodynamic_estimate,
 )
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.weights import importance_estimate
 
 Array = np.ndarray

@@ -18,17 +18,16 @@ from scipy.special import log_expit, log_ndtr
 import pymc_gpep as gpep
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.approximations.limits import positive
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage
-from pymc_gpep.likelihoods.two_classes import TwoClasses
+from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem
+from pymc_gpep.solvers.prior_form import FunctionPosterior
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 
 Array = np.ndarray
 

@@ -13,7 +13,7 @@ from benchmarks.paper.data import Split
 from pymc_gpep.approximations import Solution
 from pymc_gpep.approximations.neighbours import Neighbours
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
-from pymc_gpep.likelihoods.two_classes import TwoClasses
+from pymc_gpep.likelihoods.one_function import TwoClasses
 
 Array = np.ndarray
 

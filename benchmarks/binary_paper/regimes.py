@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.binary_paper.methods import log_link
-from pymc_gpep.likelihoods.two_classes import TwoClasses
+from pymc_gpep.likelihoods.one_function import TwoClasses
 
 Array = np.ndarray
 

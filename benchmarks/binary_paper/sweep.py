@@ -15,7 +15,7 @@ from benchmarks.experiment import Arrays
 from benchmarks.paper.data import Split
 from pymc_gpep.comparison.evidence_grid import serpentine
 from pymc_gpep.comparison.held_out_scores import information
-from pymc_gpep.likelihoods.two_classes import TwoClasses
+from pymc_gpep.likelihoods.one_function import TwoClasses
 
 Array = np.ndarray
 

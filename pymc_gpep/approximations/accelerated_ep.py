@@ -8,7 +8,7 @@ import numpy as np
 from pymc_gpep.approximations.approximator import Approximator
 from pymc_gpep.approximations.limits import at_least, fraction, positive
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.ep_ladder import SCHEMES
+from pymc_gpep.solvers.accelerated_ep import SCHEMES
 
 __all__ = ["AcceleratedEP", "sites_between"]
 

@@ -12,17 +12,15 @@ from pymc_gpep.approximations.limits import check_limits
 from pymc_gpep.approximations.solution import Convergence, Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import make_posterior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.prior_form import Algebra, PriorForm
-from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, Problem
-from pymc_gpep.solvers.run import Outcome, from_start_or_cold, run
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Outcome, Problem, from_start_or_cold, run
 
 __all__ = ["Approximator", "Correction"]
 
@@ -116,7 +114,7 @@ class Approximator(ABC):
 
     @abstractmethod
     def solver(self, problem: Problem, start: Array, history: History, *, likelihood: Likelihood) -> Found:
-        """Solve from `start`, which is overwritten; see `pymc_gpep.solvers.run`."""
+        """Solve from `start`, which is overwritten; see `pymc_gpep.solvers.problem`."""
 
     @abstractmethod
     def start_size(self, n_functions: int, n_points: int) -> int:
@@ -248,7 +246,7 @@ class Approximator(ABC):
         form: type[PriorForm] = DenseForm,
         trusted: bool = False,
     ) -> Outcome:
-        """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.run`."""
+        """Run the solver on arrays of the right shapes, see `pymc_gpep.solvers.problem`."""
         likelihood = self._bound(likelihood, parameters)
         solver = partial(self.solver, likelihood=likelihood)
         return run(

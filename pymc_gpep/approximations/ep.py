@@ -13,10 +13,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, GaussianAverage, ParameterSlopes
-from pymc_gpep.solvers.ep_ladder import SCHEMES
-from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.accelerated_ep import SCHEMES
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_ep import scalar_ep
 
 __all__ = ["EP"]

@@ -8,13 +8,12 @@ from pymc_gpep.approximations.limits import at_least, positive
 from pymc_gpep.approximations.linear_response import factorial_response
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage, ParameterSlopes
 from pymc_gpep.solvers.factorial_variational import factorial_variational, without_points
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["FactorialVariational"]
 

@@ -11,13 +11,12 @@ from pymc_gpep.approximations.nested_ep import nested_factors
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.approximations.tilted_factors import TiltedFactors
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_ep import independent_ep
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["IEP"]
 

@@ -16,9 +16,9 @@ from pymc_gpep.approximations.selection.site_rules.row_site_rule import RowSiteR
 from pymc_gpep.approximations.selection.site_rules.row_site_rules import RULE_NAMES, rows_can_be_chosen, selection_rule
 from pymc_gpep.approximations.solution import Convergence
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, SiteForm, Sites
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood

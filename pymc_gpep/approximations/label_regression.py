@@ -9,9 +9,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.label_regression import label_regression
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["LabelRegression"]
 

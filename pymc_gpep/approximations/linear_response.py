@@ -10,7 +10,7 @@ import numpy as np
 
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.local_computations import (

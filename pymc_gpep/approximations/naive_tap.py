@@ -12,9 +12,8 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import GaussianAverage
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["NaiveTAP"]
 

@@ -13,10 +13,9 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceFactors
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.nested_ep import SCHEMES, nested_ep
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["NestedEP", "nested_factors"]
 

@@ -11,11 +11,10 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors
-from pymc_gpep.solvers.ep_ladder import SCHEMES
-from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.accelerated_ep import SCHEMES
 from pymc_gpep.solvers.nested_label_noise import nested_label_noise
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["NoisyNestedEP"]
 

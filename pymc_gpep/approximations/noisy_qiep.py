@@ -8,17 +8,16 @@ import numpy as np
 from pymc_gpep.approximations.noisy_nested_ep import NoisyNestedEP
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import make_posterior
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.kernels.methods.nested_label_noise import sites_of_differences
 from pymc_gpep.kernels.moments.full_sites import packed_size
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import MixedDifferenceFactors, PointFactor
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.independent_label_noise import independent_label_noise
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["NoisyQIEP"]
 

@@ -14,9 +14,8 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import DifferenceQuadrature
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.qep import full_qep, qep
 
 __all__ = ["QEP", "Rule", "quadrature_rule"]

@@ -12,9 +12,8 @@ from pymc_gpep.gaussians.sites import SiteForm
 from pymc_gpep.likelihoods.class_nodes import class_nodes
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import CoupledQuadrature
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.softmax_qep import softmax_qep
 
 __all__ = ["QEPSoftmax"]

@@ -7,12 +7,11 @@ from pymc_gpep.approximations.accelerated_bound import AcceleratedBound
 from pymc_gpep.approximations.linear_response import bound_response
 from pymc_gpep.approximations.solution import Solution
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import QuadraticBound
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.scalar_bound import bound_target, scalar_bound
 
 __all__ = ["QuadraticVB"]

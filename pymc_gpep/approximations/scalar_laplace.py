@@ -11,9 +11,8 @@ from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity, ParameterSlopes, ScalarDensity
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.prior_form import Algebra
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.smoothed_mode import smoothed_mode
 
 __all__ = ["ScalarLaplace"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.kernels.status import CONVERGED, MESSAGES
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.likelihoods.local_computations import AverageLogDensity

@@ -15,10 +15,9 @@ from pymc_gpep.approximations.sparse import Iterated, SparseApproximation
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.likelihood import Likelihood
-from pymc_gpep.solvers.accelerated_ep import Steps, Sweep, accelerated_ep
-from pymc_gpep.solvers.ep_ladder import SCHEMES, ep_ladder
-from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.accelerated_ep import SCHEMES, Steps, Sweep, accelerated_ep, ep_ladder
 from pymc_gpep.solvers.inducing import RowFeatures
+from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_contract import PointSites, SiteSweeps
 from pymc_gpep.solvers.team import Team
 
@@ -130,7 +129,7 @@ class SparseEP(SparseApproximation):
         return Iterated(evidence, status, SCHEMES[rung], _at_the_floor(sweeps.sweep, sites))
 
     def steps(self, likelihood: Likelihood) -> dict[str, Any]:
-        """How the iteration goes, for `pymc_gpep.solvers.ep_ladder.climb`."""
+        """How the iteration goes, for `pymc_gpep.solvers.accelerated_ep.climb`."""
         names = "tolerance", "memory", "mixing", "damping", "ladder"
         return {name: getattr(self, name) for name in names} | {"largest_precision": likelihood.largest_precision}
 

@@ -16,8 +16,8 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_ITERATIONS
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.inducing import RowFeatures
+from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.sparse_contract import PointSites, SiteSweeps
 from pymc_gpep.solvers.sparse_vi import SparseVISweeps
 from pymc_gpep.solvers.team import Team

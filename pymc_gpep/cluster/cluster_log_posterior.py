@@ -24,15 +24,15 @@ from pymc_gpep.kernels.status import CONVERGED, NOT_POSITIVE_DEFINITE
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.row_range import RowRange, rows_between
 from pymc_gpep.rows.rows import Rows
-from pymc_gpep.solvers.ep_ladder import SCHEMES, climb
-from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.accelerated_ep import SCHEMES, climb
 from pymc_gpep.solvers.inducing import RowFeatures, whitening
+from pymc_gpep.solvers.problem import History
 from pymc_gpep.solvers.team import ALONE
 from pymc_gpep.structure.inducing_blocks import InducingBlocks, PriorAt
 
 if TYPE_CHECKING:
     from distributed import Client
-from pymc_gpep.solvers.run import from_start_or_cold
+from pymc_gpep.solvers.problem import from_start_or_cold
 
 __all__ = ["ClusterLogPosterior", "part_ends"]
 

@@ -9,7 +9,7 @@ from scipy.linalg import LinAlgError
 from pymc_gpep.array_types import Array
 from pymc_gpep.cluster.part import Begin, Part, Sums, Task
 from pymc_gpep.cluster.rounds import Rounds
-from pymc_gpep.solvers.site_space import combination
+from pymc_gpep.solvers.accelerated_ep import combination
 from pymc_gpep.solvers.sparse_contract import SiteSweeps
 from pymc_gpep.solvers.whitened_posterior import Whitened
 

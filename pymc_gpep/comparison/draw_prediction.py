@@ -19,8 +19,7 @@ from pymc_gpep.fits.prediction import (
     predict_given,
     process_and_inputs,
 )
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.progress import RowProgress
 from pymc_gpep.structure import GPClassifier, read_classifier

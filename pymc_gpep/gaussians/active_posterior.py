@@ -6,8 +6,8 @@ import numpy as np
 from scipy.linalg import cholesky
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened
 from pymc_gpep.solvers.inducing import Block, InducingWhitening
 

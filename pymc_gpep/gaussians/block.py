@@ -10,9 +10,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import BlockSites, Sites
 from pymc_gpep.kernels.gaussians.block_sites import (
     block_gradient,

@@ -12,9 +12,8 @@ from scipy.linalg import solve_triangular
 from scipy.linalg.blas import dsymm
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import FLOOR, CoupledSites, Sites
 from pymc_gpep.gaussians.whitening import CoupledWhitening
 from pymc_gpep.kernels.gaussians.coupled import latent_weights

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior, scaled_symmetric
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky
 

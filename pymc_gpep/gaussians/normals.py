@@ -7,7 +7,7 @@ import numpy as np
 from scipy.linalg import LinAlgError
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.solvers.coupled_whitened import CoupledWhitened, coupled_whitened
 
 __all__ = ["draw_normals", "posterior_of_normals"]

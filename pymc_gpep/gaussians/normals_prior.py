@@ -6,8 +6,7 @@ from functools import cached_property
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError, Prior
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError, Prior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import SiteForm, Sites
 from pymc_gpep.solvers.coefficients import Coefficients

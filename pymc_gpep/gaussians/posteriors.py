@@ -8,15 +8,13 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.factorial import FactorialPosterior
 from pymc_gpep.gaussians.independent import IndependentPosterior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
-from pymc_gpep.gaussians.posterior import Posterior
+from pymc_gpep.gaussians.posterior import DensePosterior, Posterior
 from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
-from pymc_gpep.gaussians.prior import Prior
+from pymc_gpep.gaussians.prior import DensePrior, Prior
 from pymc_gpep.gaussians.row_posterior import BlockRowPosterior, CoupledRowPosterior, RootedPosterior, RowPosterior
 from pymc_gpep.gaussians.row_prior import RootedPrior, RowPrior
 from pymc_gpep.gaussians.signed import SignedPosterior, SignedRowPosterior

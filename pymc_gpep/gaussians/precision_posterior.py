@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE
+from pymc_gpep.gaussians.posterior import NO_COVARIANCE
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_posterior import RowPosterior

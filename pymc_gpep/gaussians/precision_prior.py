@@ -7,8 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior, check_finite
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import BoundPrior, DensePrior, NotPositiveDefiniteError, check_finite
 from pymc_gpep.solvers.coefficients import Coefficients, Entries
 from pymc_gpep.solvers.precision_form import PrecisionForm
 from pymc_gpep.solvers.precision_structure import PrecisionStructure

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior, PointsElsewhere
+from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior, PointsElsewhere
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, Sites

@@ -9,9 +9,8 @@ from typing import ClassVar, Self
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import NO_COVARIANCE, DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.posterior import NO_COVARIANCE, DensePosterior
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.row_posterior import RowPosterior
 from pymc_gpep.gaussians.sites import SignedSites, Sites
 from pymc_gpep.solvers.problem import own_matrix

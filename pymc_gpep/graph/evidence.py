@@ -20,9 +20,8 @@ from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.prior_form import PriorForm
-from pymc_gpep.solvers.problem import NO_PARAMETERS
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Outcome
 from pymc_gpep.solvers.relay import REFUSED, external
-from pymc_gpep.solvers.run import Outcome
 
 __all__ = ["Evidence"]
 

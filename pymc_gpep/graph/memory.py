@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_gpep.approximations.ivm import IVM
 from pymc_gpep.approximations.methods import SPARSE_APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.structure.classifier import GPClassifier
 from pymc_gpep.structure.latent_prior import LatentPrior
 

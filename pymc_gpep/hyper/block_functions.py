@@ -8,8 +8,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import solve_triangular
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.inducing_posterior import InducingPosterior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.latent_functions import LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block, row_blocks

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.memory import check_memory
 from pymc_gpep.hyper.block_functions import AnchoredPosterior, BlockFunctions
 from pymc_gpep.hyper.hyperparameters import Hyperparameters

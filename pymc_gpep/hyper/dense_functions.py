@@ -10,8 +10,8 @@ from pymc.blocking import PointType
 
 from pymc_gpep.approximations import Approximator, Solution
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
 from pymc_gpep.gaussians.normals import posterior_of_normals
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
 from pymc_gpep.hyper.latent_functions import GroupOfRows, LatentFunctions, NewRows, Reach
 from pymc_gpep.likelihoods.likelihood import Likelihood

@@ -24,9 +24,8 @@ from scipy.special import softmax
 
 from pymc_gpep.approximations.variational_bayes import VariationalBayes
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.independent import IndependentPosterior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.hyper.blocks import find_blocks
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior

@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.structure.prior_functions import Moments
 
 __all__ = ["WEIGHTS", "LatentValues", "Weights"]

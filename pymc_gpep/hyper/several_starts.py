@@ -15,7 +15,7 @@ from pymc_gpep.hyper.evaluation import Evaluation
 from pymc_gpep.hyper.log_posterior import LogPosterior
 from pymc_gpep.hyper.optimum import AGREE, FLAT, Optimum, maximise, why_stopped
 from pymc_gpep.kernels.status import NOT_FINITE
-from pymc_gpep.solvers.history import watching
+from pymc_gpep.solvers.problem import watching
 
 __all__ = ["Listener", "maximise_from", "one_after_another"]
 

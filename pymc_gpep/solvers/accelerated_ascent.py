@@ -7,7 +7,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.schemes.anderson import accelerated_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.history import History
+from pymc_gpep.solvers.problem import History
 
 __all__ = ["Sweep", "accelerated_ascent"]
 

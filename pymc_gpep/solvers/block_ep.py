@@ -7,8 +7,8 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import TOO_LARGE
+from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import Derivatives, Found, Problem
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
 
 __all__ = ["BlockEP", "BlockSpace", "Update", "refused"]
 
@@ -82,7 +82,7 @@ class BlockEP:
         return self._algebra.factorise(w)
 
     def sweep(self, sites: Array, target: Array, scale: Array) -> tuple[bool, float, float]:
-        """One sweep, see `pymc_gpep.solvers.site_space.Sweep`."""
+        """One sweep, see `pymc_gpep.solvers.accelerated_ep.Sweep`."""
         ok, log_det = self.taken(sites)
         if not ok:
             return False, np.nan, np.nan

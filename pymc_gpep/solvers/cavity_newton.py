@@ -19,10 +19,8 @@ from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.newton import MARGIN, begin, log_posterior, newton
-from pymc_gpep.solvers.problem import Problem
+from pymc_gpep.solvers.newton import MARGIN, begin, log_posterior, newton, step_length
+from pymc_gpep.solvers.problem import History, Problem
 
 __all__ = ["CavityAscent", "ascend", "sites_at_mode"]
 

@@ -16,7 +16,7 @@ from pymc_gpep.kernels.gaussians.block_sites import (
 )
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
+from pymc_gpep.solvers.prior_form import SiteAlgebra
 
 __all__ = ["DenseBlocks"]
 

@@ -9,7 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.coupled import latent_weights
 from pymc_gpep.kernels.gaussians.implicit_gradient import add_implicit_gradient
 from pymc_gpep.solvers.coupled import Matrices, evidence_gradient, factorise, marginal_moments
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
+from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 __all__ = ["DenseCoupled"]

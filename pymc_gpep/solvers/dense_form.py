@@ -15,17 +15,19 @@ from pymc_gpep.kernels.gaussians.independent import (
     function_variance,
     function_weights,
 )
-from pymc_gpep.kernels.linalg.definite import is_covariance
-from pymc_gpep.kernels.linalg.lapack import inverse_from_cholesky, multiply_functions, multiply_symmetric
-from pymc_gpep.kernels.linalg.rounding import rounding
+from pymc_gpep.kernels.linalg.lapack import (
+    inverse_from_cholesky,
+    is_covariance,
+    multiply_functions,
+    multiply_symmetric,
+    rounding,
+)
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.solvers.dense_blocks import DenseBlocks
 from pymc_gpep.solvers.dense_coupled import DenseCoupled
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.prior_form import Algebra, PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
 from pymc_gpep.solvers.signed_blocks import SignedBlocks
 from pymc_gpep.solvers.signed_posterior import SignedFunctionPosterior
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
 __all__ = ["DenseForm", "DenseFunctionPosterior"]

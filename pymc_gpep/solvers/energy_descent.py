@@ -26,8 +26,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.inner_ep import flat_moments
 from pymc_gpep.kernels.schemes.energy_descent import first_order, safe_step
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Problem
+from pymc_gpep.solvers.problem import History, Problem
 from pymc_gpep.solvers.site_posterior import SitePosterior, site_posterior
 
 __all__ = ["energy_descent"]

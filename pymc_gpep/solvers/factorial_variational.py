@@ -20,8 +20,7 @@ from pymc_gpep.kernels.linalg.lapack import cholesky, inverse_from_cholesky
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, SINGULAR
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
 from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, parameter_slopes
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, parameter_slopes
 
 __all__ = ["factorial_variational", "without_points"]
 

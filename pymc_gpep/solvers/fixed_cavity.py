@@ -21,8 +21,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_CONCAVE
 from pymc_gpep.solvers.cavity_newton import CavityAscent, ascend
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found
 
 __all__ = ["fixed_cavity"]
 
@@ -82,4 +81,4 @@ def fixed_cavity(
         of_variance = None if w_slope is None else mismatch() * w_slope + image * 0.5 * third / kept
         return Derivatives(posterior.gradient(u, of_variance), b + u, of_parameters)
 
-    return posterior.found(evidence, status, derivatives)
+    return function_found(posterior, evidence, status, derivatives)

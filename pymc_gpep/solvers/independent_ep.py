@@ -7,9 +7,8 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.independent import add_function_gradient
-from pymc_gpep.solvers.ep_ladder import ep_ladder
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, own_matrix
+from pymc_gpep.solvers.accelerated_ep import ep_ladder
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 from pymc_gpep.solvers.shifted_posterior import shifted_posterior, shifted_posterior_space
 
 __all__ = ["independent_ep"]

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.ep_ladder import signed_ladder
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, own_matrix
+from pymc_gpep.solvers.accelerated_ep import signed_ladder
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 from pymc_gpep.solvers.signed_blocks import SignedBlocks
 
 __all__ = ["independent_label_noise"]
@@ -27,7 +26,7 @@ def independent_label_noise(
 
     `factor` is the kernel of `pymc_gpep.likelihoods.local_computations.PointFactor`. Where EP with negative precisions
     does not converge, it begins again without them, which is the last rung. Other options are those of
-    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    `pymc_gpep.solvers.accelerated_ep.ep_ladder`.
     """
     c, n = problem.mean.shape
     y, epsilon = problem.labels, problem.parameters

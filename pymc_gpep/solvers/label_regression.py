@@ -20,8 +20,7 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.dense_form import DenseFunctionPosterior
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, function_found, lost_in_rounding
 
 __all__ = ["label_regression"]
 
@@ -84,7 +83,7 @@ def label_regression(
         return Derivatives(gradient, (posterior.weights + u)[None])
 
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
-    return posterior.found(bound, status, derivatives)
+    return function_found(posterior, bound, status, derivatives)
 
 
 def _maximise(

@@ -6,9 +6,8 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS, TOO_LARGE
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.newton import log_posterior, newton
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 
 __all__ = ["laplace_block"]
 

@@ -6,10 +6,8 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_DIGITS, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.newton import newton
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem
+from pymc_gpep.solvers.newton import newton, step_length
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem
 
 __all__ = ["CoupledAscent", "laplace_coupled"]
 

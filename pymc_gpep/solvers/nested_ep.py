@@ -9,8 +9,7 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import NOT_FINITE, OUT_OF_DIGITS, OUT_OF_ITERATIONS
 from pymc_gpep.solvers.accelerated_ep import Steps, accelerated_ep
 from pymc_gpep.solvers.energy_descent import energy_descent
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.single_precision import SinglePrecision
 from pymc_gpep.solvers.site_posterior import SitePosterior, derivatives, site_posterior, site_posterior_space
 

@@ -8,10 +8,9 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.nested_label_noise import sites_of_differences
 from pymc_gpep.kernels.moments.full_sites import packed_size
+from pymc_gpep.solvers.accelerated_ep import signed_ladder
 from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
-from pymc_gpep.solvers.ep_ladder import signed_ladder
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.problem import Found, History, Problem
 
 __all__ = ["nested_label_noise"]
 
@@ -32,7 +31,7 @@ def nested_label_noise(
     `update` is the kernel of `pymc_gpep.likelihoods.local_computations.MixedDifferenceFactors`, in whose layout sites
     are. Where EP with negative eigenvalues does not converge, it begins again without them, which is the last rung.
     `max_size` is the largest number cn of latent values whose covariance is a matrix. Other options are those of
-    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    `pymc_gpep.solvers.accelerated_ep.ep_ladder`.
     """
     c, n = problem.mean.shape
     sites = start.reshape(2, n, packed_size(c))

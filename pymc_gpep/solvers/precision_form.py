@@ -22,17 +22,15 @@ from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.gaussians.sparse_rows import add_gram
 from pymc_gpep.solvers.coefficients import Entries
 from pymc_gpep.solvers.factor_pattern import FactorPattern
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.precision_structure import PrecisionStructure
-from pymc_gpep.solvers.prior_form import Algebra, PriorForm
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm, SiteAlgebra
 from pymc_gpep.solvers.sparse_precision import SparsePrecision
 from pymc_gpep.solvers.team import Team
 
 __all__ = ["PrecisionForm"]
 
 _EPS = float(np.finfo(np.float64).eps)
-_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
+_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.lapack`
 
 
 class PrecisionForm(PriorForm):

@@ -1,19 +1,143 @@
-"""The contract of a prior covariance as solvers see it."""
+"""The contract of a prior covariance as solvers see it: what it computes, and what its posteriors do.
+
+A posterior is that of one latent function under scalar sites, or of several functions under sites that couple them.
+"""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.team import Team
 
-__all__ = ["Algebra", "BoundForm", "PriorForm", "TakesForms"]
+__all__ = ["Algebra", "BoundForm", "FunctionPosterior", "PriorForm", "SiteAlgebra", "TakesForms"]
+
+
+class FunctionPosterior(ABC):
+    """Moments of f ~ N(m₀, K) times sites exp(νᵀf − ½ fᵀ Dg(π) f), NaN until they are computed.
+
+    Parameters
+    ----------
+    prior_mean : array (n,)
+        m₀.
+
+    Attributes
+    ----------
+    precision : array (n,)
+        π.
+    weights : array (n,)
+        b = K⁻¹ (mean − m₀) = ν − π mean.
+    mean, variance : array (n,)
+    log_det : float
+        log|I + πK|.
+    """
+
+    def __init__(self, prior_mean: Array) -> None:
+        self._prior_mean = prior_mean
+        self.precision, self.weights, self.mean, self.variance = np.full((4, prior_mean.size), np.nan)
+        self.log_det = np.nan
+
+    @abstractmethod
+    def decompose(self, precision: Array) -> bool:
+        """Take these precisions; whether a posterior exists. `smooth` is all that there is then, before `invert`."""
+
+    @abstractmethod
+    def invert(self) -> None:
+        """Compute what `spread` and `kept` want of what is decomposed, at twice the cost of that."""
+
+    @abstractmethod
+    def times(self, weights: Array) -> Array:
+        """K b (n,) of b (n,)."""
+
+    @abstractmethod
+    def spread(self) -> None:
+        """Variances for the precisions taken."""
+
+    @property
+    @abstractmethod
+    def kept(self) -> Array:
+        """1 − π variance (n,): what a site leaves of its cavity's variance."""
+
+    @abstractmethod
+    def smooth(self, force: Array) -> Array:
+        """(I + πK)⁻¹ r (n,) of r (n,)."""
+
+    @abstractmethod
+    def gradient(self, moved: Array | None = None, of_variance: Array | None = None) -> Array:
+        """The derivative of the log normaliser at fixed sites, in the array that the prior is made of.
+
+        That in K is ½ (bbᵀ − M), M = (π⁻¹ + K)⁻¹, to which ½ (ubᵀ + buᵀ) comes where the mean moves: `moved` is
+        u (n,). `of_variance` (n,) is what else depends on the diagonal of K.
+        """
+
+    def locate(self, location: Array) -> None:
+        """Weights and mean for the precisions taken, and locations ν.
+
+        They are corrected once by what ν − π mean leaves of b: where π is large, rounding of ν would be in the mean.
+        """
+        self.weights[:] = self.smooth(location - self.precision * self._prior_mean)
+        self._place()
+        self.weights += self.smooth(location - self.precision * self.mean - self.weights)
+        self._place()
+
+    def _place(self) -> None:
+        """The mean of the weights."""
+        np.add(self._prior_mean, self.times(self.weights), out=self.mean)
+
+    def update(self, precision: Array, location: Array) -> bool:
+        """All of it; whether a posterior exists."""
+        if not self.decompose(precision):
+            return False
+        self.invert()
+        self.locate(location)
+        self.spread()
+        return True
+
+    @property
+    def log_normaliser(self) -> float:
+        """Log ∫ p(f) ∏ sites df, of sites that are scaled to be 1 at the mean: −½ log|I + πK| − ½ bᵀ(mean − m₀)."""
+        return -0.5 * (self.log_det + float(self.weights @ (self.mean - self._prior_mean)))
+
+    @property
+    def divergence(self) -> float:
+        """KL(posterior ‖ prior) = ½ (bᵀ(mean − m₀) + Σ kept − n + log|I + πK|)."""
+        return 0.5 * float((self.kept - 1.0).sum()) - self.log_normaliser
+
+
+class SiteAlgebra(ABC):
+    """Everything that solvers compute of a prior covariance K of c functions and sites of precision Π.
+
+    Π has a block for each point. `PriorForm.coupled` and `PriorForm.blocks` say what its array holds.
+    """
+
+    @abstractmethod
+    def factorise(self, precision: Array) -> tuple[bool, float]:
+        """Take a precision. Returns whether a posterior exists, and log|I + KΠ| up to what the form says."""
+
+    @abstractmethod
+    def weights(self, force: Array, out: Array) -> None:
+        """(I + ΠK)⁻¹ r into `out` (c, n), of r (c, n) in the range of Π, for the precision taken."""
+
+    @abstractmethod
+    def moments(self, b: Array, mean: Array, cov: Array) -> None:
+        """K b into `mean` (c, n), marginal covariances of each f_i under the precision taken into `cov` (n, c, c)."""
+
+    @abstractmethod
+    def gradient(self, b: Array, moved: Array | None = None) -> Array:
+        """The derivative of the log normaliser at fixed sites, in the array that the prior is made of.
+
+        That in K is ½ (b_k b_kᵀ − M_kk), to which ½ (u_k b_kᵀ + b_k u_kᵀ) comes where the mean moves: `moved` is
+        u (c, n).
+        """
+
+    @property
+    def in_single_precision(self) -> Self | None:
+        """The same in the same memory, with matrices that have 32 bits a number; None if that saves no time."""
+        return None
 
 
 class Algebra(Enum):

@@ -7,10 +7,9 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.full_sites import difference_sites, packed_size
+from pymc_gpep.solvers.accelerated_ep import ep_ladder
 from pymc_gpep.solvers.block_ep import BlockEP, BlockSpace, refused
-from pymc_gpep.solvers.ep_ladder import ep_ladder
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, Problem
+from pymc_gpep.solvers.problem import NO_PARAMETERS, Found, History, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, site_posterior, site_posterior_space
 
 __all__ = ["full_qep", "qep"]

@@ -16,7 +16,7 @@ import numpy as np
 from numba.core import types
 
 from pymc_gpep.kernels.status import CONVERGED, OUT_OF_MEMORY
-from pymc_gpep.solvers.run import Outcome
+from pymc_gpep.solvers.problem import Outcome
 
 __all__ = ["REFUSED", "external", "signature"]
 

@@ -8,8 +8,8 @@ from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import Coefficients
+from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.row_factor import precision_factor
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
 from pymc_gpep.solvers.site_precisions import CoupledPrecisions, SitePrecisions
 
 __all__ = ["CoupledRowAlgebra", "RowAlgebra"]

@@ -21,9 +21,8 @@ from scipy.linalg.lapack import dtrtri
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.coefficients import Coefficients, Composed
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
 from pymc_gpep.solvers.function_rows import rows_of_functions
-from pymc_gpep.solvers.prior_form import Algebra, PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm
 from pymc_gpep.solvers.row_algebra import CoupledRowAlgebra, RowAlgebra
 from pymc_gpep.solvers.row_factor import precision_factor
 from pymc_gpep.solvers.site_precisions import BlockPrecisions, IndependentPrecisions
@@ -32,7 +31,7 @@ from pymc_gpep.solvers.team import Team
 __all__ = ["RowForm", "RowFunctionPosterior"]
 
 _EPS = float(np.finfo(np.float64).eps)
-_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.rounding`
+_AMPLIFIED = 8.0  # as for a matrix, see `pymc_gpep.kernels.linalg.lapack`
 
 
 class RowFunctionPosterior(FunctionPosterior):

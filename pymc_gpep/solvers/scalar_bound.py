@@ -25,10 +25,17 @@ import numpy as np
 from pymc_gpep.array_types import Array
 from pymc_gpep.solvers.accelerated_ascent import accelerated_ascent
 from pymc_gpep.solvers.cavity_newton import sites_at_mode
-from pymc_gpep.solvers.concave_line import step_length
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
+from pymc_gpep.solvers.newton import step_length
+from pymc_gpep.solvers.prior_form import FunctionPosterior
+from pymc_gpep.solvers.problem import (
+    Derivatives,
+    Found,
+    History,
+    Problem,
+    function_found,
+    lost_in_rounding,
+    parameter_slopes,
+)
 
 __all__ = ["average_target", "bound_target", "scalar_bound"]
 
@@ -195,4 +202,4 @@ def scalar_bound(
         least_precision=least_precision,
     )
     status = lost_in_rounding(problem, posterior.weights[None], history, status)
-    return posterior.found(bound, status, derivatives)
+    return function_found(posterior, bound, status, derivatives)

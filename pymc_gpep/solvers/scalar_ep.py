@@ -18,11 +18,18 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.status import OUT_OF_DIGITS, OUT_OF_ITERATIONS
+from pymc_gpep.solvers.accelerated_ep import ep_ladder, signed_ladder
 from pymc_gpep.solvers.cavity_newton import sites_at_mode
-from pymc_gpep.solvers.ep_ladder import ep_ladder, signed_ladder
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, lost_in_rounding, parameter_slopes
+from pymc_gpep.solvers.prior_form import FunctionPosterior
+from pymc_gpep.solvers.problem import (
+    Derivatives,
+    Found,
+    History,
+    Problem,
+    function_found,
+    lost_in_rounding,
+    parameter_slopes,
+)
 
 __all__ = ["scalar_ep"]
 
@@ -46,7 +53,7 @@ def scalar_ep(
     `average` is the kernel of `pymc_gpep.likelihoods.local_computations.GaussianAverage`, `slopes` that of
     `ParameterSlopes` for it. Precisions of sites are at least `least_precision`, 0 or −∞. Where EP with negative ones
     does not converge, it begins again without them, which is the last rung. Options are those of
-    `pymc_gpep.solvers.ep_ladder.ep_ladder`.
+    `pymc_gpep.solvers.accelerated_ep.ep_ladder`.
     """
     y = problem.labels
     least = least_precision
@@ -94,7 +101,7 @@ def scalar_ep(
     trace = float(problem.prior.variances[0] @ np.abs(posterior.precision))
     if status == OUT_OF_ITERATIONS and history.smallest_residual < _DIGITS * trace:
         status = OUT_OF_DIGITS
-    return posterior.found(evidence, status, derivatives, rung)
+    return function_found(posterior, evidence, status, derivatives, rung)
 
 
 def _updated(posterior: FunctionPosterior, precision: Array, location: Array) -> bool:

@@ -6,8 +6,8 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.moments.coupled_sites import relative_location, site_parameters
+from pymc_gpep.solvers.prior_form import SiteAlgebra
 from pymc_gpep.solvers.problem import Derivatives, Problem
-from pymc_gpep.solvers.site_algebra import SiteAlgebra
 
 __all__ = ["SitePosterior", "derivatives", "relative_posterior", "site_posterior", "site_posterior_space"]
 

@@ -7,9 +7,8 @@ import numpy as np
 
 from pymc_gpep.array_types import Array
 from pymc_gpep.kernels.methods.softmax_qep import softmax_sites
-from pymc_gpep.solvers.ep_ladder import ep_ladder
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Found, Problem
+from pymc_gpep.solvers.accelerated_ep import ep_ladder
+from pymc_gpep.solvers.problem import Found, History, Problem
 from pymc_gpep.solvers.site_posterior import derivatives, relative_posterior, site_posterior_space
 
 __all__ = ["Nodes", "softmax_qep"]

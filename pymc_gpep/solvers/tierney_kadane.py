@@ -7,10 +7,9 @@ import numpy as np
 from pymc_gpep.array_types import Array, Observed
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.solvers.dense_form import DenseForm
-from pymc_gpep.solvers.history import History
 from pymc_gpep.solvers.laplace_coupled import CoupledAscent
 from pymc_gpep.solvers.newton import newton
-from pymc_gpep.solvers.problem import Problem
+from pymc_gpep.solvers.problem import History, Problem
 
 __all__ = ["evidences_with_new_point"]
 

@@ -38,8 +38,7 @@ from pymc_gpep.kernels.gaussians.independent import add_function_gradient, facto
 from pymc_gpep.kernels.linalg.lapack import multiply_functions
 from pymc_gpep.kernels.schemes.newton_direction import newton_direction
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, NOT_POSITIVE_DEFINITE, OUT_OF_ITERATIONS
-from pymc_gpep.solvers.history import History
-from pymc_gpep.solvers.problem import Derivatives, Found, Problem, own_matrix
+from pymc_gpep.solvers.problem import Derivatives, Found, History, Problem, own_matrix
 
 __all__ = ["variational_bayes"]
 

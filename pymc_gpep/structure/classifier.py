@@ -15,7 +15,7 @@ from pytensor.scalar.basic import Cast
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Observed
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.likelihood import Likelihood, Reading

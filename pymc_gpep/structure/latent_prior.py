@@ -13,7 +13,7 @@ from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.solvers.coefficients import Coefficients
 from pymc_gpep.structure.integrated_variables import IntegratedVariables

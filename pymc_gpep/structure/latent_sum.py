@@ -20,8 +20,8 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.normals_prior import NormalsPrior
+from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.structure.affine_variables import SumVariables, slopes_of

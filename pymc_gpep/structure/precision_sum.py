@@ -15,8 +15,8 @@ import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
 from pytensor.tensor.variable import TensorVariable
 
-from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
+from pymc_gpep.gaussians.prior import BoundPrior, DensePrior
 from pymc_gpep.solvers.factor_pattern import pairs_of_rows
 from pymc_gpep.solvers.precision_structure import PrecisionStructure
 from pymc_gpep.solvers.prior_form import TakesForms

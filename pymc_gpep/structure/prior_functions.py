@@ -13,7 +13,7 @@ from pytensor.graph.replace import graph_replace
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array, Observed
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.prior_form import TakesForms
 from pymc_gpep.structure.classifier import GPClassifier

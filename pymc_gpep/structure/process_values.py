@@ -14,7 +14,7 @@ from pytensor.tensor.linalg.decomposition.cholesky import cholesky
 from pytensor.tensor.variable import TensorVariable
 
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.whitening import Sampled
 from pymc_gpep.structure.errors import StructureError
 from pymc_gpep.structure.latent import LatentGP

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pymc_gpep.array_types import Array
 from pymc_gpep.fits.callback import call, finish
 from pymc_gpep.rows.errors import RowError
-from pymc_gpep.solvers.history import watching
+from pymc_gpep.solvers.problem import watching
 from pymc_gpep.solvers.team import one_blas_thread
 from pymc_gpep.variational.compilation import Compilation, compilation
 from pymc_gpep.variational.fit_progress import FitProgress

@@ -9,7 +9,7 @@ import pymc as pm
 
 from pymc_gpep.approximations.methods import approximator
 from pymc_gpep.approximations.sparse_ep import SparseEP
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.memory import available_memory, least_memory
 from pymc_gpep.rows.open_rows import rows_of
 from pymc_gpep.structure import GPClassifier, StructureError, read_classifier

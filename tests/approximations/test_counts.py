@@ -8,7 +8,7 @@ from scipy import integrate, optimize, stats
 from pymc_gpep.approximations import EP, approximator
 from pymc_gpep.approximations.scalar_laplace import ScalarLaplace
 from pymc_gpep.fits.mixture import Prediction
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.likelihoods.poisson.likelihood import PoissonLikelihood
 from tests.reference.laplace_of_counts import laplace_of_counts

@@ -8,8 +8,8 @@ from scipy import stats
 
 from pymc_gpep.approximations.ep import EP
 from pymc_gpep.approximations.kl import KL
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of, whitening_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.hyper.dense_functions import DenseFunctions

@@ -8,11 +8,10 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import BoundPrior, DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
 from pymc_gpep.gaussians.precision_posterior import PrecisionPosterior
 from pymc_gpep.gaussians.precision_prior import PrecisionPrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import BoundPrior, DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.kernels.status import NOT_POSITIVE_DEFINITE
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -7,8 +7,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

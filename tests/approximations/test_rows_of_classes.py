@@ -8,8 +8,8 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep import QEP, LaplaceProbit
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.row_prior import RowPrior
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.approximations import EP, QIEP, SparseEP
 from pymc_gpep.approximations.sparse import InducedArrays
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.logit.likelihood import LogitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.multinomial_probit.noisy_likelihood import NoisyMultinomialProbitLikelihood

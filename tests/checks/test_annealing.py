@@ -11,7 +11,7 @@ from pymc_gpep.checks.annealing import (
     prior_base,
     thermodynamic_estimate,
 )
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.weights import importance_estimate
 from pymc_gpep.likelihoods.multinomial_probit.likelihood import MultinomialProbitLikelihood
 from pymc_gpep.likelihoods.softmax.likelihood import SoftmaxLikelihood

@@ -21,7 +21,7 @@ from pymc_gpep.approximations import (
     VariationalBayes,
 )
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper.dense_functions import leave_one_out_moments
 from pymc_gpep.likelihoods import log_predictive
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS

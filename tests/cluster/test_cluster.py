@@ -20,7 +20,7 @@ from pymc_gpep.hyper.sparse_log_posterior import SparseLogPosterior
 from pymc_gpep.rows.errors import RowError
 from pymc_gpep.rows.in_memory import InMemory
 from pymc_gpep.rows.open_rows import rows_of
-from pymc_gpep.solvers.history import watching
+from pymc_gpep.solvers.problem import watching
 from pymc_gpep.structure import read_classifier
 from pymc_gpep.structure.cross_covariance import as_gps
 from pymc_gpep.structure.effects_beside import by_inducing

@@ -6,7 +6,7 @@ from numpy.testing import assert_allclose
 
 from pymc_gpep.gaussians.block import BlockPosterior
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 
 N, M, C = 6, 4, 3
 

@@ -7,7 +7,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from pymc_gpep.gaussians.coupled import CoupledPosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.dense_nested_ep import NestedEP, nested_ep, predict, site
 from tests.reference.dense_posterior import block_diagonal

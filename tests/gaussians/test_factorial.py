@@ -5,8 +5,8 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import make_posterior, posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import SiteForm
 from tests.reference.data import squared_exponential
 

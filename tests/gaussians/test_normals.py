@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.normals import posterior_of_normals
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import IndependentSites
 from tests.gaussians.test_posteriors import SITES, C, N
 from tests.reference.dense_posterior import block_diagonal, site_blocks

@@ -7,10 +7,9 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy.stats import multivariate_normal
 
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.gaussians.posteriors import make_posterior, posterior_class, posterior_of
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from pymc_gpep.gaussians.sites import BlockSites, CoupledSites, IndependentSites, SignedSites, SiteForm, Sites
 from tests.reference.data import random_problem, squared_exponential
 from tests.reference.dense_posterior import DenseGaussian, block_diagonal, dense_gaussian, site_blocks

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_of
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import CoupledSites, IndependentSites, Sites
 from pymc_gpep.gaussians.whitening import PriorWhitening, Whitening
 from tests.reference.data import random_problem

@@ -12,8 +12,8 @@ from scipy.special import softmax
 from scipy.stats import expon, halfnorm
 
 import pymc_gpep as gpep
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.independent import IndependentPosterior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.hyper import hyper_method
 from pymc_gpep.hyper.dense_log_posterior import DenseLogPosterior
 from pymc_gpep.hyper.mean_field_steps import mean_field_steps

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pymc_gpep.kernels.linalg.definite import is_covariance
+from pymc_gpep.kernels.linalg.lapack import is_covariance
 
 LINE = np.linspace(-1.0, 2.0, 5)
 RANK_ONE = np.outer(LINE, LINE)

@@ -10,8 +10,8 @@ from numpy.testing import assert_allclose
 
 import pymc_gpep as gpep
 from pymc_gpep.approximations import APPROXIMATIONS
-from pymc_gpep.gaussians.dense_prior import DensePrior
 from pymc_gpep.gaussians.posteriors import posterior_class
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.likelihoods.all_likelihoods import LIKELIHOODS
 from pymc_gpep.likelihoods.log_predictive import log_predictive
 from tests.likelihoods.integrals import integrate

@@ -12,11 +12,10 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.posterior import DensePosterior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.gaussians.sites import IndependentSites
-from pymc_gpep.solvers.function_posterior import FunctionPosterior
-from pymc_gpep.solvers.prior_form import Algebra, PriorForm
+from pymc_gpep.solvers.prior_form import Algebra, FunctionPosterior, PriorForm
 
 __all__ = ["RankOneForm", "RankOnePosterior", "RankOnePrior"]
 

@@ -10,7 +10,7 @@ from pytensor.tensor.linalg.decomposition.cholesky import Cholesky
 from scipy.stats import multivariate_normal
 
 import pymc_gpep as gpep
-from pymc_gpep.gaussians.dense_prior import DensePrior
+from pymc_gpep.gaussians.prior import DensePrior
 from pymc_gpep.graph.latent_model import LatentModel
 from pymc_gpep.sampling.conditional_nuts import centred, collapsed, conditional_nuts, move_hyperparameters, whitened
 from pymc_gpep.structure import read_classifier, read_processes

@@ -11,9 +11,10 @@ from pymc_gpep.kernels.scalar import ordinal, poisson
 from pymc_gpep.kernels.status import CONVERGED
 from pymc_gpep.likelihoods.adaptive_averages import average_log_density, gaussian_average, parameter_slopes
 from pymc_gpep.likelihoods.local_computations import ScalarDensity
+from pymc_gpep.solvers.dense_form import DenseForm
 from pymc_gpep.solvers.factorial_variational import factorial_variational
 from pymc_gpep.solvers.fixed_cavity import fixed_cavity
-from pymc_gpep.solvers.run import run
+from pymc_gpep.solvers.problem import run
 from pymc_gpep.solvers.scalar_bound import average_target, scalar_bound
 from pymc_gpep.solvers.scalar_ep import scalar_ep
 from tests.approximations.binary import random_binary
@@ -86,6 +87,7 @@ def test_gradient_in_the_parameters(name, method):
             300,
             True,
             relative=False,
+            form=DenseForm,
             parameters=parameters,
         )
         assert found.status == CONVERGED
@@ -107,13 +109,16 @@ def test_an_exposure_is_a_prior_mean():
     problem = random_binary(3, N, variance=1.5, jitter=0.05)
     solve, size = solver("ep", given)
     arguments = given.y, np.zeros(size), 300, True
-    with_exposure = run(solve, problem.k[None], problem.mean, *arguments, relative=False, parameters=given.parameters)
+    with_exposure = run(
+        solve, problem.k[None], problem.mean, *arguments, relative=False, form=DenseForm, parameters=given.parameters
+    )
     with_mean = run(
         solve,
         problem.k[None],
         problem.mean + given.parameters,
         *arguments,
         relative=False,
+        form=DenseForm,
         parameters=np.zeros_like(given.parameters),
     )
     assert with_exposure.evidence == pytest.approx(with_mean.evidence, abs=1e-9)
@@ -134,6 +139,7 @@ def test_without_slopes_there_is_no_gradient():
         300,
         True,
         relative=False,
+        form=DenseForm,
         parameters=given.parameters,
     )
     assert np.isfinite(found.gradient).all()

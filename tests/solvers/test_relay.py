@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from pymc_gpep.kernels.status import CONVERGED, NOT_FINITE, OUT_OF_MEMORY
+from pymc_gpep.solvers.problem import Outcome
 from pymc_gpep.solvers.relay import REFUSED, external
-from pymc_gpep.solvers.run import Outcome
 
 C, N, P, SIZE = 3, 4, 2, 5
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pymc_gpep.approximations.selection.average_log_density import average_log_density
 from pymc_gpep.array_types import Array
-from pymc_gpep.gaussians.dense_posterior import DensePosterior
+from pymc_gpep.gaussians.posterior import DensePosterior
 from pymc_gpep.likelihoods.likelihood import Likelihood
 from pymc_gpep.solvers.inducing import Block
 from pymc_gpep.solvers.problem import own_matrix

@@ -5,6 +5,7 @@ here is the upper one there. Matrices have 64 bits a number, or 32; vectors comp
 well.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ __all__ = [
     "copy_into",
     "dot",
     "inverse_from_cholesky",
+    "is_covariance",
     "multiply_functions",
     "multiply_symmetric",
     "multiply_triangular",
+    "rounding",
     "solve_right_transposed",
     "solve_triangular",
     "solve_with_cholesky",
@@ -181,3 +184,48 @@ def multiply_triangular(lower, x, transposed):
     step = np.ones(1, np.int32)
     how = _NORMAL if transposed else _TRANSPOSED
     _trmv(lower, _UPPER.ctypes, how.ctypes, _NORMAL.ctypes, n.ctypes, lower.ctypes, n.ctypes, x.ctypes, step.ctypes)
+
+
+_ROUNDING = 1e-8  # relative to the largest variance: what covariance functions lose where squared distances cancel
+_SMALLEST = 1e-290  # lets a matrix of zeros have a Cholesky factor
+
+
+@kernel
+def is_covariance(matrix, work):
+    """Whether `matrix` (n, n), all finite, is symmetric and has no negative eigenvalue beyond rounding.
+
+    EP alone would not see it: what it factorises, I + D^½ K D^½, is positive definite for much that K must not be.
+    """
+    n = matrix.shape[0]
+    largest = 0.0
+    for i in range(n):
+        largest = max(largest, matrix[i, i])
+    margin = _ROUNDING * largest
+    # Scaled, so that neither large nor small variances leave the range of floating point numbers.
+    scale = 1.0 / math.sqrt(max(largest, _SMALLEST))
+    for i in range(n):
+        for j in range(i):
+            if not abs(matrix[i, j] - matrix[j, i]) <= margin:
+                return False
+            work[i, j] = scale * matrix[i, j] * scale
+        work[i, i] = scale * matrix[i, i] * scale + _ROUNDING
+    return cholesky(work)
+
+
+_EPS = np.finfo(np.float64).eps
+_AMPLIFIED = 8.0  # errors of f on their way to a step of Newton's method, as seen at variances of 1e5
+
+
+@kernel
+def rounding(k, b):
+    """Return the change in a step of Newton's method at f = m + K b that rounding the terms of K b may cause."""
+    largest = 0.0
+    for a in range(b.shape[0]):
+        prior = k[a if k.shape[0] > 1 else 0]
+        variance = 0.0
+        weight = 0.0
+        for i in range(b.shape[1]):
+            variance = max(variance, prior[i, i])
+            weight += abs(b[a, i])
+        largest = max(largest, variance * weight)
+    return _AMPLIFIED * _EPS * largest

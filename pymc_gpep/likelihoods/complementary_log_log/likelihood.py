@@ -9,8 +9,8 @@ from pytensor.graph.op import Op
 from pytensor.tensor.random.basic import BernoulliRV
 
 from pymc_gpep.array_types import Array
+from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.likelihoods.standard_density import LOG_RATE, StandardForm, standard_computations
-from pymc_gpep.likelihoods.two_classes import TwoClasses
 
 __all__ = ["ComplementaryLogLogLikelihood"]
 

@@ -16,7 +16,7 @@ from pymc_gpep.likelihoods.local_computations import (
     QuadraticBound,
     ScalarDensity,
 )
-from pymc_gpep.likelihoods.two_classes import TwoClasses
+from pymc_gpep.likelihoods.one_function import TwoClasses
 
 __all__ = ["LogitLikelihood"]
 

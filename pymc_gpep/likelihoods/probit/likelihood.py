@@ -23,8 +23,8 @@ from pymc_gpep.likelihoods.local_computations import (
     ScalarDensity,
     Utilities,
 )
+from pymc_gpep.likelihoods.one_function import TwoClasses
 from pymc_gpep.likelihoods.probit.distribution import Probit, ProbitRV
-from pymc_gpep.likelihoods.two_classes import TwoClasses
 
 __all__ = ["ProbitLikelihood"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from pymc_gpep import NestedEP
-from pymc_gpep.solvers.history import History, watching
+from pymc_gpep.solvers.problem import History, watching
 from tests.reference.data import random_problem
 
 

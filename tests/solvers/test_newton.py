@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from pymc_gpep.solvers.concave_line import step_length
+from pymc_gpep.solvers.newton import step_length
 
 
 @pytest.mark.parametrize("gain", [1.0, 1e6])

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from pymc_gpep.gaussians.dense_prior import DensePrior
-from pymc_gpep.gaussians.prior import NotPositiveDefiniteError
+from pymc_gpep.gaussians.prior import DensePrior, NotPositiveDefiniteError
 from tests.reference.dense_posterior import block_diagonal
 
 C, N = 3, 4
